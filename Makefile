@@ -1,0 +1,58 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+OLDEST := .venv-oldest
+export TF_CPP_MIN_LOG_LEVEL ?= 3
+# What a test computes must not depend on which custom kernels the machine has.
+export TF_ENABLE_ONEDNN_OPTS ?= 0
+
+.PHONY: env demo test test-all lint format bench docs lock clean
+
+env: $(VENV)/.ready
+
+demo: env
+	$(BIN)/retrotape demo
+
+test: env
+	$(BIN)/python -m pytest -q -m "not slow"
+
+test-all: env $(OLDEST)/.ready
+	$(BIN)/python -m pytest -q
+	$(OLDEST)/bin/python -m pytest -q tests/conform tests/unit -m "not slow"
+
+lint: env
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: env
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: env
+	$(BIN)/python benchmarks/recording.py
+	$(BIN)/python benchmarks/memory.py
+
+docs: env
+	$(BIN)/python -m pytest -q --doctest-glob='*.md' README.md docs
+
+$(VENV)/.ready: requirements/dev.lock pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/dev.lock
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
+	touch $@
+
+$(OLDEST)/.ready: requirements/oldest.lock pyproject.toml
+	$(PYTHON) -m venv $(OLDEST)
+	$(OLDEST)/bin/python -m pip install --quiet --require-hashes -r requirements/oldest.lock
+	$(OLDEST)/bin/python -m pip install --quiet --no-deps --no-build-isolation -e .
+	touch $@
+
+# Needs uv; the lock names versions and hashes, never an address.
+lock:
+	uv pip compile -q --universal --python-version 3.10 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --no-annotate requirements/dev.in -o requirements/dev.lock
+	uv pip compile -q --universal --python-version 3.10 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --no-annotate requirements/oldest.in -o requirements/oldest.lock
+
+clean:
+	rm -rf $(VENV) $(OLDEST) dist site

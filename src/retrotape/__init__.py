@@ -1,0 +1,49 @@
+"""A gradient tape that is asked afterwards.
+
+    import retrotape as rt
+
+    with rt.Tape() as tape:
+        loss = loss_fn(y, model(x, training=True))
+    grads = tape.gradient(loss, model.trainable_variables)
+
+Names are looked up when they are first used, so that `import retrotape` costs nothing where TensorFlow is not
+needed.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from retrotape._version import __version__
+
+if TYPE_CHECKING:
+    from retrotape import errors as errors
+    from retrotape.ir import Program as Program
+    from retrotape.memory import Memory as Memory
+    from retrotape.tape import GradientTape as GradientTape
+    from retrotape.tape import Tape as Tape
+
+_HOMES = {
+    "GradientTape": "retrotape.tape",
+    "Memory": "retrotape.memory",
+    "Program": "retrotape.ir",
+    "Tape": "retrotape.tape",
+    "errors": "retrotape.errors",
+}
+
+__all__ = ["GradientTape", "Memory", "Program", "Tape", "__version__", "errors"]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'retrotape' has no attribute {name!r}")
+    module = import_module(home)
+    value = module if name == "errors" else getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,97 @@
+"""What users hand in, taken apart: nests of tensors, variables, Keras variables, ragged and sparse tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from retrotape import _tf
+from retrotape.errors import NotASourceError, ShapeMismatchError
+
+Tensor = Any
+
+
+def unwrap(value: Any) -> Any:
+    """Return the `tf.Variable` inside a Keras variable, anything else as it is."""
+    inner = getattr(value, "_value", None)
+    return inner if isinstance(inner, tf.Variable) and not isinstance(value, tf.Variable) else value
+
+
+def is_variable(value: Any) -> bool:
+    """Say whether `value` is a variable of TensorFlow, also one that is spread over devices."""
+    return isinstance(value, tf.Variable)
+
+
+class Parts(NamedTuple):
+    """A nest, its items, and the tensors and variables that each item consists of."""
+
+    nest: Any
+    items: list[Any]
+    parts: list[list[Any]]
+
+    def flat(self) -> list[Any]:
+        """Return all parts in one list."""
+        return [part for parts in self.parts for part in parts]
+
+    def pack(self, gradients: Sequence[Any]) -> Any:
+        """Shape gradients, one for each part, like the nest."""
+        packed, position = [], 0
+        for item, parts in zip(self.items, self.parts, strict=True):
+            own = list(gradients[position : position + len(parts)])
+            position += len(parts)
+            packed.append(own[0] if parts == [item] or is_variable(parts[0]) else _tf.recompose([item], own)[0])
+        return tf.nest.pack_sequence_as(self.nest, packed)
+
+
+def take_apart(nest: Any, role: str) -> Parts:
+    """Return the parts of a nest of sources or targets."""
+    if nest is None:
+        raise NotASourceError(role, nest)
+    items = [unwrap(item) for item in tf.nest.flatten(nest)]
+    return Parts(nest, items, [_parts(item, role) for item in items])
+
+
+def _parts(item: Any, role: str) -> list[Any]:
+    if is_variable(item) or isinstance(item, tf.Tensor):
+        return [item]
+    if isinstance(item, (tf.RaggedTensor, tf.SparseTensor, tf.IndexedSlices)) or _is_composite(item):
+        return _tf.components([item])
+    raise NotASourceError(role, item)
+
+
+def _is_composite(item: Any) -> bool:
+    return isinstance(item, tf.__internal__.CompositeTensor) and type(item).__name__ != "KerasTensor"
+
+
+def seeds_for(targets: Sequence[Tensor], given: Any, make_ones: Callable[[Tensor], Tensor]) -> list[Tensor]:
+    """Return what flows into each target: ones, or what the user gave."""
+    if given is None:
+        return [make_ones(target) for target in targets]
+    flat = _tf.components([unwrap(item) for item in tf.nest.flatten(given)])
+    if len(flat) != len(targets):
+        raise ShapeMismatchError(
+            f"Got {len(flat)} output_gradients for {len(targets)} targets; give one for each, None for ones."
+        )
+    return [
+        make_ones(target) if seed is None else _fitting(seed, target)
+        for seed, target in zip(flat, targets, strict=True)
+    ]
+
+
+def _fitting(seed: Any, target: Tensor) -> Tensor:
+    seed = tf.convert_to_tensor(seed, target.dtype) if not isinstance(seed, tf.Tensor) else seed
+    if seed.dtype != target.dtype:
+        raise ShapeMismatchError(
+            f"Got an output gradient of dtype {seed.dtype.name} for a target of dtype {target.dtype.name}; "
+            f"cast it: `tf.cast(output_gradient, tf.{target.dtype.name})`."
+        )
+    if seed.shape.is_compatible_with(target.shape):
+        return seed
+    if seed.shape.rank == 0:
+        return tf.broadcast_to(seed, tf.shape(target))
+    raise ShapeMismatchError(
+        f"Got an output gradient of shape {tuple(seed.shape)} for a target of shape {tuple(target.shape)}; "
+        "each output gradient must have the shape of its target."
+    )

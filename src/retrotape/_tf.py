@@ -1,0 +1,435 @@
+"""TensorFlow's private surface: everything of `tensorflow.python` that retrotape touches, and no other file may.
+
+Tried with TensorFlow 2.16 and 2.21. What is used, and why there is no public way:
+
+=====================================================  ===========================================================
+`context.add_op_callback`, `.remove_op_callback`       hears of every eager op
+`execute.execute`, `.quick_execute`,                   the callbacks' dispatch on the slow path; TensorFlow's own
+`.execute_with_callbacks`, `.execute_with_cancellation`  switch is per process although callbacks are per thread
+`pywrap_tfe.TFE_Py_FastPathExecute`                    variables given straight to an op are read without a callback
+`record.record_operation`                              custom gradients and function calls say here how they go back
+`custom_gradient._eager_mode_decorator`                where the body of a custom gradient begins and ends
+`resource_variable_ops.variable_accessed`              which variables were read
+`ConcreteFunction._call_flat`, `._func_graph`          calls of a `tf.function`
+`script_ops.EagerFunc.__call__`                        what a `tf.py_function` was called with, and gave
+`ops.gradient_registry`, `ops.get_gradient_function`   the gradient rules
+`FuncGraph`, `atomic_function.from_func_graph`         the gradient of a function, as a function
+`EagerTensor._id`, `._shape_tuple`, `._datatype_enum`  identity that is never reused; cheap types
+=====================================================  ===========================================================
+
+Modules are changed only while a tape records, and put back when the last one stops.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, Protocol
+
+from retrotape.errors import IncompatibleTensorFlowError, MissingTensorFlowError
+
+try:
+    import tensorflow as tf
+except ImportError as error:
+    raise MissingTensorFlowError from error
+
+try:
+    from tensorflow.python import pywrap_tfe
+    from tensorflow.python.eager import backprop_util, context, execute, record
+    from tensorflow.python.eager.polymorphic_function import atomic_function, concrete_function
+    from tensorflow.python.framework import (
+        auto_control_deps_utils,
+        composite_tensor_gradient,
+        func_graph,
+        op_def_registry,
+        ops,
+    )
+    from tensorflow.python.ops import custom_gradient, handle_data_util, resource_variable_ops, script_ops
+except ImportError as error:
+    raise IncompatibleTensorFlowError(tf.__version__, str(error)) from error
+
+EagerTensor = ops.EagerTensor
+BaseVariable = resource_variable_ops.BaseResourceVariable
+Tensor = Any  # tf.Tensor, which has no type information
+eager_dtype: Callable[[Tensor], int] = EagerTensor._datatype_enum
+
+
+class Listener(Protocol):
+    """What a thread tells of while tapes record on it."""
+
+    def on_op(self, op: str, inputs: tuple[Tensor, ...], attrs: Any, outputs: tuple[Tensor, ...]) -> None:
+        """An eager op, or a function, has run."""
+
+    def on_backward(self, name: str, outputs: Sequence[Tensor], inputs: Sequence[Tensor], backward: Callable) -> None:
+        """`outputs` go back to `inputs` by `backward`, whatever ops made them."""
+
+    def on_variable(self, variable: Any) -> None:
+        """`variable` was read."""
+
+    def on_call(self, call: FunctionCall) -> Any:
+        """A `tf.function` is about to run: run it."""
+
+    def on_custom_gradient(self, recomputes: bool, run: Callable[[], Any]) -> Any:
+        """The body of a `tf.custom_gradient` (or of a `tf.recompute_grad`) is about to run: run it."""
+
+    def on_py_function(self, outer: Sequence[Tensor], inner: Sequence[Tensor], run: Callable[[], Any]) -> Any:
+        """The body of a `tf.py_function` is about to run: run it."""
+
+
+class _Thread(threading.local):
+    listener: Listener | None = None
+    past: Callable[[Tensor], Tensor | None] | None = None  # what a handle held at the time that is asked about
+    py_inputs: Sequence[Tensor] | None = None  # what the `tf.py_function` that is starting was given
+
+
+_thread = _Thread()
+_lock = threading.Lock()
+_installed = 0
+_original: dict[str, Any] = {}
+
+
+def listener() -> Listener | None:
+    """Return what listens on this thread."""
+    return _thread.listener
+
+
+# ------------------------------------------------------------------ hooks, in place only while something records
+
+
+def _callback(op: Any, inputs: Any, attrs: Any, outputs: Any, op_name: Any = None, graph: Any = None) -> None:
+    listener = _thread.listener
+    if graph is None and listener is not None:
+        # `outputs` is the very list that the caller gets, and TensorArray writes None into it.
+        listener.on_op(op if type(op) is str else op.decode(), inputs, attrs, tuple(outputs))
+
+
+def _execute(op: Any, num_outputs: int, inputs: Any, attrs: Any, ctx: Any, name: Any = None) -> Any:
+    if op == "EagerPyFunc":
+        _thread.py_inputs = inputs
+    tensors = _original["quick_execute"](op, num_outputs, inputs, attrs, ctx, name)
+    for callback in ctx.op_callbacks:
+        callback(op, tuple(inputs), attrs, tensors, name)
+    return tensors
+
+
+def _execute_with_cancellation(op: Any, num_outputs: int, inputs: Any, attrs: Any, ctx: Any, *rest: Any, **kw: Any) -> Any:
+    tensors = _original["execute_with_cancellation"](op, num_outputs, inputs, attrs, ctx, *rest, **kw)
+    for callback in ctx.op_callbacks:
+        callback(op, tuple(inputs), attrs, tensors, None)
+    return tensors
+
+
+_PLAIN = frozenset((EagerTensor, str, int, bool, float, bytes, type(None)))
+
+
+def _fast_path(ctx: Any, op: str, name: Any, *args: Any) -> Any:
+    if _thread.listener is not None or _thread.past is not None:
+        if op == "ReadVariableOp" and _thread.past is not None:
+            value = _past_read(args[0])
+            if value is not None:
+                return value
+        elif op == "EagerPyFunc":
+            _thread.py_inputs = args[0]
+        for arg in args:
+            kind = type(arg)
+            if kind not in _PLAIN and (
+                isinstance(arg, BaseVariable)
+                if kind is not list and kind is not tuple
+                else any(isinstance(item, BaseVariable) for item in arg)
+            ):
+                args = tuple(_with_reads(arg) for arg in args)
+                break
+    return _original["TFE_Py_FastPathExecute"](ctx, op, name, *args)
+
+
+def _with_reads(arg: Any) -> Any:
+    if isinstance(arg, BaseVariable):
+        return arg.value()
+    if isinstance(arg, (list, tuple)):
+        return [_with_reads(item) for item in arg]
+    return arg
+
+
+def _past_read(handle: Tensor) -> Tensor | None:
+    assert _thread.past is not None
+    value = _thread.past(handle)
+    if value is None:
+        return None
+    result = tf.identity(value)
+    # A tape of the user's within the backward function must still see a read of the variable.
+    _original["record_operation"]("ReadVariableOp", [result], [handle], lambda grad: [grad])
+    return result
+
+
+def _record_operation(op_type: Any, output_tensors: Any, input_tensors: Any, backward_function: Any, forward_function: Any = None) -> None:
+    listener = _thread.listener
+    if listener is not None and output_tensors and type(output_tensors[0]) is EagerTensor and op_type != "captured_value":
+        name = op_type if isinstance(op_type, str) else op_type.decode()
+        listener.on_backward(name, output_tensors, input_tensors, backward_function)
+    _original["record_operation"](op_type, output_tensors, input_tensors, backward_function, forward_function)
+
+
+def _variable_accessed(variable: Any) -> None:
+    listener = _thread.listener
+    if listener is not None and tf.executing_eagerly():
+        listener.on_variable(variable)
+    _original["variable_accessed"](variable)
+
+
+def _eager_mode_decorator(f: Any, args: Any, kwargs: Any) -> Any:
+    original = _original["_eager_mode_decorator"]
+    listener = _thread.listener
+    if listener is None:
+        return original(f, args, kwargs)
+    recomputes = f.__module__ == custom_gradient.__name__ and f.__qualname__.startswith("recompute_grad.")
+    return listener.on_custom_gradient(recomputes, lambda: original(f, args, kwargs))
+
+
+def _call_flat(self: Any, tensor_inputs: Any, captured_inputs: Any) -> Any:
+    listener = _thread.listener
+    if listener is None or not tf.executing_eagerly():
+        return _original["_call_flat"](self, tensor_inputs, captured_inputs)
+    return listener.on_call(FunctionCall(self, list(tensor_inputs), list(captured_inputs)))
+
+
+def _eager_func_call(self: Any, device: Any, token: Any, args: Any) -> Any:
+    original = _original["__call__"]
+    listener, outer = _thread.listener, _thread.py_inputs
+    _thread.py_inputs = None
+    if listener is None or outer is None:
+        return original(self, device, token, args)
+    return listener.on_py_function(outer, args, lambda: original(self, device, token, args))
+
+
+_HOOKS: tuple[tuple[Any, str, Callable], ...] = (
+    (pywrap_tfe, "TFE_Py_FastPathExecute", _fast_path),
+    (execute, "quick_execute", _execute),
+    (execute, "execute_with_callbacks", _execute),
+    (execute, "execute", _execute),
+    (execute, "execute_with_cancellation", _execute_with_cancellation),
+    (record, "record_operation", _record_operation),
+    (resource_variable_ops, "variable_accessed", _variable_accessed),
+    (custom_gradient, "_eager_mode_decorator", _eager_mode_decorator),
+    (concrete_function.ConcreteFunction, "_call_flat", _call_flat),
+    (script_ops.EagerFunc, "__call__", _eager_func_call),
+)
+
+
+def _install() -> None:
+    global _installed
+    with _lock:
+        _installed += 1
+        if _installed == 1:
+            for owner, name, hook in _HOOKS:
+                _original[name] = getattr(owner, name)
+                setattr(owner, name, hook)
+
+
+def _uninstall() -> None:
+    global _installed
+    with _lock:
+        _installed -= 1
+        if _installed == 0:
+            for owner, name, _ in _HOOKS:
+                setattr(owner, name, _original[name])
+            # Somebody else's callbacks may have come or gone meanwhile; they need the slow path's switch.
+            listening = bool(context.context().op_callbacks)
+            execute.execute = execute.execute_with_callbacks if listening else execute.quick_execute
+
+
+def attach(listener: Listener) -> None:
+    """Let `listener` hear of everything that runs on this thread."""
+    _install()
+    _thread.listener = listener
+    context.context().add_op_callback(_callback)
+
+
+def detach() -> None:
+    """End what `attach` began."""
+    context.context().remove_op_callback(_callback)
+    _thread.listener = None
+    _uninstall()
+
+
+@contextmanager
+def unheard() -> Iterator[None]:
+    """Run ops on this thread without telling the listener."""
+    before, _thread.listener = _thread.listener, None
+    try:
+        yield
+    finally:
+        _thread.listener = before
+
+
+@contextmanager
+def variables_as(past: Callable[[Tensor], Tensor | None]) -> Iterator[None]:
+    """Let reads of variables give what `past` says that they held, for backward functions that read them."""
+    before = _thread.past
+    _install()
+    _thread.past = past
+    try:
+        yield
+    finally:
+        _thread.past = before
+        _uninstall()
+
+
+# ------------------------------------------------------------------ tensors, ops and their rules
+
+
+def next_id() -> int:
+    """Return a number greater than the identity of every tensor that exists, smaller than any to come."""
+    return pywrap_tfe.TFE_Py_UID()
+
+
+def op_def(op: str) -> Any | None:
+    """Return the definition of `op`; None for the name of a function."""
+    return op_def_registry.get(op)
+
+
+def run(op: str, inputs: Sequence[Tensor], attrs: tuple[Any, ...], num_outputs: int) -> list[Tensor]:
+    """Run `op` eagerly by name; a stock tape that is open sees it."""
+    outputs = execute.execute(op, num_outputs, list(inputs), attrs, context.context())
+    if execute.must_record_gradient():
+        execute.record_gradient(op, list(inputs), attrs, outputs)
+    return outputs or []
+
+
+def registered_rule(op: str) -> Callable | None:
+    """Return TensorFlow's gradient function, None where it declares that there is none.
+
+    Raises:
+      LookupError: If TensorFlow says nothing about `op`.
+    """
+    return ops.gradient_registry.lookup(op)
+
+
+def operation_rule(operation: Any) -> Callable | None:
+    """Like `registered_rule`, for an operation of a graph, which may carry a gradient of its own."""
+    return ops.get_gradient_function(operation)
+
+
+def is_trainable(dtype: Any) -> bool:
+    """Say whether gradients flow through `dtype`."""
+    return backprop_util.IsTrainable(dtype)
+
+
+def aggregate(gradients: Sequence[Any]) -> Any:
+    """Add gradients as the stock tape does: dense ones by one AddN, sparse ones by concatenation."""
+    if all(isinstance(gradient, tf.Tensor) for gradient in gradients):
+        return tf.raw_ops.AddN(inputs=list(gradients))
+    return backprop_util.AggregateIndexedSlicesGradients(list(gradients))
+
+
+def components(values: Sequence[Any]) -> list[Tensor]:
+    """Return the tensors that stand for ragged and sparse values in a derivative."""
+    return composite_tensor_gradient.get_flat_tensors_for_gradients(list(values))
+
+
+def recompose(values: Sequence[Any], gradients: Sequence[Any]) -> list[Any]:
+    """Undo `components`: shape the gradients as the values are."""
+    return composite_tensor_gradient.replace_flat_tensors_for_gradients(list(values), list(gradients))
+
+
+def handle_type(handle: Tensor) -> tuple[int, tuple[int | None, ...] | None] | None:
+    """Return the dtype and shape of what a variable's handle holds; None for other resources."""
+    data = handle_data_util.get_resource_handle_data(handle)
+    if data is None or not data.is_set or len(data.shape_and_type) != 1:
+        return None
+    held = data.shape_and_type[0]
+    shape = None if held.shape.unknown_rank else tuple(d.size if d.size >= 0 else None for d in held.shape.dim)
+    return held.dtype, shape
+
+
+# ------------------------------------------------------------------ functions
+
+
+class FunctionCall(NamedTuple):
+    """One call of a `tf.function`, before it runs."""
+
+    function: Any
+    arguments: list[Tensor]
+    captures: list[Tensor]
+
+    def run(self) -> Any:
+        """Run it and return its structured result."""
+        return _original["_call_flat"](self.function, self.arguments, self.captures)
+
+
+def written_inputs(function: Any) -> tuple[int, ...]:
+    """Return which inputs of a concrete function are resources that it may write to."""
+    graph = function._func_graph
+    read_only = set(auto_control_deps_utils.get_read_only_resource_input_indices_graph(graph))
+    return tuple(
+        index for index, tensor in enumerate(graph.inputs) if tensor.dtype == tf.resource and index not in read_only
+    )
+
+
+def written_by(operation: Any) -> tuple[int, ...]:
+    """Return which inputs of an operation in a graph are resources that it may write to."""
+    read_only = set(auto_control_deps_utils._get_read_only_resource_input_indices_op(operation))
+    return tuple(
+        index for index, tensor in enumerate(operation.inputs) if tensor.dtype == tf.resource and index not in read_only
+    )
+
+
+def operations_within(function: Any) -> Iterator[str]:
+    """Yield the type of every operation in a concrete function and in the functions that it calls."""
+    graph_def = function._func_graph.as_graph_def()
+    for node in graph_def.node:
+        yield node.op
+    for inner in graph_def.library.function:
+        for node in inner.node_def:
+            yield node.op
+
+
+def gradient_function(function: Any) -> Any:
+    """Return a concrete function from inputs and gradients of the outputs to gradients of the inputs.
+
+    It computes the function again, so it needs nothing that the call kept. The result's `input_positions`
+    says which inputs its outputs belong to.
+    """
+    graph = func_graph.FuncGraph(f"gradient_of_{function.name}")
+    with graph.as_default():
+        inputs = [_placeholder_like(tensor) for tensor in function._func_graph.inputs]
+        trainable = [index for index, tensor in enumerate(inputs) if is_trainable(tensor)]
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch([inputs[index] for index in trainable])
+            split = len(inputs) - len(function.captured_inputs)
+            call = _original.get("_call_flat", concrete_function.ConcreteFunction._call_flat)
+            outputs = tf.nest.flatten(call(function, inputs[:split], inputs[split:]), expand_composites=True)
+        outputs = [tensor for tensor in outputs if tensor is not None]
+        seeds = [_placeholder_like(tensor) for tensor in outputs]
+        wanted = [index for index, tensor in enumerate(outputs) if is_trainable(tensor)]
+        gradients = tape.gradient(
+            [outputs[index] for index in wanted],
+            [inputs[index] for index in trainable],
+            [seeds[index] for index in wanted],
+        )
+        found = [(index, grad) for index, grad in zip(trainable, gradients, strict=True) if grad is not None]
+        graph.outputs = [tf.convert_to_tensor(grad) for _, grad in found]
+    graph.inputs = [*inputs, *seeds, *graph.internal_captures]
+    graph.structured_outputs = graph.outputs
+    atomic = atomic_function.from_func_graph(f"__inference_gradient_{ops.uid()}", graph, {})
+    result = concrete_function.ConcreteFunction(atomic)
+    result.input_positions = tuple(index for index, _ in found)
+    result.constants = list(graph.external_captures)
+    return result
+
+
+def _placeholder_like(tensor: Tensor) -> Tensor:
+    placeholder = tf.compat.v1.placeholder(tensor.dtype, tensor.shape)
+    handle_data_util.copy_handle_data(tensor, placeholder)
+    return placeholder
+
+
+@contextmanager
+def watching(tensors: Sequence[Tensor], persistent: bool) -> Iterator[None]:
+    """Let TensorFlow believe that somebody watches `tensors`, so that a function tells how it goes back."""
+    with tf.GradientTape(persistent=persistent, watch_accessed_variables=False) as tape:
+        inner = tape._tape._tape
+        for tensor in tensors:
+            if is_trainable(tensor):
+                pywrap_tfe.TFE_Py_TapeWatch(inner, tensor)
+        yield

@@ -1,0 +1,118 @@
+"""Every exception of the library. Each owns its text: what was got, what was expected, what to type next."""
+
+from __future__ import annotations
+
+
+class RetrotapeError(Exception):
+    """The base class of all errors that retrotape raises."""
+
+
+class MissingTensorFlowError(RetrotapeError, ImportError):
+    """Neither `tensorflow` nor `tensorflow-cpu` is installed."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "retrotape needs TensorFlow 2.16 to 2.21 and found none. "
+            'Install one: `pip install "retrotape[tf]"`, or `pip install "retrotape[cpu]"` for the CPU build.'
+        )
+
+
+class IncompatibleTensorFlowError(RetrotapeError):
+    """TensorFlow's internals are not what this version of retrotape was written against."""
+
+    def __init__(self, version: str, detail: str) -> None:
+        self.version, self.detail = version, detail
+        super().__init__(
+            f"retrotape cannot record on TensorFlow {version}: {detail}. "
+            "Tried versions are 2.16 to 2.21; install one of them, or a newer retrotape."
+        )
+
+
+class MalformedProgramError(RetrotapeError, ValueError):
+    """A program breaks the rules of single assignment."""
+
+
+class NotRecordedError(RetrotapeError, ValueError):
+    """A target was not made while the tape was recording."""
+
+    def __init__(self, target: str, reason: str, remedy: str) -> None:
+        self.target, self.reason = target, reason
+        super().__init__(f"The target {target} is not on this tape: {reason}. {remedy}")
+
+
+class NotDifferentiableError(RetrotapeError, TypeError):
+    """A target has a dtype that has no derivative."""
+
+    def __init__(self, target: str, dtype: str) -> None:
+        self.target, self.dtype = target, dtype
+        super().__init__(
+            f"The target {target} has dtype {dtype}; a target must be floating point or complex. "
+            "Compute it in floating point, or cast it inside the block: `tf.cast(target, tf.float32)`."
+        )
+
+
+class NotASourceError(RetrotapeError, TypeError):
+    """Something that is neither tensor nor variable was given as source or target."""
+
+    def __init__(self, role: str, got: object) -> None:
+        self.role, self.got = role, got
+        hint = (
+            "It is symbolic: ask about the tensor that the model returned when it was called with data."
+            if type(got).__name__ == "KerasTensor"
+            else "Give the tensor that took part in the recording, or a nest of such tensors."
+        )
+        super().__init__(
+            f"A {role} must be a tensor, a tf.Variable or a Keras variable, got {_brief(got)}. {hint}"
+        )
+
+
+class EmptyTapeError(RetrotapeError, RuntimeError):
+    """A question was asked of a tape that holds nothing."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"This tape holds no recording: {reason}. Record first: `with tape: loss = ...`, then ask."
+        )
+
+
+class TapeUseError(RetrotapeError, RuntimeError):
+    """A tape was entered, left or asked in a place where that has no meaning."""
+
+
+class NoRuleError(RetrotapeError, LookupError):
+    """The path passes an op for which TensorFlow has no gradient registered."""
+
+    def __init__(self, op: str, where: str) -> None:
+        self.op, self.where = op, where
+        super().__init__(
+            f"The path from the target to a source passes {op} (at {where}), for which TensorFlow has no gradient. "
+            "Cut the path there with `tf.stop_gradient`, or wrap the op in `tf.custom_gradient`."
+        )
+
+
+class OpaqueUpdateError(RetrotapeError, RuntimeError):
+    """The path runs through an update of a variable that has no derivative rule."""
+
+    def __init__(self, op: str, variable: str, where: str) -> None:
+        self.op, self.variable, self.where = op, variable, where
+        super().__init__(
+            f"The path runs through {op} (at {where}), which changes {variable} in place and has no derivative rule. "
+            "Update the variable with `assign` or a Keras optimizer, outside of `tf.function`."
+        )
+
+
+class LostValueError(RetrotapeError, RuntimeError):
+    """A value is needed that was neither kept nor can be computed again."""
+
+    def __init__(self, what: str, remedy: str) -> None:
+        self.what = what
+        super().__init__(f"{what}. {remedy}")
+
+
+class ShapeMismatchError(RetrotapeError, ValueError):
+    """A gradient or tangent that was handed in does not fit."""
+
+
+def _brief(value: object) -> str:
+    text = repr(value)
+    return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"

@@ -1,0 +1,32 @@
+"""Which equations a question concerns: those between its sources and its targets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from retrotape.ir import Eqn, reached_from, slice_to
+from retrotape.record import Recording
+
+
+class Plan(NamedTuple):
+    """The equations to go back through, and the vars for which a cotangent is wanted at all."""
+
+    eqns: Sequence[Eqn]
+    indices: list[int]
+    reached: set[int]
+    sources: frozenset[int]
+
+
+def make_plan(recording: Recording, targets: Iterable[int], sources: Iterable[int], through_updates: bool) -> Plan:
+    """Return the plan for the gradients of `targets` by `sources`.
+
+    Without `through_updates` an assignment ends every path, as it does on the stock tape: what a variable
+    was given is then a place where paths may start, not a place that they pass.
+    """
+    builder = recording.builder
+    stops = frozenset() if through_updates else recording.assigned
+    wanted = frozenset(sources) - recording.inert
+    indices = slice_to(builder, targets, stops)
+    kept, reached = reached_from(builder, wanted, indices, recording.inert | stops if stops else recording.inert)
+    return Plan(builder.eqns, kept, reached, wanted)

@@ -1,0 +1,135 @@
+"""Going back through one equation of an eager recording."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import tensorflow as tf
+
+from retrotape import _tf
+from retrotape.errors import NoRuleError, OpaqueUpdateError
+from retrotape.execute._functions import pull_call
+from retrotape.execute._plan import Plan
+from retrotape.execute._values import Values
+from retrotape.ir import Eqn
+from retrotape.record import TRAINABLE, Backward, Recording, for_rule
+from retrotape.rules import ACCEPTS_NONE, FORWARD, NoGradient, OpView, Rule, Tensors, gathered, go_back, lookup, lookup_operation
+
+Cotangent = Any
+_STRING, _RESOURCE, _VARIANT = 7, 20, 21
+
+
+class Puller:
+    """Applies rules to equations, with the values that were recorded.
+
+    In a graph the rules are shown the operations themselves, which know more than a recording does.
+    """
+
+    def __init__(self, recording: Recording, operations: Sequence[Any] | None = None) -> None:
+        self._recording = recording
+        self._operations = operations
+        self._values = Values(recording)
+
+    def __call__(self, index: int, grads: list[Cotangent | None], plan: Plan) -> Sequence[Cotangent | None]:
+        """Return the cotangents of the inputs of equation `index`, given those of its outputs."""
+        eqn = plan.eqns[index]
+        self._refuse_opaque(eqn, grads)
+        backward = self._recording.backwards.get(index)
+        if backward is not None:
+            return self._pull_backward(index, eqn, backward, grads)
+        if eqn.op in FORWARD:
+            return go_back(eqn.op, Tensors(eqn.inputs, self._values), grads[-1])
+        if eqn.op in ("ResourceGather", "ResourceGatherNd"):
+            return [self._pull_gather(eqn, grads[0]), None]
+        operation = None if self._operations is None else self._operations[index]
+        rule = lookup(eqn.op) if operation is None else lookup_operation(operation)
+        if isinstance(rule, NoGradient):
+            return [None] * len(eqn.inputs)
+        if not isinstance(rule, Rule):
+            raise NoRuleError(eqn.op, self._where(eqn))
+        if len(grads) > 1:
+            self._fill_missing(eqn, grads, ACCEPTS_NONE.get(eqn.op, ()))
+        if operation is None:
+            return _flat(rule.function(self._view(eqn, plan), *grads))
+        return _flat(rule.function(operation, *grads[: len(operation.outputs)]))
+
+    def _view(self, eqn: Eqn, plan: Plan) -> OpView:
+        reached = plan.reached
+        skip = tuple([position for position, var in enumerate(eqn.inputs) if var not in reached])
+        attrs = dict(eqn.attrs)
+        return OpView(
+            eqn.op,
+            lambda name: for_rule(attrs[name]),
+            Tensors(eqn.inputs, self._values),
+            Tensors(eqn.outputs, self._values),
+            skip or None,
+        )
+
+    def _fill_missing(self, eqn: Eqn, grads: list[Cotangent | None], may_be_none: tuple[int, ...]) -> None:
+        for position, grad in enumerate(grads):
+            if grad is None and position not in may_be_none:
+                grads[position] = self._zeros(eqn.outputs[position])
+
+    def _zeros(self, var: int) -> Cotangent | None:
+        dtype, shape = self._recording.builder.types[var]
+        if dtype in (_STRING, _RESOURCE):
+            return None
+        if self._operations is not None:
+            return None if dtype == _VARIANT or dtype not in TRAINABLE else tf.zeros_like(self._values(var))
+        return tf.zeros_like(self._values(var)) if dtype == _VARIANT else tf.zeros(shape, dtype)
+
+    def _pull_gather(self, eqn: Eqn, grad: Cotangent) -> Cotangent:
+        version, indices = eqn.inputs
+        shape = self._recording.builder.types[version].shape
+        full = shape is not None and None not in shape
+        params = tf.constant(shape, tf.int32) if full else tf.shape(self._values(version))
+        if eqn.op == "ResourceGather":
+            return gathered(self._values(indices), grad, params)
+        return tf.scatter_nd(self._values(indices), grad, tf.cast(params, self._values(indices).dtype))
+
+    def _pull_backward(
+        self, index: int, eqn: Eqn, backward: Backward, grads: list[Cotangent | None]
+    ) -> Sequence[Cotangent | None]:
+        by_var = dict(zip(eqn.outputs, grads, strict=True))
+        given = [by_var[var] for var in backward.outputs]
+        if backward.call is not None:
+            found = pull_call(self._recording, eqn, backward, given, self._values)
+        else:
+            given = [self._zeros(var) if grad is None else grad for var, grad in zip(backward.outputs, given, strict=True)]
+            found = self._run_custom(index, backward, given)
+        return [*found, *[None] * (len(eqn.inputs) - len(found))]
+
+    def _run_custom(self, index: int, backward: Backward, grads: list[Cotangent | None]) -> list[Cotangent | None]:
+        """Run the user's backward function as of the time of the call: what it reads is what was there then."""
+
+        def past(handle: Any) -> Any:
+            cell = self._recording.cells.get(handle._id)
+            return None if cell is None else self._values(cell.at(index))
+
+        with ExitStack() as stack:
+            if self._recording.cells:
+                stack.enter_context(_tf.variables_as(past))
+            found = backward.function(*grads)
+        return list(found) if isinstance(found, (list, tuple)) else [found]
+
+    def _refuse_opaque(self, eqn: Eqn, grads: list[Cotangent | None]) -> None:
+        opaque = self._recording.opaque
+        if not opaque:
+            return
+        for var, grad in zip(eqn.outputs, grads, strict=True):
+            if grad is not None and var in opaque:
+                variable = self._recording.cell_of[var].variable
+                raise OpaqueUpdateError(eqn.op, getattr(variable, "name", "a variable"), self._where(eqn))
+
+    def _where(self, eqn: Eqn) -> str:
+        return str(self._recording.program().frame_of(eqn))
+
+
+def _flat(result: Any) -> Sequence[Cotangent | None]:
+    if not isinstance(result, (list, tuple)):
+        return [result]
+    if any(isinstance(item, (list, tuple)) for item in result):  # the rules of ConcatV2 and Pack nest theirs
+        return tf.nest.flatten(result)
+    return result

@@ -1,0 +1,42 @@
+"""The program as data. Standard library only: printing or checking a tape never loads TensorFlow."""
+
+from retrotape.ir._builder import Builder
+from retrotape.ir._check import check
+from retrotape.ir._graph import Equations, reached_from, slice_to
+from retrotape.ir._program import (
+    DTYPE_NAMES,
+    LEAF,
+    Attr,
+    AttrValue,
+    DType,
+    Eqn,
+    Frame,
+    Func,
+    Program,
+    Proto,
+    Shape,
+    TensorType,
+)
+from retrotape.ir._text import parse, render
+
+__all__ = [
+    "DTYPE_NAMES",
+    "LEAF",
+    "Attr",
+    "AttrValue",
+    "Builder",
+    "DType",
+    "Eqn",
+    "Equations",
+    "Frame",
+    "Func",
+    "Program",
+    "Proto",
+    "Shape",
+    "TensorType",
+    "check",
+    "parse",
+    "reached_from",
+    "render",
+    "slice_to",
+]

@@ -1,0 +1,41 @@
+"""What every program must fulfil: single assignment, bound inputs, consistent tables."""
+
+from __future__ import annotations
+
+from retrotape.errors import MalformedProgramError
+from retrotape.ir._program import LEAF, Program
+
+
+def check(program: Program, since: int = 0) -> None:
+    """Raise unless `program` is well formed; `since` skips equations that were checked before.
+
+    >>> from retrotape.ir import Eqn, TensorType
+    >>> check(Program((TensorType(1, ()),), (0,), (Eqn("Neg", (0,), (0,), (), 0),), ()))
+    Traceback (most recent call last):
+    ...
+    retrotape.errors.MalformedProgramError: Equation 0 (Neg) reads %0 before it is defined.
+    """
+    types, producers = program.types, program.producers
+    if len(types) != len(producers):
+        raise MalformedProgramError(f"{len(types)} types for {len(producers)} vars.")
+    total = len(producers)
+    for index in range(since, len(program.eqns)):
+        eqn = program.eqns[index]
+        for var in eqn.inputs:
+            if not 0 <= var < total:
+                raise MalformedProgramError(f"Equation {index} ({eqn.op}) reads %{var}, which does not exist.")
+            if producers[var] >= index:
+                raise MalformedProgramError(f"Equation {index} ({eqn.op}) reads %{var} before it is defined.")
+        for var in eqn.outputs:
+            if not 0 <= var < total or producers[var] != index:
+                raise MalformedProgramError(f"Equation {index} ({eqn.op}) defines %{var}, which is not its own.")
+    if since == 0:
+        _check_producers(program)
+
+
+def _check_producers(program: Program) -> None:
+    for var, producer in enumerate(program.producers):
+        if producer == LEAF:
+            continue
+        if not 0 <= producer < len(program.eqns) or var not in program.eqns[producer].outputs:
+            raise MalformedProgramError(f"%{var} claims equation {producer} as its producer, which it is not.")

@@ -1,0 +1,159 @@
+"""The program as data: what a tape has recorded, frozen, in single assignment form.
+
+    program ::= var*  eqn*  frame*
+    eqn     ::= var+ = op[attr*](var*) @frame
+
+A *var* is a number. Its type stands in `Program.types`, its defining equation in `Program.producers`
+(`LEAF` where the value came from outside). A variable of TensorFlow is not in the program: each
+*value* that it had is a var of its own, so that an op which reads a variable takes that var in the
+place of the resource handle, and an op which writes one has one more output, the new value.
+
+Nothing here knows TensorFlow; dtypes are its `DataType` numbers, which are part of its file format.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, Union
+
+LEAF = -1
+
+DTYPE_NAMES = {
+    1: "float32",
+    2: "float64",
+    3: "int32",
+    4: "uint8",
+    5: "int16",
+    6: "int8",
+    7: "string",
+    8: "complex64",
+    9: "int64",
+    10: "bool",
+    11: "qint8",
+    12: "quint8",
+    13: "qint32",
+    14: "bfloat16",
+    15: "qint16",
+    16: "quint16",
+    17: "uint16",
+    18: "complex128",
+    19: "float16",
+    20: "resource",
+    21: "variant",
+    22: "uint32",
+    23: "uint64",
+    24: "float8_e5m2",
+    25: "float8_e4m3fn",
+    26: "float8_e4m3fnuz",
+    27: "float8_e4m3b11fnuz",
+    28: "float8_e5m2fnuz",
+    29: "int4",
+    30: "uint4",
+    31: "int2",
+    32: "uint2",
+}
+DTYPE_NUMBERS = {name: number for number, name in DTYPE_NAMES.items()}
+
+
+class TensorType(NamedTuple):
+    """The dtype and shape of a var.
+
+    >>> str(TensorType(1, (2, None)))
+    'float32[2,?]'
+    """
+
+    dtype: int
+    shape: tuple[int | None, ...] | None
+
+    def __str__(self) -> str:
+        name = DTYPE_NAMES.get(self.dtype, f"dtype{self.dtype}")
+        if self.shape is None:
+            return f"{name}[...]"
+        return f"{name}[{','.join('?' if d is None else str(d) for d in self.shape)}]"
+
+
+class DType(NamedTuple):
+    """A dtype as an attribute of an op."""
+
+    number: int
+
+
+class Shape(NamedTuple):
+    """A shape as an attribute of an op; None where the rank is unknown."""
+
+    dims: tuple[int, ...] | None
+
+
+class Func(NamedTuple):
+    """The name of a function as an attribute of an op."""
+
+    name: str
+
+
+class Proto(NamedTuple):
+    """A serialized TensorProto as an attribute of an op."""
+
+    data: bytes
+
+
+AttrValue = Union[bool, int, float, bytes, DType, Shape, Func, Proto, tuple["AttrValue", ...]]
+Attr = tuple[str, AttrValue]
+
+
+class Frame(NamedTuple):
+    """A line of the user's code."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+class Eqn(NamedTuple):
+    """One op that ran: `outputs = op[attrs](inputs)`, at the line `Program.frames[frame]`."""
+
+    op: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    attrs: tuple[Attr, ...]
+    frame: int
+
+
+@dataclass(frozen=True)
+class Program:
+    """Everything that a tape has recorded, in the order in which it ran.
+
+    >>> two = Program((TensorType(1, ()), TensorType(1, ())), (LEAF, 0), (Eqn("Neg", (0,), (1,), (), 0),),
+    ...               (Frame("loop.py", 3, "step"),))
+    >>> print(two)
+    %0 : float32[]
+    %1 : float32[] = Neg(%0) @0
+    @0 = "loop.py":3 in "step"
+    """
+
+    types: tuple[TensorType, ...]
+    producers: tuple[int, ...]
+    eqns: tuple[Eqn, ...]
+    frames: tuple[Frame, ...]
+
+    def leaves(self) -> list[int]:
+        """Return the vars whose value came from outside."""
+        return [var for var, producer in enumerate(self.producers) if producer == LEAF]
+
+    def frame_of(self, eqn: Eqn) -> Frame:
+        """Return the line of the user's code that ran `eqn`."""
+        return self.frames[eqn.frame]
+
+    def __str__(self) -> str:
+        from retrotape.ir._text import render
+
+        return render(self)
+
+    @staticmethod
+    def parse(text: str) -> Program:
+        """Read a program back from what `str` made of it."""
+        from retrotape.ir._text import parse
+
+        return parse(text)

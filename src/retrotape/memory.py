@@ -1,0 +1,82 @@
+"""What a tape holds in memory, and which line of the user's code made it."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from typing import NamedTuple
+
+from retrotape.ir import LEAF, Frame
+from retrotape.record import Recording
+
+
+class Line(NamedTuple):
+    """What one line of the user's code makes the tape hold."""
+
+    frame: Frame
+    bytes: int
+    tensors: int
+
+
+class Memory(NamedTuple):
+    """The tensors that a tape holds, largest line first.
+
+    Attributes:
+      bytes: Held in all, without variables.
+      variables: Held because a variable was read: shared with the variable for as long as it is not changed.
+      lines: The same, by line.
+    """
+
+    bytes: int
+    variables: int
+    lines: tuple[Line, ...]
+
+    def __str__(self) -> str:
+        rows = [f"{_human(self.bytes):>10}  held, and {_human(self.variables)} of variables"]
+        rows += [f"{_human(line.bytes):>10}  {line.tensors:4d} tensors  {line.frame}" for line in self.lines]
+        return "\n".join(rows)
+
+
+def measure(recording: Recording) -> Memory:
+    """Return what a recording holds."""
+    program = recording.program()
+    users = _first_use(program.eqns)
+    sizes: dict[Frame, list[int]] = defaultdict(list)
+    variables = 0
+    seen: set[int] = set()
+    for var, tensor in recording.values.items():
+        if tensor._id in seen or program.types[var].shape is None:
+            continue
+        seen.add(tensor._id)
+        size = _size(tensor)
+        producer = program.producers[var]
+        if var in recording.cell_of or (producer != LEAF and program.eqns[producer].op == "ReadVariableOp"):
+            variables += size
+            continue
+        index = producer if producer != LEAF else users.get(var)
+        sizes[program.frame_of(program.eqns[index]) if index is not None else Frame("<watched>", 0, "?")].append(size)
+    lines = sorted((Line(frame, sum(held), len(held)) for frame, held in sizes.items()), key=lambda line: -line.bytes)
+    return Memory(sum(line.bytes for line in lines), variables, tuple(lines))
+
+
+def _first_use(eqns: tuple) -> dict[int, int]:
+    users: dict[int, int] = {}
+    for index, eqn in enumerate(eqns):
+        for var in eqn.inputs:
+            users.setdefault(var, index)
+    return users
+
+
+def _size(tensor: object) -> int:
+    dtype = tensor.dtype  # type: ignore[attr-defined]
+    if dtype.name in ("string", "resource", "variant"):
+        return 0
+    return dtype.size * math.prod(tensor.shape)  # type: ignore[attr-defined]
+
+
+def _human(size: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} GB"

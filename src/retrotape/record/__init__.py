@@ -1,0 +1,23 @@
+"""Running ops → program. Knows nothing of derivatives beyond which values they will look at."""
+
+from retrotape.record._attrs import for_execution, for_rule
+from retrotape.record._eager import EagerLog
+from retrotape.record._recording import CUSTOM, Backward, Cell, Recording
+from retrotape.record._stack import Stack, current_stack, function_traits
+from retrotape.record._symbolic import GraphLog
+from retrotape.record._traits import TRAINABLE
+
+__all__ = [
+    "CUSTOM",
+    "TRAINABLE",
+    "Backward",
+    "Cell",
+    "EagerLog",
+    "GraphLog",
+    "Recording",
+    "Stack",
+    "current_stack",
+    "for_execution",
+    "for_rule",
+    "function_traits",
+]

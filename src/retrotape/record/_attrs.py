@@ -1,0 +1,95 @@
+"""Attributes of ops: from the many forms in which TensorFlow reports them to one, and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from retrotape import _tf
+from retrotape.ir import Attr, AttrValue, DType, Func, Proto, Shape
+
+_cache: dict[Any, tuple[Attr, ...]] = {}
+
+
+def canonical(op: str, attrs: Any) -> tuple[Attr, ...]:
+    """Return `attrs` as sorted pairs of plain data.
+
+    TensorFlow repeats names, means the default by None, and gives dtypes as numbers or objects, strings as
+    text or bytes, shapes in three forms; the definition of the op says what each one is.
+    """
+    try:
+        return _cache[op, attrs]
+    except KeyError:
+        result = _cache[op, attrs] = _canonical(op, attrs)
+        return result
+    except TypeError:  # a list among the values
+        return _canonical(op, attrs)
+
+
+def _canonical(op: str, attrs: Any) -> tuple[Attr, ...]:
+    definition = _tf.op_def(op)
+    if definition is None or not attrs:  # what a function call carries is how to run it, not what it means
+        return ()
+    kinds = {attr.name: attr.type for attr in definition.attr}
+    found: dict[str, AttrValue] = {}
+    for name, value in zip(attrs[::2], attrs[1::2], strict=True):
+        name = name if isinstance(name, str) else name.decode()
+        if name in kinds and name not in found and value is not None:
+            found[name] = _plain(kinds[name], value)
+    return tuple(sorted(found.items()))
+
+
+def _plain(kind: str, value: Any) -> AttrValue:
+    if kind.startswith("list("):
+        return tuple(_plain(kind[5:-1], item) for item in value)
+    match kind:
+        case "type":
+            return DType(value if isinstance(value, int) else tf.as_dtype(value).base_dtype.as_datatype_enum)
+        case "int":
+            return int(value)
+        case "bool":
+            return bool(value)
+        case "float":
+            return float(value)
+        case "string":
+            return value if isinstance(value, bytes) else str(value).encode()
+        case "shape":
+            shape = tf.TensorShape(value)
+            return Shape(None if shape.rank is None else tuple(-1 if d is None else d for d in shape.as_list()))
+        case "func":
+            name = getattr(value, "name", value)
+            return Func(name.decode() if isinstance(name, bytes) else name)
+        case "tensor":
+            return Proto(value.SerializeToString())
+    raise ValueError(f"Attribute of unknown kind {kind!r}: {value!r}.")
+
+
+def for_execution(attrs: tuple[Attr, ...]) -> tuple[Any, ...]:
+    """Return the attributes in the form in which TensorFlow runs an op by name."""
+    return tuple(part for name, value in attrs for part in (name, _executable(value)))
+
+
+def _executable(value: AttrValue) -> Any:
+    match value:
+        case DType(number):
+            return number
+        case Shape(dims):
+            return tf.TensorShape(None if dims is None else [None if d < 0 else d for d in dims]).as_proto()
+        case Func(name):
+            return name
+        case Proto(data):
+            return tf.compat.v1.TensorProto.FromString(data)
+        case tuple():
+            return [_executable(item) for item in value]
+    return value
+
+
+def for_rule(value: AttrValue) -> Any:
+    """Return one attribute as `tf.Operation.get_attr` would, which is what gradient functions expect."""
+    match value:
+        case DType(number):
+            return tf.as_dtype(number)
+        case tuple() if not isinstance(value, (Shape, Func, Proto)):
+            return [for_rule(item) for item in value]
+    return _executable(value)

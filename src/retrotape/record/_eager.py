@@ -1,0 +1,109 @@
+"""What a tape has written down in eager code, and when it was listening."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from retrotape import _tf
+from retrotape.record._recording import Cell, Recording
+from retrotape.record._stack import Stack, current_stack
+
+Tensor = Any
+
+
+class EagerLog:
+    """A recording, filled while it is started."""
+
+    graph = None
+    operations = None
+
+    def __init__(self, keep: str, expand: Callable[[int], bool]) -> None:
+        self.recording = Recording(keep, expand=expand)
+        self._stack: Stack | None = None
+        self._spans: list[tuple[int, int]] = []
+        self._since = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the block is open, paused or not."""
+        return self._stack is not None
+
+    def is_heard(self) -> bool:
+        """Say whether ops on this thread are being written down now."""
+        return current_stack().hears(self.recording)
+
+    def start(self) -> None:
+        """Write down what runs on this thread from now on."""
+        self._stack = current_stack()
+        self._since = _tf.next_id()
+        self._stack.push(self.recording)
+
+    def stop(self) -> None:
+        """Stop writing."""
+        assert self._stack is not None
+        self._stack.pop(self.recording)
+        self._stack = None
+        self._spans.append((self._since, _tf.next_id()))
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Write nothing down meanwhile."""
+        assert self._stack is not None
+        self._spans.append((self._since, _tf.next_id()))
+        with self._stack.without(self.recording):
+            try:
+                yield
+            finally:
+                self._since = _tf.next_id()
+
+    @contextmanager
+    def extended(self) -> Iterator[None]:
+        """Write down what runs meanwhile, whether started or not."""
+        with current_stack().only(self.recording):
+            yield
+
+    def refresh(self) -> None:
+        """Bring the recording up to date: it always is."""
+
+    def clear(self) -> None:
+        """Forget everything that was written down."""
+        self.recording.clear()
+        self._spans.clear()
+
+    def find(self, tensor: Tensor) -> int | None:
+        """Return the var of a tensor."""
+        return self.recording.find(tensor)
+
+    def cell(self, variable: Any) -> Cell | None:
+        """Return what is known of a variable."""
+        return self.recording.cells.get(variable.handle._id)
+
+    def why_absent(self, tensor: Tensor) -> tuple[str, str]:
+        """Say why a tensor has no var, and what to do about it."""
+        if not isinstance(tensor, _tf.EagerTensor):
+            return (
+                "it is symbolic, made inside a tf.function, and the tape was recorded outside",
+                "Return it from the function, or open the tape inside the function.",
+            )
+        spans = [*self._spans, *([(self._since, _tf.next_id())] if self.is_open else [])]
+        if spans and tensor._id < spans[0][0]:
+            return (
+                "it was made before recording began and took no part in it",
+                "Move the code that makes it into the `with` block.",
+            )
+        if spans and tensor._id > spans[-1][1]:
+            return (
+                "it was made after recording ended",
+                "Move the code that makes it into the `with` block, or enter the block again: `with tape: ...`.",
+            )
+        if any(before[1] <= tensor._id <= after[0] for before, after in zip(spans, spans[1:], strict=False)):
+            return (
+                "it was made while recording was paused",
+                "Move the code that makes it out of `tape.stop_recording()`.",
+            )
+        return (
+            "no op on this thread made it: it came from Python, NumPy or another thread",
+            "Compute it with TensorFlow ops inside the `with` block.",
+        )

@@ -1,0 +1,146 @@
+"""Inside a `tf.function` the graph is the log: a recording is read off its operations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from retrotape import _tf
+from retrotape.record._recording import Cell, Recording
+from retrotape.record._traits import Kind, traits
+from retrotape.rules import FORWARD
+
+Tensor = Any
+_RESOURCE = 20
+
+
+def _dtype_of(tensor: Tensor) -> int:
+    return tensor.dtype.base_dtype.as_datatype_enum
+
+
+class GraphLog:
+    """Which stretches of a graph's operations belong to a tape, and the recording read off them."""
+
+    def __init__(self, graph: Any) -> None:
+        self.graph = graph
+        self.recording = Recording("all", _dtype_of)
+        self.operations: list[Any] = []
+        self._stretches: list[tuple[int, int]] = []
+        self._since: int | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the block is open."""
+        return self._since is not None
+
+    def is_heard(self) -> bool:
+        """Say whether operations are being added to the tape now: their number is all it takes, so always."""
+        return True
+
+    def start(self) -> None:
+        """Begin a stretch."""
+        self._since = self._now()
+
+    def stop(self) -> None:
+        """End the stretch."""
+        if self._since is not None:
+            self._stretches.append((self._since, self._now()))
+            self._since = None
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leave out what is added meanwhile."""
+        self.stop()
+        try:
+            yield
+        finally:
+            self.start()
+
+    @contextmanager
+    def extended(self) -> Iterator[None]:
+        """Let what is added meanwhile belong to the tape, so that it can be differentiated again."""
+        if self.is_open:
+            yield
+            return
+        self.start()
+        try:
+            yield
+        finally:
+            self.stop()
+
+    def clear(self) -> None:
+        """Forget everything; an open stretch begins anew."""
+        self._stretches.clear()
+        if self._since is not None:
+            self._since = self._now()
+
+    def _now(self) -> int:
+        return len(self.graph.get_operations())
+
+    def refresh(self) -> None:
+        """Read the recording off the graph.
+
+        Anew for every question: TensorFlow adds inputs and outputs to loops that it differentiates.
+        """
+        operations = self.graph.get_operations()
+        stretches = [*self._stretches, *([(self._since, len(operations))] if self._since is not None else [])]
+        inside = [operation for start, stop in stretches for operation in operations[start:stop]]
+        self.recording = Recording("all", _dtype_of)
+        self.operations = _in_order(inside)
+        for operation in self.operations:
+            _append(self.recording, operation)
+
+    def find(self, tensor: Tensor) -> int | None:
+        """Return the var of a tensor, also of one that the graph took from outside."""
+        return self.recording.find(_inside(self.graph, tensor))
+
+    def cell(self, variable: Any) -> Cell | None:
+        """Return what is known of a variable."""
+        return self.recording.cells.get(_inside(self.graph, variable.handle)._id)
+
+    def why_absent(self, tensor: Tensor) -> tuple[str, str]:
+        """Say why a tensor has no var, and what to do about it."""
+        return (
+            "it was added to the graph before recording began, after it ended, or while it was paused",
+            "Move the code that makes it into the `with` block.",
+        )
+
+
+def _append(recording: Recording, operation: Any) -> None:
+    op, inputs, outputs = operation.type, tuple(operation.inputs), tuple(operation.outputs)
+    features = traits(op)
+    frame = recording.frames.of_operation(operation)
+    if features.kind in (Kind.READ, Kind.WRITE):
+        recording.append_access(op, features.kind, inputs, (), outputs, frame, op in FORWARD)
+    elif features.kind is Kind.PLAIN and not any(_dtype_of(tensor) == _RESOURCE for tensor in inputs):
+        recording.append(op, features, inputs, (), outputs, frame, "all")
+    else:
+        recording.append_call(op, inputs, outputs, frame, _tf.written_by(operation))
+
+
+def _in_order(operations: list[Any]) -> list[Any]:
+    """Sort so that every operation follows those that it takes inputs from, else as they were."""
+    pending = {operation: None for operation in operations}
+    ordered: list[Any] = []
+    for first in operations:
+        path = [first]
+        while path:
+            operation = path[-1]
+            waiting = next((t.op for t in operation.inputs if t.op in pending and t.op is not operation), None)
+            if operation not in pending:
+                path.pop()
+            elif waiting is None:
+                del pending[operation]
+                ordered.append(operation)
+                path.pop()
+            else:
+                path.append(waiting)
+    return ordered
+
+
+def _inside(graph: Any, tensor: Tensor) -> Tensor:
+    """Return what a tensor from outside is called inside `graph`."""
+    if isinstance(tensor, _tf.EagerTensor) or tensor.graph is not graph:
+        return graph.capture(tensor)
+    return tensor

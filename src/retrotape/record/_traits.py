@@ -1,0 +1,84 @@
+"""What the recorder has to know about an op before it writes it down."""
+
+from __future__ import annotations
+
+import json
+from enum import Enum
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from retrotape import _tf
+from retrotape.ir import DTYPE_NAMES
+from retrotape.rules import NoGradient, Rule, lookup
+
+_RESOURCE = 20
+
+# Dtypes through which gradients flow, as TensorFlow has it.
+TRAINABLE = frozenset(number for number in DTYPE_NAMES if number <= 23 and _tf.is_trainable(_tf.tf.as_dtype(number)))
+
+
+class Kind(Enum):
+    """How an op deals with resources."""
+
+    PLAIN = "neither reads nor writes a variable"
+    READ = "reads a variable: its value takes the place of the handle"
+    WRITE = "changes a variable: the new value is one more output"
+    CALL = "a function; what it does to variables stands in its graph"
+
+
+class Keep(NamedTuple):
+    """Which tensors of an equation its gradient rule looks at; `but` lists exceptions from `all`."""
+
+    some: bool
+    but: tuple[int, ...] = ()
+
+
+NOTHING = Keep(False)
+
+
+class Traits(NamedTuple):
+    """What is recorded of an op, and what is kept of its values."""
+
+    kind: Kind
+    inputs: Keep
+    outputs: Keep
+    replayable: bool  # the same inputs give the same outputs, so they can be computed again
+
+
+_READS = frozenset(("ReadVariableOp", "ResourceGather", "ResourceGatherNd"))
+# Ops that take a variable's handle and leave its value alone.
+_BYSTANDERS = frozenset(
+    ("VarHandleOp", "VariableShape", "VarIsInitializedOp", "DestroyResourceOp", "DisableCopyOnRead")
+)
+
+
+@cache
+def _exclusions() -> dict[str, list]:
+    return json.loads(Path(__file__).with_name("exclusions.json").read_text())
+
+
+@cache
+def traits(op: str) -> Traits:
+    """Return the traits of `op`, which may be the name of a function."""
+    definition = _tf.op_def(op)
+    if definition is None:
+        return Traits(Kind.CALL, NOTHING, NOTHING, False)
+    kind = Kind.PLAIN
+    if op in _READS:
+        kind = Kind.READ
+    elif op not in _BYSTANDERS and any(arg.type == _RESOURCE for arg in definition.input_arg):
+        kind = Kind.WRITE
+    inputs, outputs = _kept(op)
+    return Traits(kind, inputs, outputs, not definition.is_stateful)
+
+
+def _kept(op: str) -> tuple[Keep, Keep]:
+    rule = lookup(op)
+    if isinstance(rule, NoGradient) or not isinstance(rule, Rule):
+        return NOTHING, NOTHING
+    unused = _exclusions().get(op)
+    if unused is None:
+        return Keep(True), Keep(True)
+    inputs, outputs = (NOTHING if row == "all" else Keep(True, tuple(row)) for row in unused)
+    return inputs, outputs

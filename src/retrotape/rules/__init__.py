@@ -1,0 +1,20 @@
+"""Gradient rules: TensorFlow's registered ones, and those of reads and updates of variables."""
+
+from retrotape.rules._lookup import ACCEPTS_NONE, NoGradient, Rule, UnknownOp, lookup, lookup_operation
+from retrotape.rules._opview import OpView, Tensors
+from retrotape.rules._variables import BACKWARD, FORWARD, gathered, go_back
+
+__all__ = [
+    "ACCEPTS_NONE",
+    "BACKWARD",
+    "FORWARD",
+    "NoGradient",
+    "OpView",
+    "Rule",
+    "Tensors",
+    "UnknownOp",
+    "gathered",
+    "go_back",
+    "lookup",
+    "lookup_operation",
+]

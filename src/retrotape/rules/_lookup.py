@@ -1,0 +1,69 @@
+"""Op name → gradient rule. Three outcomes, three types: a rule, declared without, unknown to TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from retrotape import _tf
+
+
+class Rule(NamedTuple):
+    """TensorFlow's gradient function of an op: `function(op_view, *grads) -> grads of the inputs`."""
+
+    function: Callable
+
+
+class NoGradient(NamedTuple):
+    """TensorFlow declares that nothing flows back through the op: the path ends, rightly, in None."""
+
+    op: str
+
+
+class UnknownOp(NamedTuple):
+    """TensorFlow says nothing about the op: a path through it is an error."""
+
+    op: str
+
+
+_rules: dict[str, Rule] = {}
+
+
+def lookup(op: str) -> Rule | NoGradient | UnknownOp:
+    """Return how to go back through `op`.
+
+    >>> type(lookup("MatMul")).__name__, lookup("ArgMax").function.__name__, lookup("Floor").function.__name__
+    ('Rule', '_ArgMaxGrad', '_FloorGrad')
+    >>> lookup("ZerosLike"), lookup("no_such_op")
+    (NoGradient(op='ZerosLike'), UnknownOp(op='no_such_op'))
+    """
+    rule = _rules.get(op)
+    if rule is not None:
+        return rule
+    try:
+        function = _tf.registered_rule(op)
+    except LookupError:
+        return UnknownOp(op)  # not remembered: the user may register a gradient yet
+    if function is None:
+        return NoGradient(op)
+    rule = _rules[op] = Rule(function)
+    return rule
+
+
+def lookup_operation(operation: Any) -> Rule | NoGradient | UnknownOp:
+    """Like `lookup`, for an operation of a graph, which may carry a gradient of its own."""
+    try:
+        function = _tf.operation_rule(operation)
+    except LookupError:
+        return UnknownOp(operation.type)
+    return NoGradient(operation.type) if function is None else Rule(function)
+
+
+# For these outputs the rule itself copes with None; everywhere else a missing gradient is handed in as zeros.
+ACCEPTS_NONE: dict[str, tuple[int, ...]] = {
+    "SoftmaxCrossEntropyWithLogits": (1,),
+    "SparseSoftmaxCrossEntropyWithLogits": (1,),
+    "FusedBatchNorm": (1, 2, 3, 4),
+    "FusedBatchNormV2": (1, 2, 3, 4),
+    "FusedBatchNormV3": (1, 2, 3, 4, 5),
+}
