@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import tensorflow as tf
-
 from retrotape import _tf
+from retrotape._tf import tf
 from retrotape.errors import NotASourceError, ShapeMismatchError
 
 Tensor = Any
@@ -65,17 +64,17 @@ def _is_composite(item: Any) -> bool:
     return isinstance(item, tf.__internal__.CompositeTensor) and type(item).__name__ != "KerasTensor"
 
 
-def seeds_for(targets: Sequence[Tensor], given: Any, make_ones: Callable[[Tensor], Tensor]) -> list[Tensor]:
-    """Return what flows into each target: ones, or what the user gave."""
+def seeds_for(targets: Sequence[Tensor], given: Any, make_ones: Callable[[Tensor], Tensor]) -> list[Tensor | None]:
+    """Return what flows into each target: ones, or what the user gave, where None means nothing."""
     if given is None:
         return [make_ones(target) for target in targets]
     flat = _tf.components([unwrap(item) for item in tf.nest.flatten(given)])
     if len(flat) != len(targets):
         raise ShapeMismatchError(
-            f"Got {len(flat)} output_gradients for {len(targets)} targets; give one for each, None for ones."
+            f"Got {len(flat)} output_gradients for {len(targets)} targets; give one for each, None where nothing flows in."
         )
     return [
-        make_ones(target) if seed is None else _fitting(seed, target)
+        None if seed is None else _fitting(seed, target)
         for seed, target in zip(flat, targets, strict=True)
     ]
 

@@ -9,7 +9,9 @@ Tried with TensorFlow 2.16 and 2.21. What is used, and why there is no public wa
 `pywrap_tfe.TFE_Py_FastPathExecute`                    variables given straight to an op are read without a callback
 `record.record_operation`                              custom gradients and function calls say here how they go back
 `custom_gradient._eager_mode_decorator`                where the body of a custom gradient begins and ends
-`resource_variable_ops.variable_accessed`              which variables were read
+`resource_variable_ops.variable_accessed`,             which variables were read
+`TFE_Py_TapeVariableAccessed`,                         (and stock tapes and custom gradients must hear of it)
+`TFE_Py_VariableWatcherVariableAccessed`
 `ConcreteFunction._call_flat`, `._func_graph`          calls of a `tf.function`
 `script_ops.EagerFunc.__call__`                        what a `tf.py_function` was called with, and gave
 `ops.gradient_registry`, `ops.get_gradient_function`   the gradient rules
@@ -58,8 +60,8 @@ eager_dtype: Callable[[Tensor], int] = EagerTensor._datatype_enum
 class Listener(Protocol):
     """What a thread tells of while tapes record on it."""
 
-    def on_op(self, op: str, inputs: tuple[Tensor, ...], attrs: Any, outputs: tuple[Tensor, ...]) -> None:
-        """An eager op, or a function, has run."""
+    def on_op(self, op: Any, inputs: Any, attrs: Any, outputs: Any, op_name: Any = None, graph: Any = None) -> None:
+        """An eager op, or a function, has run. This is TensorFlow's own signature: a call less for each op."""
 
     def on_backward(self, name: str, outputs: Sequence[Tensor], inputs: Sequence[Tensor], backward: Callable) -> None:
         """`outputs` go back to `inputs` by `backward`, whatever ops made them."""
@@ -97,13 +99,6 @@ def listener() -> Listener | None:
 # ------------------------------------------------------------------ hooks, in place only while something records
 
 
-def _callback(op: Any, inputs: Any, attrs: Any, outputs: Any, op_name: Any = None, graph: Any = None) -> None:
-    listener = _thread.listener
-    if graph is None and listener is not None:
-        # `outputs` is the very list that the caller gets, and TensorArray writes None into it.
-        listener.on_op(op if type(op) is str else op.decode(), inputs, attrs, tuple(outputs))
-
-
 def _execute(op: Any, num_outputs: int, inputs: Any, attrs: Any, ctx: Any, name: Any = None) -> Any:
     if op == "EagerPyFunc":
         _thread.py_inputs = inputs
@@ -120,35 +115,40 @@ def _execute_with_cancellation(op: Any, num_outputs: int, inputs: Any, attrs: An
     return tensors
 
 
+# What an op can be given that holds no variable; anything else is looked at more closely.
 _PLAIN = frozenset((EagerTensor, str, int, bool, float, bytes, type(None)))
+_fast_path_original = pywrap_tfe.TFE_Py_FastPathExecute
 
 
 def _fast_path(ctx: Any, op: str, name: Any, *args: Any) -> Any:
-    if _thread.listener is not None or _thread.past is not None:
-        if op == "ReadVariableOp" and _thread.past is not None:
-            value = _past_read(args[0])
-            if value is not None:
-                return value
-        elif op == "EagerPyFunc":
-            _thread.py_inputs = args[0]
-        for arg in args:
-            kind = type(arg)
-            if kind not in _PLAIN and (
-                isinstance(arg, BaseVariable)
-                if kind is not list and kind is not tuple
-                else any(isinstance(item, BaseVariable) for item in arg)
-            ):
-                args = tuple(_with_reads(arg) for arg in args)
-                break
-    return _original["TFE_Py_FastPathExecute"](ctx, op, name, *args)
+    # Every op of the process passes here while anything records: no more than this for the most of them.
+    if _PLAIN.issuperset(map(type, args)):
+        return _fast_path_original(ctx, op, name, *args)
+    if op == "ReadVariableOp":
+        return _read(ctx, args[0], args[-1])
+    if op == "EagerPyFunc":
+        _thread.py_inputs = args[0]
+    elif _thread.listener is not None or _thread.past is not None:
+        args = tuple(_with_reads(ctx, arg) for arg in args)
+    return _fast_path_original(ctx, op, name, *args)
 
 
-def _with_reads(arg: Any) -> Any:
-    if isinstance(arg, BaseVariable):
-        return arg.value()
+def _with_reads(ctx: Any, arg: Any) -> Any:
     if isinstance(arg, (list, tuple)):
-        return [_with_reads(item) for item in arg]
-    return arg
+        return [_with_reads(ctx, item) for item in arg] if any(isinstance(item, BaseVariable) for item in arg) else arg
+    if not isinstance(arg, BaseVariable):
+        return arg
+    if arg.trainable:  # what the fast path itself would tell
+        pywrap_tfe.TFE_Py_TapeVariableAccessed(arg)
+        pywrap_tfe.TFE_Py_VariableWatcherVariableAccessed(arg)
+    if _thread.listener is not None:
+        _thread.listener.on_variable(arg)
+    return _read(ctx, arg.handle, arg.dtype)
+
+
+def _read(ctx: Any, handle: Tensor, dtype: Any) -> Tensor:
+    value = None if _thread.past is None else _past_read(handle)
+    return _fast_path_original(ctx, "ReadVariableOp", None, handle, "dtype", dtype) if value is None else value
 
 
 def _past_read(handle: Tensor) -> Tensor | None:
@@ -242,24 +242,14 @@ def attach(listener: Listener) -> None:
     """Let `listener` hear of everything that runs on this thread."""
     _install()
     _thread.listener = listener
-    context.context().add_op_callback(_callback)
+    context.context().add_op_callback(listener.on_op)
 
 
-def detach() -> None:
+def detach(listener: Listener) -> None:
     """End what `attach` began."""
-    context.context().remove_op_callback(_callback)
+    context.context().remove_op_callback(listener.on_op)
     _thread.listener = None
     _uninstall()
-
-
-@contextmanager
-def unheard() -> Iterator[None]:
-    """Run ops on this thread without telling the listener."""
-    before, _thread.listener = _thread.listener, None
-    try:
-        yield
-    finally:
-        _thread.listener = before
 
 
 @contextmanager
@@ -334,7 +324,8 @@ def recompose(values: Sequence[Any], gradients: Sequence[Any]) -> list[Any]:
 
 def handle_type(handle: Tensor) -> tuple[int, tuple[int | None, ...] | None] | None:
     """Return the dtype and shape of what a variable's handle holds; None for other resources."""
-    data = handle_data_util.get_resource_handle_data(handle)
+    eager = isinstance(handle, EagerTensor)
+    data = handle._handle_data if eager else handle_data_util.get_resource_handle_data(handle)
     if data is None or not data.is_set or len(data.shape_and_type) != 1:
         return None
     held = data.shape_and_type[0]
@@ -355,6 +346,11 @@ class FunctionCall(NamedTuple):
     def run(self) -> Any:
         """Run it and return its structured result."""
         return _original["_call_flat"](self.function, self.arguments, self.captures)
+
+
+def variables_of(function: Any) -> Sequence[Any]:
+    """Return the variables that a concrete function uses."""
+    return function._func_graph.variables
 
 
 def written_inputs(function: Any) -> tuple[int, ...]:
@@ -382,6 +378,11 @@ def operations_within(function: Any) -> Iterator[str]:
     for inner in graph_def.library.function:
         for node in inner.node_def:
             yield node.op
+
+
+def output_types(function: Any) -> Sequence[Any]:
+    """Return shape and dtype of each output. The graph does not tell: TensorFlow adds outputs to it."""
+    return function.function_type.flat_outputs
 
 
 def gradient_function(function: Any) -> Any:

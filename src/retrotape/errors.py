@@ -6,6 +6,9 @@ from __future__ import annotations
 class RetrotapeError(Exception):
     """The base class of all errors that retrotape raises."""
 
+    # Tells AutoGraph to let these out of a tf.function as they are, not as an error of its own.
+    ag_pass_through = True
+
 
 class MissingTensorFlowError(RetrotapeError, ImportError):
     """Neither `tensorflow` nor `tensorflow-cpu` is installed."""

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from types import TracebackType
 from typing import Any
 
-import tensorflow as tf
-
-from retrotape._nests import Parts, is_variable, seeds_for, take_apart, unwrap
+from retrotape._tf import tf
+from retrotape._nests import Parts, is_variable, seeds_for, take_apart
 from retrotape.errors import EmptyTapeError, NotDifferentiableError, NotRecordedError, ShapeMismatchError, TapeUseError
 from retrotape.execute import Question, answer, rows
 from retrotape.ir import Program
@@ -90,8 +88,8 @@ class Tape:
         for part in take_apart(tensor, "watched value").flat():
             if is_variable(part):
                 self._watched[id(part)] = part
-            elif isinstance(self._log, EagerLog) and not isinstance(part, tf.Variable):
-                self._log.recording.operand(part)
+            elif self._log is not None:
+                self._log.take_part(part)
 
     @contextmanager
     def stop_recording(self) -> Iterator[None]:
@@ -123,9 +121,8 @@ class Tape:
         found = dict(self._watched)
         if self._watch_accessed and self._log is not None:
             self._log.refresh()
-            for cell in self._log.recording.cells.values():
-                variable = cell.variable
-                if variable is not None and variable.trainable:
+            for variable in self._log.variables():
+                if variable.trainable:
                     found.setdefault(id(variable), variable)
         return tuple(found.values())
 
@@ -215,6 +212,7 @@ class Tape:
         log = self._asked()
         unconnected = tf.UnconnectedGradients(unconnected_gradients)
         parts = take_apart(sources, "source")
+        _check_single(target, "jacobian", "target")
         question = self._question(log, target, parts, None, ones=False)
         with log.extended() if log.graph is not None else nullcontext():
             shape = tf.shape(target)
@@ -258,6 +256,8 @@ class Tape:
         """
         log = self._asked()
         parts = take_apart(source, "source")
+        _check_single(target, "batch_jacobian", "target")
+        _check_single(source, "batch_jacobian", "source")
         question = self._question(log, target, parts, None, ones=False)
         _check_batches(target, parts.items[0])
         with log.extended() if log.graph is not None else nullcontext():
@@ -285,16 +285,19 @@ class Tape:
                 "Ask inside the function and return the answer, or record in eager code."
             )
         log.refresh()
-        if not log.recording.builder.types:
-            raise EmptyTapeError("it was reset" if self._was_reset else "no op ran inside its block")
+        if self._was_reset and not log.recording.builder.types and not log.is_open:
+            raise EmptyTapeError("it was reset")
         return log
 
     def _question(
         self, log: EagerLog | GraphLog, target: Any, sources: Parts, output_gradients: Any, ones: bool = True
     ) -> Question:
         targets = take_apart(target, "target").flat()
+        for part in targets:  # a target that is also a source took part, if only by being asked about
+            if any(part is source for source in sources.flat()) and not is_variable(part):
+                log.take_part(part)
         found = [self._target(log, part) for part in targets]
-        seeds: list[Tensor] = []
+        seeds: list[Tensor | None] = []
         if ones:
             with log.extended() if log.graph is not None else nullcontext():
                 seeds = seeds_for(targets, output_gradients, tf.ones_like)
@@ -310,7 +313,9 @@ class Tape:
             reason = ("it was not read while recording", "Read it inside the `with` block.")
         else:
             var = log.find(part)
-            reason = log.why_absent(part) if var is None else ("", "")
+            reason = ("", "") if var is not None else log.why_absent(part)
+            if reason is None:  # made in the block, but by no op: it is what it is, and no path leads to it
+                var = log.take_part(part)
         if var is None:
             raise NotRecordedError(_name(part), *reason)
         return var
@@ -343,7 +348,7 @@ class Tape:
             if earlier is question:
                 grad = found[position]
                 var = recording.operand(grad.values if isinstance(grad, tf.IndexedSlices) else grad)
-                recording.alias_id(known, var)
+                recording.alias(known, var)
                 del self._answers[known]
         return True
 
@@ -360,6 +365,14 @@ def _name(part: Any) -> str:
     return f"{part.name!r} ({kind})" if is_variable(part) else f"tensor {kind}"
 
 
+def _check_single(value: Any, method: str, role: str) -> None:
+    count = len(take_apart(value, role).flat())
+    if count != 1 or isinstance(value, (list, tuple, dict)):
+        raise ShapeMismatchError(
+            f"{method} takes one {role}, got {count} in a {type(value).__name__}; ask once for each of them."
+        )
+
+
 def _check_batches(target: Tensor, source: Any) -> None:
     ranks_fit = all(tensor.shape.rank is None or tensor.shape.rank >= 1 for tensor in (target, source))
     if not ranks_fit or not target.shape[:1].is_compatible_with(source.shape[:1]):
@@ -367,7 +380,3 @@ def _check_batches(target: Tensor, source: Any) -> None:
             f"batch_jacobian needs a target and a source with the same first dimension, got shapes "
             f"{tuple(target.shape)} and {tuple(source.shape)}. For other shapes use `tape.jacobian`."
         )
-
-
-def _bytes(part: Any) -> int:
-    return part.dtype.size * math.prod(part.shape)

@@ -7,13 +7,12 @@ order can be asked afterwards and no order costs anything beforehand.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import tensorflow as tf
-
 from retrotape import _tf
+from retrotape._tf import tf
 from retrotape.execute._values import Values
 from retrotape.ir import Eqn
 from retrotape.record import Backward, Recording, current_stack, function_traits
@@ -33,10 +32,10 @@ def pull_call(
     stack = current_stack()
     if not stack.hearing() or not function_traits(call.function).deterministic:
         return list(backward.function(*grads))
-    with _tf.unheard():
+    with current_stack().unheard():
         found = [None if grad is None else tf.convert_to_tensor(grad) for grad in backward.function(*grads)]
     by_var = dict(zip(backward.outputs, grads, strict=True))
-    outputs = eqn.outputs[: len(call.function._func_graph.outputs)]
+    outputs = eqn.outputs[: len(_tf.output_types(call.function))]
     seeds = [_dense_or_zeros(by_var.get(var), recording.builder.types[var]) for var in outputs]
     operands = [values(var) for var in eqn.inputs]
     positions = [position for position, grad in enumerate(found) if grad is not None]
@@ -53,7 +52,7 @@ def pull_call(
 def _apply_gradient(function: Any, operands: list[Tensor], seeds: list[Tensor]) -> list[Cotangent | None]:
     """Return the gradients of a concrete function's inputs, and write down how they go back in turn."""
     gradient = _gradient_function(function)
-    with _tf.unheard():
+    with current_stack().unheard():
         results = gradient._call_flat([*_with_handles(function, operands), *seeds], gradient.constants)
         results = list(tf.nest.flatten(results))
 
@@ -72,7 +71,7 @@ def _apply_gradient(function: Any, operands: list[Tensor], seeds: list[Tensor]) 
 def _gradient_function(function: Any) -> Any:
     found = _gradient_functions.get(function)
     if found is None:
-        with _tf.unheard():
+        with current_stack().unheard():
             found = _gradient_functions[function] = _tf.gradient_function(function)
     return found
 
@@ -90,7 +89,7 @@ def _aligned(positions: list[int], seconds: Sequence[Cotangent], gradient: Any) 
     by_position = dict(zip(positions, seconds, strict=True))
     return [
         tf.convert_to_tensor(by_position[position]) if position in by_position else tf.zeros(output.shape, output.dtype)
-        for position, output in zip(gradient.input_positions, gradient._func_graph.outputs, strict=True)
+        for position, output in zip(gradient.input_positions, _tf.output_types(gradient), strict=True)
     ]
 
 
@@ -98,6 +97,3 @@ def _dense_or_zeros(grad: Cotangent | None, kind: Any) -> Tensor:
     if grad is not None:
         return tf.convert_to_tensor(grad)
     return tf.zeros(kind.shape, kind.dtype)
-
-
-_Back = Callable[..., list[Cotangent | None]]

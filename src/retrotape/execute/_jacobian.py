@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import tensorflow as tf
-
+from retrotape._tf import tf
 from retrotape.execute._plan import Plan
 from retrotape.execute._question import Question, answer
 from retrotape.record import Recording

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from retrotape.ir import Eqn, reached_from, slice_to
@@ -16,6 +16,7 @@ class Plan(NamedTuple):
     indices: list[int]
     reached: set[int]
     sources: frozenset[int]
+    stops: Collection[int]  # vars that paths may start from but do not pass
 
 
 def make_plan(recording: Recording, targets: Iterable[int], sources: Iterable[int], through_updates: bool) -> Plan:
@@ -25,8 +26,8 @@ def make_plan(recording: Recording, targets: Iterable[int], sources: Iterable[in
     was given is then a place where paths may start, not a place that they pass.
     """
     builder = recording.builder
-    stops = frozenset() if through_updates else recording.assigned
+    stops: Collection[int] = frozenset() if through_updates else recording.assigned
     wanted = frozenset(sources) - recording.inert
     indices = slice_to(builder, targets, stops)
-    kept, reached = reached_from(builder, wanted, indices, recording.inert | stops if stops else recording.inert)
-    return Plan(builder.eqns, kept, reached, wanted)
+    kept, reached = reached_from(builder, wanted, indices, recording.inert.union(stops) if stops else recording.inert)
+    return Plan(builder.eqns, kept, reached, wanted, stops)

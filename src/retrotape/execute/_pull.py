@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
-import tensorflow as tf
-
 from retrotape import _tf
+from retrotape._tf import tf
 from retrotape.errors import NoRuleError, OpaqueUpdateError
 from retrotape.execute._functions import pull_call
 from retrotape.execute._plan import Plan
@@ -87,17 +86,19 @@ class Puller:
         params = tf.constant(shape, tf.int32) if full else tf.shape(self._values(version))
         if eqn.op == "ResourceGather":
             return gathered(self._values(indices), grad, params)
-        return tf.scatter_nd(self._values(indices), grad, tf.cast(params, self._values(indices).dtype))
+        at = self._values(indices)
+        if at.shape.rank == 2 and at.shape[-1] == 1:
+            return tf.IndexedSlices(grad, tf.squeeze(at, -1), params)
+        return tf.scatter_nd(at, grad, tf.cast(params, at.dtype))
 
     def _pull_backward(
         self, index: int, eqn: Eqn, backward: Backward, grads: list[Cotangent | None]
     ) -> Sequence[Cotangent | None]:
         by_var = dict(zip(eqn.outputs, grads, strict=True))
-        given = [by_var[var] for var in backward.outputs]
+        given = [self._zeros(var) if by_var[var] is None else by_var[var] for var in backward.outputs]
         if backward.call is not None:
             found = pull_call(self._recording, eqn, backward, given, self._values)
         else:
-            given = [self._zeros(var) if grad is None else grad for var, grad in zip(backward.outputs, given, strict=True)]
             found = self._run_custom(index, backward, given)
         return [*found, *[None] * (len(eqn.inputs) - len(found))]
 
@@ -120,8 +121,8 @@ class Puller:
             return
         for var, grad in zip(eqn.outputs, grads, strict=True):
             if grad is not None and var in opaque:
-                variable = self._recording.cell_of[var].variable
-                raise OpaqueUpdateError(eqn.op, getattr(variable, "name", "a variable"), self._where(eqn))
+                name = self._recording.name_of(self._recording.cell_of[var])
+                raise OpaqueUpdateError(eqn.op, name, self._where(eqn))
 
     def _where(self, eqn: Eqn) -> str:
         return str(self._recording.program().frame_of(eqn))

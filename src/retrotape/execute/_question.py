@@ -21,7 +21,7 @@ class Question(NamedTuple):
     """
 
     targets: tuple[int, ...]
-    seeds: tuple[Tensor, ...]
+    seeds: tuple[Tensor | None, ...]
     sources: tuple[tuple[int, ...], ...]
     through_updates: bool
 
@@ -38,7 +38,8 @@ def answer(
     plan = plan or question.plan(recording)
     seeds: dict[int, list[Cotangent]] = {}
     for var, seed in zip(question.targets, question.seeds, strict=True):
-        seeds.setdefault(var, []).append(seed)
+        if seed is not None:
+            seeds.setdefault(var, []).append(seed)
     arrived = walk(plan, seeds, Puller(recording, operations))
     return [_of_source(arrived, source) for source in question.sources]
 

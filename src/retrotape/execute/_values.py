@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import tensorflow as tf
-
 from retrotape import _tf
+from retrotape._tf import tf
 from retrotape.errors import LostValueError
 from retrotape.ir import LEAF, Eqn, slice_to
 from retrotape.record import CUSTOM, Recording, current_stack, for_execution
@@ -44,7 +43,7 @@ class Values:
                 for out, value in zip(eqn.outputs, outputs, strict=False):
                     if out not in held:
                         self._again[out] = value
-                        recording.alias(value, out)
+                        recording.alias(value._id, out)
         if var not in self._again:
             raise LostValueError(self._describe(var), "Read the variable inside the block before it is changed.")
 
@@ -62,8 +61,8 @@ class Values:
         recording = self._recording
         cell = recording.cell_of.get(var)
         if cell is not None:
-            name = getattr(cell.variable, "name", "a variable")
-            return f"Value number {cell.versions.index(var)} of {name} was overwritten before the tape saw it"
+            number = cell.versions.index(var)
+            return f"Value number {number} of {recording.name_of(cell)} was overwritten before the tape saw it"
         if recording.builder.producers[var] == LEAF:
             return f"The value of %{var} is no longer there"
         eqn = recording.builder.eqns[recording.builder.producers[var]]

@@ -18,7 +18,7 @@ def walk(plan: Plan, seeds: dict[int, list[Cotangent]], pull: Puller) -> dict[in
     arrived: dict[int, Cotangent] = {}
     for index in reversed(plan.indices):
         eqn = plan.eqns[index]
-        upstream = [_collect(var, cotangents, plan.sources, arrived) for var in eqn.outputs]
+        upstream = [_collect(var, cotangents, plan, arrived) for var in eqn.outputs]
         if all(cotangent is None for cotangent in upstream):
             continue
         for var, cotangent in zip(eqn.inputs, pull(index, upstream, plan), strict=True):
@@ -31,15 +31,15 @@ def walk(plan: Plan, seeds: dict[int, list[Cotangent]], pull: Puller) -> dict[in
 
 
 def _collect(
-    var: int, cotangents: dict[int, list[Cotangent]], sources: frozenset[int], arrived: dict[int, Cotangent]
+    var: int, cotangents: dict[int, list[Cotangent]], plan: Plan, arrived: dict[int, Cotangent]
 ) -> Cotangent | None:
     terms = cotangents.pop(var, None)
     if terms is None:
         return None
     total = add(terms)
-    if var in sources:
+    if var in plan.sources:
         arrived[var] = total
-    return total
+    return None if var in plan.stops else total
 
 
 def add(terms: Sequence[Cotangent]) -> Cotangent:

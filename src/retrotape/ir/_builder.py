@@ -26,7 +26,7 @@ class Builder:
         self.producers: list[int] = []
         self.eqns: list[Eqn] = []
         self._built: Program | None = None
-        self._checked = 0
+        self._checked = (0, 0)
 
     def leaf(self, kind: TensorType) -> int:
         """Add a var whose value comes from outside."""
@@ -56,7 +56,7 @@ class Builder:
         built = self._built
         if built is None or len(built.eqns) != len(self.eqns) or len(built.types) != len(self.types):
             built = Program(tuple(self.types), tuple(self.producers), tuple(self.eqns), frames())
-            check(built, since=self._checked)
-            self._checked = len(self.eqns)
+            check(built, *self._checked)
+            self._checked = (len(self.eqns), len(self.types))
             self._built = built
         return built

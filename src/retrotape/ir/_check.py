@@ -6,8 +6,8 @@ from retrotape.errors import MalformedProgramError
 from retrotape.ir._program import LEAF, Program
 
 
-def check(program: Program, since: int = 0) -> None:
-    """Raise unless `program` is well formed; `since` skips equations that were checked before.
+def check(program: Program, since: int = 0, since_var: int = 0) -> None:
+    """Raise unless `program` is well formed; `since` and `since_var` skip what was checked before.
 
     >>> from retrotape.ir import Eqn, TensorType
     >>> check(Program((TensorType(1, ()),), (0,), (Eqn("Neg", (0,), (0,), (), 0),), ()))
@@ -26,16 +26,18 @@ def check(program: Program, since: int = 0) -> None:
                 raise MalformedProgramError(f"Equation {index} ({eqn.op}) reads %{var}, which does not exist.")
             if producers[var] >= index:
                 raise MalformedProgramError(f"Equation {index} ({eqn.op}) reads %{var} before it is defined.")
+        if len(set(eqn.outputs)) != len(eqn.outputs):
+            raise MalformedProgramError(f"Equation {index} ({eqn.op}) defines a var twice: {_names(eqn.outputs)}.")
         for var in eqn.outputs:
             if not 0 <= var < total or producers[var] != index:
                 raise MalformedProgramError(f"Equation {index} ({eqn.op}) defines %{var}, which is not its own.")
-    if since == 0:
-        _check_producers(program)
-
-
-def _check_producers(program: Program) -> None:
-    for var, producer in enumerate(program.producers):
+    for var in range(since_var, total):
+        producer = producers[var]
         if producer == LEAF:
             continue
         if not 0 <= producer < len(program.eqns) or var not in program.eqns[producer].outputs:
             raise MalformedProgramError(f"%{var} claims equation {producer} as its producer, which it is not.")
+
+
+def _names(variables: tuple[int, ...]) -> str:
+    return ", ".join(f"%{var}" for var in variables)

@@ -13,6 +13,7 @@ from retrotape.ir._program import (
     DTYPE_NAMES,
     DTYPE_NUMBERS,
     LEAF,
+    Attr,
     AttrValue,
     DType,
     Eqn,
@@ -24,9 +25,11 @@ from retrotape.ir._program import (
     TensorType,
 )
 
-_EQN = re.compile(r"^(?P<outs>.*?)(?: = |^= )(?P<op>\S+?)(?P<attrs>\{.*\})?\((?P<ins>[^()]*)\) @(?P<frame>\d+)$")
-_VAR = re.compile(r"%(\d+)(?: : ([a-z0-9_]+)\[(.*?)\])?")
-_FRAME = re.compile(r'^@(\d+) = (".*"):(-?\d+) in (".*")$')
+_VAR = r"%(\d+)"
+_TYPED = rf"{_VAR} : ([a-z]\w*)\[([\d,?]*|\.\.\.)\]"
+_LEAF_LINE = re.compile(_TYPED)
+_EQN_LINE = re.compile(rf"((?:{_TYPED}, )*(?:{_TYPED} )?)= (\S+?)(\{{.*\}})?\(((?:{_VAR}, )*(?:{_VAR})?)\) @(\d+)")
+_FRAME_LINE = re.compile(r'@(\d+) = (".*"):(-?\d+) in (".*")')
 
 
 def render(program: Program) -> str:
@@ -50,13 +53,13 @@ def _show(value: AttrValue) -> str:
     if isinstance(value, DType):
         return DTYPE_NAMES.get(value.number, f"dtype{value.number}")
     if isinstance(value, Shape):
-        return f"Shape({value.dims!r})"
+        return f"Shape({'None' if value.dims is None else _show(value.dims)})"
     if isinstance(value, Func):
-        return f"Func({value.name!r})"
+        return f"Func({json.dumps(value.name)})"
     if isinstance(value, Proto):
         return f"Proto({value.data!r})"
     if isinstance(value, tuple):
-        return "(" + "".join(f"{_show(item)}," for item in value) + ")"
+        return "(" + ", ".join(_show(item) for item in value) + ")"
     return repr(value)
 
 
@@ -70,25 +73,26 @@ def parse(text: str) -> Program:
     producers: dict[int, int] = {}
     eqns: list[Eqn] = []
     frames: list[Frame] = []
-    for line in text.splitlines():
-        if frame := _FRAME.match(line):
-            frames.append(Frame(json.loads(frame[2]), int(frame[3]), json.loads(frame[4])))
-        elif line.startswith("%") and " = " not in line:
-            _declare(line, LEAF, types, producers)
-        elif eqn := _EQN.match(line):
-            outs = _declare(eqn["outs"], len(eqns), types, producers)
-            ins = tuple(int(found[1]) for found in _VAR.finditer(eqn["ins"]))
-            eqns.append(Eqn(eqn["op"], ins, outs, _parse_attrs(eqn["attrs"] or "{}"), int(eqn["frame"])))
-        elif line.strip():
-            raise MalformedProgramError(f"Cannot read the line {line!r} as part of a program.")
-    count = len(types)
-    if sorted(types) != list(range(count)):
-        raise MalformedProgramError(f"The vars are not numbered from 0 to {count - 1}.")
+    for line in filter(str.strip, text.split("\n")):
+        try:
+            if found := _FRAME_LINE.fullmatch(line):
+                frames.append(Frame(json.loads(found[2]), int(found[3]), json.loads(found[4])))
+            elif _LEAF_LINE.fullmatch(line):
+                _declare(line, LEAF, types, producers)
+            elif found := _EQN_LINE.fullmatch(line):
+                outs, op, attrs, ins, frame = found[1], found[8], found[9], found[10], found[13]
+                declared = _declare(outs, len(eqns), types, producers)
+                used = tuple(int(var) for var in re.findall(_VAR, ins))
+                eqns.append(Eqn(op, used, declared, _Attrs(attrs).read() if attrs else (), int(frame)))
+            else:
+                raise ValueError("it is neither a leaf, nor an equation, nor a frame")
+        except (ValueError, SyntaxError, IndexError) as error:
+            raise MalformedProgramError(f"Cannot read the line {line!r}: {error}.") from error
+    if sorted(types) != list(range(len(types))):
+        raise MalformedProgramError(f"The vars are not numbered from 0 to {len(types) - 1}.")
+    order = range(len(types))
     program = Program(
-        tuple(types[var] for var in range(count)),
-        tuple(producers[var] for var in range(count)),
-        tuple(eqns),
-        tuple(frames),
+        tuple(types[var] for var in order), tuple(producers[var] for var in order), tuple(eqns), tuple(frames)
     )
     check(program)
     return program
@@ -98,68 +102,104 @@ def _declare(
     text: str, producer: int, types: dict[int, TensorType], producers: dict[int, int]
 ) -> tuple[int, ...]:
     declared = []
-    for found in _VAR.finditer(text):
-        var = int(found[1])
+    for number, name, shape in re.findall(_TYPED, text):
+        var = int(number)
         if var in types:
-            raise MalformedProgramError(f"%{var} is defined twice.")
-        name = found[2]
-        if name is None:
-            raise MalformedProgramError(f"%{var} is defined without a type.")
-        dtype = DTYPE_NUMBERS[name] if name in DTYPE_NUMBERS else int(name.removeprefix("dtype"))
-        types[var] = TensorType(dtype, _parse_shape(found[3]))
+            raise ValueError(f"%{var} is defined twice")
+        types[var] = TensorType(_dtype(name), _shape(shape))
         producers[var] = producer
         declared.append(var)
     return tuple(declared)
 
 
-def _parse_shape(text: str) -> tuple[int | None, ...] | None:
+def _dtype(name: str) -> int:
+    if name in DTYPE_NUMBERS:
+        return DTYPE_NUMBERS[name]
+    if re.fullmatch(r"dtype\d+", name):
+        return int(name[5:])
+    raise ValueError(f"{name} is no dtype")
+
+
+def _shape(text: str) -> tuple[int | None, ...] | None:
     if text == "...":
         return None
     return tuple(None if dim == "?" else int(dim) for dim in text.split(",")) if text else ()
 
 
 _TOKEN = re.compile(
-    r"""(?P<name>[A-Za-z_][\w]*)=|(?P<wrap>Shape|Func|Proto)\(|(?P<lit>b'(?:[^'\\]|\\.)*'|b"(?:[^"\\]|\\.)*"|"""
-    r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|-?inf|nan|-?\d[\w.+-]*|True|False|None)|(?P<word>\w+)|(?P<sign>[(){},])|\s+"""
+    r"""\s*(?:(?P<name>[A-Za-z_]\w*)=|(?P<wrap>Shape|Func|Proto)(?=\()|(?P<bytes>b'(?:[^'\\]|\\.)*'|b"(?:[^"\\]|\\.)*")"""
+    r"""|(?P<text>"(?:[^"\\]|\\.)*")|(?P<number>-?(?:inf|nan|\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?!\w))"""
+    r"""|(?P<word>[A-Za-z]\w*)|(?P<sign>[(){},]))"""
 )
+_WORDS: dict[str, AttrValue | None] = {"True": True, "False": False, "None": None}
 
 
-def _parse_attrs(text: str) -> tuple[tuple[str, AttrValue], ...]:
-    tokens = [token for token in _TOKEN.finditer(text[1:-1]) if not token[0].isspace()]
-    attrs = []
-    position = 0
-    while position < len(tokens):
-        name = tokens[position]["name"]
-        if name is None:
-            raise MalformedProgramError(f"Expected an attribute's name in {text!r}, got {tokens[position][0]!r}.")
-        value, position = _parse_value(tokens, position + 1)
-        attrs.append((name, value))
-        if position < len(tokens) and tokens[position][0] == ",":
-            position += 1
-    return tuple(attrs)
+class _Attrs:
+    """Reads `{name=value, ...}`."""
 
+    def __init__(self, text: str) -> None:
+        self._tokens: list[re.Match[str]] = []
+        position = 0
+        while position < len(text):
+            token = _TOKEN.match(text, position)
+            if token is None:
+                raise ValueError(f"{text[position : position + 10]!r} is no part of an attribute")
+            self._tokens.append(token)
+            position = token.end()
+        self._next = 0
 
-def _parse_value(tokens: list[re.Match[str]], position: int) -> tuple[AttrValue, int]:
-    token = tokens[position]
-    if token["wrap"]:
-        inner, after = _parse_value(tokens, position + 1)
-        kind = {"Shape": Shape, "Func": Func, "Proto": Proto}[token["wrap"]]
-        return kind(inner), after + 1  # type: ignore[arg-type]
-    if token["sign"] == "(":
-        items: list[AttrValue] = []
-        position += 1
-        while tokens[position]["sign"] != ")":
-            if tokens[position]["sign"] == ",":
-                position += 1
-                continue
-            item, position = _parse_value(tokens, position)
-            items.append(item)
-        return tuple(items), position + 1
-    if token["lit"]:
-        text = token["lit"]
-        special = {"inf": float("inf"), "-inf": float("-inf"), "nan": float("nan")}
-        return special[text] if text in special else literal_eval(text), position + 1
-    if token["word"]:
-        word = token["word"]
-        return DType(DTYPE_NUMBERS[word] if word in DTYPE_NUMBERS else int(word.removeprefix("dtype"))), position + 1
-    raise MalformedProgramError(f"Expected a value, got {token[0]!r}.")
+    def read(self) -> tuple[Attr, ...]:
+        """Return the pairs."""
+        self._take("{")
+        pairs: list[Attr] = []
+        while not pairs or self._more("}"):
+            name = self._tokens[self._next]["name"]
+            if name is None:
+                raise ValueError(f"expected an attribute's name, got {self._tokens[self._next][0]!r}")
+            self._next += 1
+            pairs.append((name, self._value()))  # type: ignore[arg-type]
+        if self._next != len(self._tokens):
+            raise ValueError("something follows the attributes")
+        return tuple(pairs)
+
+    def _take(self, sign: str) -> None:
+        if self._tokens[self._next]["sign"] != sign:
+            raise ValueError(f"expected {sign!r}, got {self._tokens[self._next][0]!r}")
+        self._next += 1
+
+    def _more(self, end: str) -> bool:
+        """Step over a comma, or over the end of the list."""
+        more = self._tokens[self._next]["sign"] != end
+        self._take("," if more else end)
+        return more
+
+    def _value(self) -> AttrValue | None:
+        token = self._tokens[self._next]
+        if token["sign"] == "(":
+            return self._tuple()
+        self._next += 1
+        if token["wrap"]:
+            self._take("(")
+            inner = self._value()
+            self._take(")")
+            return {"Shape": Shape, "Func": Func, "Proto": Proto}[token["wrap"]](inner)  # type: ignore[arg-type]
+        if token["bytes"]:
+            return literal_eval(token["bytes"])
+        if token["text"]:
+            return json.loads(token["text"])
+        if token["number"]:
+            digits = token["number"]
+            return int(digits) if re.fullmatch(r"-?\d+", digits) else float(digits)
+        if token["word"]:
+            return _WORDS[token["word"]] if token["word"] in _WORDS else DType(_dtype(token["word"]))
+        raise ValueError(f"expected a value, got {token[0]!r}")
+
+    def _tuple(self) -> AttrValue:
+        self._take("(")
+        if self._tokens[self._next]["sign"] == ")":
+            self._next += 1
+            return ()
+        items = [self._value()]
+        while self._more(")"):
+            items.append(self._value())
+        return tuple(items)  # type: ignore[arg-type]

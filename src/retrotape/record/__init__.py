@@ -2,10 +2,11 @@
 
 from retrotape.record._attrs import for_execution, for_rule
 from retrotape.record._eager import EagerLog
-from retrotape.record._recording import CUSTOM, Backward, Cell, Recording
-from retrotape.record._stack import Stack, current_stack, function_traits
+from retrotape.record._functions import function_traits
+from retrotape.record._recording import Backward, Cell, Recording
+from retrotape.record._stack import Stack, current_stack
 from retrotape.record._symbolic import GraphLog
-from retrotape.record._traits import TRAINABLE
+from retrotape.record._traits import CUSTOM, TRAINABLE
 
 __all__ = [
     "CUSTOM",

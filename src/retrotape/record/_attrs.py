@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import tensorflow as tf
-
 from retrotape import _tf
+from retrotape._tf import tf
 from retrotape.ir import Attr, AttrValue, DType, Func, Proto, Shape
 
 _cache: dict[Any, tuple[Attr, ...]] = {}
@@ -31,13 +30,26 @@ def _canonical(op: str, attrs: Any) -> tuple[Attr, ...]:
     definition = _tf.op_def(op)
     if definition is None or not attrs:  # what a function call carries is how to run it, not what it means
         return ()
-    kinds = {attr.name: attr.type for attr in definition.attr}
+    defined = {attr.name: attr for attr in definition.attr}
     found: dict[str, AttrValue] = {}
     for name, value in zip(attrs[::2], attrs[1::2], strict=True):
         name = name if isinstance(name, str) else name.decode()
-        if name in kinds and name not in found and value is not None:
-            found[name] = _plain(kinds[name], value)
+        if name in defined and name not in found:
+            attr = defined[name]
+            if value is not None:
+                found[name] = _plain(attr.type, value)
+            elif attr.HasField("default_value"):
+                found[name] = _default(attr.type, attr.default_value)
     return tuple(sorted(found.items()))
+
+
+_FIELDS = {"type": "type", "int": "i", "bool": "b", "float": "f", "string": "s", "shape": "shape", "func": "func"}
+
+
+def _default(kind: str, proto: Any) -> AttrValue:
+    if kind.startswith("list("):
+        return tuple(_plain(kind[5:-1], item) for item in getattr(proto.list, _FIELDS[kind[5:-1]]))
+    return _plain(kind, getattr(proto, _FIELDS[kind]))
 
 
 def _plain(kind: str, value: Any) -> AttrValue:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -23,6 +24,7 @@ class EagerLog:
         self.recording = Recording(keep, expand=expand)
         self._stack: Stack | None = None
         self._spans: list[tuple[int, int]] = []
+        self._pauses: list[tuple[int, int]] = []
         self._since = 0
 
     @property
@@ -51,12 +53,13 @@ class EagerLog:
     def paused(self) -> Iterator[None]:
         """Write nothing down meanwhile."""
         assert self._stack is not None
-        self._spans.append((self._since, _tf.next_id()))
-        with self._stack.without(self.recording):
-            try:
+        begin = _tf.next_id()
+        self._pauses.append((begin, sys.maxsize))
+        try:
+            with self._stack.without(self.recording):
                 yield
-            finally:
-                self._since = _tf.next_id()
+        finally:
+            self._pauses[-1] = (begin, _tf.next_id())
 
     @contextmanager
     def extended(self) -> Iterator[None]:
@@ -65,12 +68,26 @@ class EagerLog:
             yield
 
     def refresh(self) -> None:
-        """Bring the recording up to date: it always is."""
+        """Bring the recording up to date."""
+        if self._stack is not None:
+            self._stack.flush()
+        self.recording.settle()
+
+    def take_part(self, tensor: Tensor) -> int:
+        """Let a tensor be known although no op has used it, and return its var."""
+        self.refresh()
+        return self.recording.operand(tensor)
+
+    def variables(self) -> list[Any]:
+        """Return the variables that were read."""
+        return list(self.recording.variables.values())
 
     def clear(self) -> None:
         """Forget everything that was written down."""
+        self.refresh()
         self.recording.clear()
         self._spans.clear()
+        self._pauses.clear()
 
     def find(self, tensor: Tensor) -> int | None:
         """Return the var of a tensor."""
@@ -80,30 +97,28 @@ class EagerLog:
         """Return what is known of a variable."""
         return self.recording.cells.get(variable.handle._id)
 
-    def why_absent(self, tensor: Tensor) -> tuple[str, str]:
-        """Say why a tensor has no var, and what to do about it."""
+    def why_absent(self, tensor: Tensor) -> tuple[str, str] | None:
+        """Say why a tensor has no var and what to do about it; None if it was made in the block, but by no op."""
         if not isinstance(tensor, _tf.EagerTensor):
             return (
                 "it is symbolic, made inside a tf.function, and the tape was recorded outside",
                 "Return it from the function, or open the tape inside the function.",
             )
-        spans = [*self._spans, *([(self._since, _tf.next_id())] if self.is_open else [])]
-        if spans and tensor._id < spans[0][0]:
-            return (
-                "it was made before recording began and took no part in it",
-                "Move the code that makes it into the `with` block.",
-            )
-        if spans and tensor._id > spans[-1][1]:
-            return (
-                "it was made after recording ended",
-                "Move the code that makes it into the `with` block, or enter the block again: `with tape: ...`.",
-            )
-        if any(before[1] <= tensor._id <= after[0] for before, after in zip(spans, spans[1:], strict=False)):
+        made = tensor._id
+        if any(begin < made < end for begin, end in self._pauses):
             return (
                 "it was made while recording was paused",
                 "Move the code that makes it out of `tape.stop_recording()`.",
             )
-        return (
-            "no op on this thread made it: it came from Python, NumPy or another thread",
-            "Compute it with TensorFlow ops inside the `with` block.",
-        )
+        spans = [*self._spans, *([(self._since, sys.maxsize)] if self.is_open else [])]
+        if made < spans[0][0]:
+            return (
+                "it was made before recording began and took no part in it",
+                "Move the code that makes it into the `with` block.",
+            )
+        if not any(begin < made < end for begin, end in spans):
+            return (
+                "it was made after recording ended",
+                "Move the code that makes it into the `with` block, or enter the block again: `with tape: ...`.",
+            )
+        return None

@@ -8,8 +8,7 @@ import sysconfig
 from types import CodeType
 from typing import Any
 
-import tensorflow as tf
-
+from retrotape._tf import tf
 from retrotape.ir import Frame
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -24,58 +23,65 @@ def _roots() -> tuple[str, ...]:
     return tuple(package + os.sep for package in packages)
 
 
+_foreign: dict[str, bool] = {}
+
+
+def is_foreign(filename: str) -> bool:
+    """Say whether a file is TensorFlow's, Keras', Python's or ours, so that no user looks for a mistake there."""
+    hidden = _foreign.get(filename)
+    if hidden is None:
+        in_library = filename.startswith(_roots()) or "__autograph_generated_file" in filename
+        in_stdlib = filename.startswith(_STDLIB) and "site-packages" not in filename
+        hidden = _foreign[filename] = in_library or in_stdlib or filename.startswith("<frozen")
+    return hidden
+
+
+def here(depth: int) -> tuple[CodeType, int] | None:
+    """Return the innermost place that is the user's, from `depth` calls up; None where there is none."""
+    frame = sys._getframe(depth)
+    while frame is not None:
+        code = frame.f_code
+        hidden = _foreign.get(code.co_filename)
+        if hidden is None:
+            hidden = is_foreign(code.co_filename)
+        if not hidden:
+            return code, frame.f_lasti
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
+
+
 class Frames:
     """A table of places, numbered as they are first seen: `(code, instruction)`, or an operation of a graph."""
 
-    __slots__ = ("_numbers",)
-    _foreign: dict[str, bool] = {}  # noqa: RUF012 - a cache of what file names mean, for all tapes
+    __slots__ = ("_numbers", "_places")
 
     def __init__(self) -> None:
         self._numbers: dict[Any, int] = {}
+        self._places: list[Any] = []
 
-    def here(self) -> int:
-        """Return the number of the innermost place that is neither TensorFlow's, Keras' nor ours."""
-        foreign = self._foreign
-        frame = sys._getframe(2)
-        place = None
-        while frame is not None:
-            code = frame.f_code
-            hidden = foreign.get(code.co_filename)
-            if hidden is None:
-                hidden = self._classify(code.co_filename)
-            if not hidden:
-                place = (code, frame.f_lasti)
-                break
-            frame = frame.f_back  # type: ignore[assignment]
-        numbers = self._numbers
-        number = numbers.get(place)
+    def number(self, place: Any) -> int:
+        """Return the number of a place."""
+        # By identity: a code object computes its hash from all that it contains, every time.
+        key = (id(place[0]), place[1]) if type(place) is tuple else id(place)
+        number = self._numbers.get(key)
         if number is None:
-            number = numbers[place] = len(numbers)
+            number = self._numbers[key] = len(self._places)
+            self._places.append(place)
         return number
-
-    def of_operation(self, operation: Any) -> int:
-        """Return the number of the place where an operation was added to its graph."""
-        return self._numbers.setdefault(operation, len(self._numbers))
 
     def resolve(self) -> tuple[Frame, ...]:
         """Return every place as file, line and function."""
-        return tuple(self._resolve(place) for place in self._numbers)
+        return tuple(_resolve(place) for place in self._places)
 
-    @classmethod
-    def _classify(cls, filename: str) -> bool:
-        in_library = filename.startswith(_roots()) or "__autograph_generated_file" in filename
-        in_stdlib = filename.startswith(_STDLIB) and "site-packages" not in filename
-        hidden = cls._foreign[filename] = in_library or in_stdlib or filename.startswith("<frozen")
-        return hidden
 
-    def _resolve(self, place: Any) -> Frame:
-        if place is None:
-            return Frame("<unknown>", 0, "?")
-        if not isinstance(place, tuple):
-            lines = [entry for entry in place.traceback if not self._classify(entry.filename)]
-            return Frame(lines[-1].filename, lines[-1].lineno, lines[-1].name) if lines else Frame("<graph>", 0, "?")
-        code, instruction = place
-        return Frame(code.co_filename, _line(code, instruction), code.co_name)
+def _resolve(place: Any) -> Frame:
+    if place is None:
+        return Frame("<unknown>", 0, "?")
+    if not isinstance(place, tuple):
+        lines = [entry for entry in place.traceback if not is_foreign(entry.filename)]
+        return Frame(lines[-1].filename, lines[-1].lineno, lines[-1].name) if lines else Frame("<graph>", 0, "?")
+    code, instruction = place
+    return Frame(code.co_filename, _line(code, instruction), code.co_name)
 
 
 def _line(code: CodeType, instruction: int) -> int:

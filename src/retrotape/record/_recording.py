@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from retrotape import _tf
 from retrotape.ir import LEAF, Attr, Builder, Eqn, Program, TensorType
+from retrotape.record._attrs import canonical
 from retrotape.record._frames import Frames
-from retrotape.record._traits import TRAINABLE, Kind, Traits
+from retrotape.record._traits import CUSTOM, RESOURCE, TRAINABLE, Kind, traits
 
 Tensor = Any
-_RESOURCE = 20
-CUSTOM = "custom_gradient"
+
+
+class Event(NamedTuple):
+    """An op that has run, as TensorFlow reports it."""
+
+    op: str | bytes
+    inputs: tuple[Tensor, ...]
+    attrs: Any
+    outputs: tuple[Tensor, ...]
+    place: Any  # whose line it was
+    frugal: bool  # keep nothing that can be computed again
 
 
 class Backward(NamedTuple):
@@ -27,16 +37,16 @@ class Backward(NamedTuple):
 class Cell:
     """A variable as the program sees it: the values that it had, oldest first."""
 
-    __slots__ = ("handle", "since", "variable", "versions")
+    __slots__ = ("handle", "since", "versions")
 
     def __init__(self, handle: Tensor, first: int) -> None:
         self.handle = handle
         self.versions = [first]
         self.since = [-1]  # the equation that made each version
-        self.variable: Any = None
 
     @property
     def current(self) -> int:
+        """The version that an op sees now."""
         return self.versions[-1]
 
     def at(self, index: int) -> int:
@@ -71,16 +81,27 @@ class Recording:
         self.frames = Frames()
         self.values: dict[int, Tensor] = {}
         self.backwards: dict[int, Backward] = {}
-        self.cells: dict[int, Cell] = {}
+        self.variables: dict[int, Any] = {}  # by identity of the handle, as they were first read
+        self.cells: dict[int, Cell] = {}  # by identity of the handle
         self.cell_of: dict[int, Cell] = {}  # by version
         self.assigned: set[int] = set()  # versions that were made while recording
-        self.opaque: set[int] = set()  # assigned by something that has no derivative rule
+        self.opaque: set[int] = set()  # those made by something that has no derivative rule
         self.inert: set[int] = set()  # vars of a dtype without derivative
+        self.waiting: list[Event] = []
+        self._latest_call = -1
         self._vars: dict[int, int] = {}  # by identity of the tensor
+
+    def settle(self) -> None:
+        """Write down what is waiting."""
+        if self.waiting:
+            events, self.waiting = self.waiting, []
+            self.digest(events)
 
     def program(self) -> Program:
         """Return everything recorded so far, frozen and checked."""
         return self.builder.build(self.frames.resolve)
+
+    # ------------------------------------------------------------------ tensors
 
     def find(self, tensor: Tensor) -> int | None:
         """Return the var that stands for `tensor`, None where it took no part."""
@@ -89,32 +110,36 @@ class Recording:
             var = self._vars[tensor._id]
         return var
 
-    def alias(self, tensor: Tensor, var: int) -> None:
-        """Let `tensor` stand for `var` from now on."""
-        self._vars[tensor._id] = var
-
-    def alias_id(self, identity: int, var: int) -> None:
-        """Like `alias`, for a tensor that may be gone."""
-        self._vars[identity] = var
-
     def operand(self, tensor: Tensor) -> int:
         """Return the var of an input; what comes from outside becomes a leaf."""
-        var = self._vars.get(tensor._id)
-        return self._leaf(tensor) if var is None else var
+        var = self.find(tensor)
+        if var is None:
+            var = self._new_leaf(self._type_of(tensor))
+            self._vars[tensor._id] = var
+            self.values[var] = tensor
+        return var
 
-    def _leaf(self, tensor: Tensor) -> int:
-        if self._expand(tensor._id):
-            return self._vars[tensor._id]
-        kind = self._type_of(tensor)
+    def alias(self, identity: int, var: int) -> None:
+        """Let the tensor of that identity, which may be gone, stand for `var` from now on."""
+        self._vars[identity] = var
+
+    def _type_of(self, tensor: Tensor) -> TensorType:
+        return TensorType(self._dtype_of(tensor), tensor._shape_tuple())
+
+    def _new_leaf(self, kind: TensorType) -> int:
         var = self.builder.leaf(kind)
-        self._vars[tensor._id] = var
-        self.values[var] = tensor
         if kind.dtype not in TRAINABLE:
             self.inert.add(var)
         return var
 
-    def _type_of(self, tensor: Tensor) -> TensorType:
-        return TensorType(self._dtype_of(tensor), tensor._shape_tuple())
+    def _define(self, outputs: Iterable[Tensor]) -> tuple[int, ...]:
+        """Make the vars that the next equation defines."""
+        outs = self.builder.define([self._type_of(tensor) for tensor in outputs])
+        for var, tensor in zip(outs, outputs, strict=True):
+            self._vars[tensor._id] = var
+            if self.builder.types[var].dtype not in TRAINABLE:
+                self.inert.add(var)
+        return outs
 
     # ------------------------------------------------------------------ variables
 
@@ -125,12 +150,20 @@ class Recording:
             held = kind or _tf.handle_type(handle)
             if held is None:
                 return None
-            first = self.builder.leaf(TensorType(*held))
+            first = self._new_leaf(TensorType(*held))
             cell = self.cells[handle._id] = Cell(handle, first)
             self.cell_of[first] = cell
-            if held[0] not in TRAINABLE:
-                self.inert.add(first)
         return cell
+
+    def holds(self, handle: Tensor) -> bool:
+        """Say whether the present value of a variable is kept."""
+        cell = self.cells.get(handle._id)
+        return cell is not None and cell.current in self.values
+
+    def name_of(self, cell: Cell) -> str:
+        """Return the name of a variable, for messages."""
+        variable = self.variables.get(cell.handle._id)
+        return "a variable" if variable is None else repr(variable.name)
 
     def _update(self, cell: Cell, opaque: bool) -> int:
         kind = self.builder.types[cell.current]
@@ -145,139 +178,124 @@ class Recording:
             self.inert.add(version)
         return version
 
-    def note_variable(self, variable: Any) -> None:
-        """Remember which variable a handle belongs to."""
-        cell = self.cells.get(variable.handle._id)
-        if cell is not None:
-            cell.variable = variable
-
-    def holds(self, handle: Tensor) -> bool:
-        """Say whether the present value of a variable is kept."""
-        cell = self.cells.get(handle._id)
-        return cell is not None and cell.current in self.values
+    def _operands(self, inputs: Sequence[Tensor]) -> tuple[tuple[int, ...], list[Cell | None]]:
+        """Return the vars of inputs, where a variable's present value stands for its handle."""
+        cells = [self.cell(tensor) if self._dtype_of(tensor) == RESOURCE else None for tensor in inputs]
+        ins = [
+            self.operand(tensor) if cell is None else cell.current for tensor, cell in zip(inputs, cells, strict=True)
+        ]
+        return tuple(ins), cells
 
     # ------------------------------------------------------------------ equations
 
-    def append(
-        self,
-        op: str,
-        traits: Traits,
-        inputs: tuple[Tensor, ...],
-        attrs: tuple[Attr, ...],
-        outputs: tuple[Tensor, ...],
-        frame: int,
-        keep: str,
-    ) -> None:
-        """Write down an op without variables."""
-        known = self._vars
-        ins = []
-        for tensor in inputs:
-            var = known.get(tensor._id)
-            ins.append(self._leaf(tensor) if var is None else var)
-        outs = self._define(outputs)
-        eqns = self.builder.eqns
-        eqns.append(Eqn(op, tuple(ins), outs, attrs, frame))
-        values = self.values
-        if keep == "needed":
-            some, but = traits.inputs
-            if some:
-                for index, var in enumerate(ins):
-                    if index not in but:
-                        values[var] = inputs[index]
-            some, but = traits.outputs
-            if some:
-                for index, var in enumerate(outs):
-                    if index not in but:
-                        values[var] = outputs[index]
-        if not traits.replayable or keep == "all":
-            values.update(zip(outs, outputs, strict=True))
-
-    def _define(self, outputs: tuple[Tensor, ...]) -> tuple[int, ...]:
-        builder, known, dtype_of = self.builder, self._vars, self._dtype_of
-        types, index = builder.types, len(builder.eqns)
-        var = first = len(types)
-        for tensor in outputs:
-            dtype = dtype_of(tensor)
-            types.append(TensorType(dtype, tensor._shape_tuple()))
-            builder.producers.append(index)
-            known[tensor._id] = var
-            if dtype not in TRAINABLE:
-                self.inert.add(var)
-            var += 1
-        return tuple(range(first, var))
+    def digest(self, events: Sequence[Event]) -> None:
+        """Write down ops, many at a time: this loop is what recording costs."""
+        builder, known, values, inert = self.builder, self._vars, self.values, self.inert
+        types, producers, eqns = builder.types, builder.producers, builder.eqns
+        dtype_of, frame_of, new, keep = self._dtype_of, self.frames.number, tuple.__new__, self.keep
+        for op, inputs, attrs, outputs, place, frugal in events:
+            if type(op) is not str:
+                op = op.decode()
+            features = traits(op)
+            if features.kind is not Kind.PLAIN:
+                self.append_access(op, inputs, canonical(op, attrs), outputs, frame_of(place))
+                continue
+            ins = []
+            for tensor in inputs:
+                var = known.get(tensor._id)
+                ins.append(self.operand(tensor) if var is None else var)
+            var, index = len(types), len(eqns)
+            outs = []
+            for tensor in outputs:
+                dtype = dtype_of(tensor)
+                types.append(new(TensorType, (dtype, tensor._shape_tuple())))
+                producers.append(index)
+                known[tensor._id] = var
+                if dtype not in TRAINABLE:
+                    inert.add(var)
+                outs.append(var)
+                var += 1
+            eqns.append(new(Eqn, (op, tuple(ins), tuple(outs), canonical(op, attrs), frame_of(place))))
+            if keep == "needed" and not frugal:
+                some, but = features.inputs
+                if some:
+                    for position, var in enumerate(ins):
+                        if position not in but:
+                            values[var] = inputs[position]
+                some, but = features.outputs
+                if some:
+                    for position, var in enumerate(outs):
+                        if position not in but:
+                            values[var] = outputs[position]
+            if not features.replayable or keep == "all":
+                values.update(zip(outs, outputs, strict=True))
 
     def append_access(
         self,
         op: str,
-        kind: Kind,
         inputs: tuple[Tensor, ...],
         attrs: tuple[Attr, ...],
         outputs: tuple[Tensor, ...],
         frame: int,
-        differentiable: bool,
     ) -> None:
         """Write down an op that reads or writes variables."""
-        read_type = None
+        features = traits(op)
         if op == "ReadVariableOp":
-            read_type = self._type_of(outputs[0])
-        cells = [self.cell(t, read_type) if self._dtype_of(t) == _RESOURCE else None for t in inputs]
-        ins = tuple(
-            self.operand(tensor) if cell is None else cell.current for tensor, cell in zip(inputs, cells, strict=True)
-        )
+            self._append_read(inputs[0], attrs, outputs, frame)
+            return
+        if features.kind is Kind.CALL:  # nobody said what it does, so it may have assigned whatever it was given
+            self.append_call(op, inputs, outputs, frame, range(len(inputs)))
+            return
+        ins, cells = self._operands(inputs)
         if op == "AssignVariableOp" and cells[0] is not None:
-            ins = ins[1:]
-        outs = self._define(outputs)
-        if kind is Kind.WRITE:
-            written = [cell for cell in cells if cell is not None]
-            outs += tuple(self._update(cell, not differentiable) for cell in written)
-        self.builder.eqns.append(Eqn(op, ins, outs, attrs, frame))
-        values = self.values
-        if op == "ReadVariableOp":
-            var = ins[0]
-            if self.keep != "leaves" or self.builder.producers[var] == LEAF or var in self.opaque:
-                values.setdefault(var, outputs[0])
-        else:
-            values.update(zip(outs, outputs, strict=False))
-            for var, tensor, cell in zip(ins[-len(inputs) :], inputs[-len(ins) :], cells[-len(ins) :], strict=True):
-                if cell is None:
-                    values[var] = tensor
-
-    def append_call(self, op: str, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...], frame: int, writes: tuple[int, ...]) -> int:
-        """Write down the call of a function, which may have assigned some of its inputs."""
-        cells = [self.cell(t) if self._dtype_of(t) == _RESOURCE else None for t in inputs]
-        ins = tuple(
-            self.operand(tensor) if cell is None else cell.current for tensor, cell in zip(inputs, cells, strict=True)
-        )
-        index = len(self.builder.eqns)
+            ins, inputs, cells = ins[1:], inputs[1:], cells[:1]
         outs = self._define(outputs)
         self.values.update(zip(outs, outputs, strict=True))
-        for position in writes:
-            cell = cells[position]
-            if cell is not None:
-                outs += (self._update(cell, opaque=True),)
-        self.builder.eqns.append(Eqn(op, ins, outs, (), frame))
-        return index
+        if features.kind is not Kind.READ:
+            outs += tuple(self._update(cell, features.opaque) for cell in cells if cell is not None)
+        self.builder.append(op, ins, outs, attrs, frame)
+        for var, tensor in zip(ins, inputs, strict=True):
+            if self._dtype_of(tensor) != RESOURCE:
+                self.values[var] = tensor
 
-    def append_backward(self, name: str, outputs: Sequence[Tensor], inputs: Sequence[Tensor], function: Callable, frame: int) -> None:
+    def _append_read(self, handle: Tensor, attrs: tuple[Attr, ...], outputs: tuple[Tensor, ...], frame: int) -> None:
+        cell = self.cell(handle, self._type_of(outputs[0]))
+        assert cell is not None
+        version = cell.current
+        self.builder.append("ReadVariableOp", (version,), self._define(outputs), attrs, frame)
+        if self.keep != "leaves" or self.builder.producers[version] == LEAF or version in self.opaque:
+            self.values.setdefault(version, outputs[0])
+
+    def append_call(
+        self, op: str, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...], frame: int, writes: Sequence[int]
+    ) -> None:
+        """Write down the call of a function, which may have assigned some of its inputs."""
+        ins, cells = self._operands(inputs)
+        self._latest_call = len(self.builder.eqns)
+        outs = self._define(outputs)
+        self.values.update(zip(outs, outputs, strict=True))
+        written = [cells[position] for position in writes]
+        outs += tuple(self._update(cell, opaque=True) for cell in written if cell is not None)
+        self.builder.append(op, ins, outs, (), frame)
+
+    def append_backward(
+        self, name: str, outputs: Sequence[Tensor], inputs: Sequence[Tensor], function: Callable, frame: int
+    ) -> None:
         """Write down that `outputs` go back to `inputs` by `function`, whatever made them.
 
         The equation takes what was made before as inputs of its own, so that the program stays single assignment
         and still says how to compute the outputs.
         """
-        ins = tuple(self._resource_or_operand(tensor) for tensor in inputs)
+        ins, _ = self._operands(inputs)
         made = tuple(self.operand(tensor) for tensor in outputs)
-        outs = self._define(tuple(outputs))
-        index = len(self.builder.eqns)
-        self.builder.eqns.append(Eqn(CUSTOM, ins + made, outs, (("name", name.encode()),), frame))
-        self.backwards[index] = Backward(function, ins, outs)
+        outs = self._define(outputs)
+        self.backwards[len(self.builder.eqns)] = Backward(function, ins, outs)
+        self.builder.append(CUSTOM, ins + made, outs, (("name", name.encode()),), frame)
 
-    def _resource_or_operand(self, tensor: Tensor) -> int:
-        cell = self.cell(tensor) if self._dtype_of(tensor) == _RESOURCE else None
-        return self.operand(tensor) if cell is None else cell.current
-
-    def attach_backward(self, index: int, outputs: Sequence[Tensor], inputs: Sequence[Tensor], function: Callable, call: _tf.FunctionCall) -> None:
-        """Say how the function that equation `index` calls goes back."""
-        eqn = self.builder.eqns[index]
-        ins = eqn.inputs[: len(inputs)]
+    def attach_backward(
+        self, outputs: Sequence[Tensor], count: int, function: Callable, call: _tf.FunctionCall
+    ) -> None:
+        """Say how the function that was called last goes back from `outputs` to its first `count` inputs."""
+        index = self._latest_call
         outs = tuple(self._vars[tensor._id] for tensor in outputs)
-        self.backwards[index] = Backward(function, ins, outs, call)
+        self.backwards[index] = Backward(function, self.builder.eqns[index].inputs[:count], outs, call)

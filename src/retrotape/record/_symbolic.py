@@ -7,12 +7,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from retrotape import _tf
-from retrotape.record._recording import Cell, Recording
-from retrotape.record._traits import Kind, traits
-from retrotape.rules import FORWARD
+from retrotape.record._recording import Cell, Event, Recording
+from retrotape.record._traits import RESOURCE, Kind, traits
 
 Tensor = Any
-_RESOURCE = 20
 
 
 def _dtype_of(tensor: Tensor) -> int:
@@ -91,6 +89,16 @@ class GraphLog:
         for operation in self.operations:
             _append(self.recording, operation)
 
+    def take_part(self, tensor: Tensor) -> int:
+        """Let a tensor be known for this question although no operation has used it, and return its var."""
+        return self.recording.operand(_inside(self.graph, tensor))
+
+    def variables(self) -> list[Any]:
+        """Return the variables that were read."""
+        read = {identity for identity in self.recording.cells}
+        found = getattr(self.graph, "variables", ())
+        return [variable for variable in found if _inside(self.graph, variable.handle)._id in read]
+
     def find(self, tensor: Tensor) -> int | None:
         """Return the var of a tensor, also of one that the graph took from outside."""
         return self.recording.find(_inside(self.graph, tensor))
@@ -99,8 +107,10 @@ class GraphLog:
         """Return what is known of a variable."""
         return self.recording.cells.get(_inside(self.graph, variable.handle)._id)
 
-    def why_absent(self, tensor: Tensor) -> tuple[str, str]:
-        """Say why a tensor has no var, and what to do about it."""
+    def why_absent(self, tensor: Tensor) -> tuple[str, str] | None:
+        """Say why a tensor has no var and what to do about it; None if it came into the graph from outside."""
+        if _inside(self.graph, tensor).op.type == "Placeholder":
+            return None
         return (
             "it was added to the graph before recording began, after it ended, or while it was paused",
             "Move the code that makes it into the `with` block.",
@@ -109,14 +119,13 @@ class GraphLog:
 
 def _append(recording: Recording, operation: Any) -> None:
     op, inputs, outputs = operation.type, tuple(operation.inputs), tuple(operation.outputs)
-    features = traits(op)
-    frame = recording.frames.of_operation(operation)
-    if features.kind in (Kind.READ, Kind.WRITE):
-        recording.append_access(op, features.kind, inputs, (), outputs, frame, op in FORWARD)
-    elif features.kind is Kind.PLAIN and not any(_dtype_of(tensor) == _RESOURCE for tensor in inputs):
-        recording.append(op, features, inputs, (), outputs, frame, "all")
-    else:
+    frame = recording.frames.number(operation)
+    if traits(op).kind in (Kind.READ, Kind.WRITE):
+        recording.append_access(op, inputs, (), outputs, frame)
+    elif any(_dtype_of(tensor) == RESOURCE for tensor in inputs):
         recording.append_call(op, inputs, outputs, frame, _tf.written_by(operation))
+    else:
+        recording.digest([Event(op, inputs, (), outputs, operation, False)])
 
 
 def _in_order(operations: list[Any]) -> list[Any]:

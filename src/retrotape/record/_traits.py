@@ -10,9 +10,10 @@ from typing import NamedTuple
 
 from retrotape import _tf
 from retrotape.ir import DTYPE_NAMES
-from retrotape.rules import NoGradient, Rule, lookup
+from retrotape.rules import FORWARD, NoGradient, Rule, lookup
 
-_RESOURCE = 20
+RESOURCE = 20
+CUSTOM = "custom_gradient"  # not an op of TensorFlow: an equation whose way back is code
 
 # Dtypes through which gradients flow, as TensorFlow has it.
 TRAINABLE = frozenset(number for number in DTYPE_NAMES if number <= 23 and _tf.is_trainable(_tf.tf.as_dtype(number)))
@@ -44,6 +45,7 @@ class Traits(NamedTuple):
     inputs: Keep
     outputs: Keep
     replayable: bool  # the same inputs give the same outputs, so they can be computed again
+    opaque: bool = False  # writes a variable in a way that has no derivative rule
 
 
 _READS = frozenset(("ReadVariableOp", "ResourceGather", "ResourceGatherNd"))
@@ -67,10 +69,10 @@ def traits(op: str) -> Traits:
     kind = Kind.PLAIN
     if op in _READS:
         kind = Kind.READ
-    elif op not in _BYSTANDERS and any(arg.type == _RESOURCE for arg in definition.input_arg):
+    elif op not in _BYSTANDERS and any(arg.type == RESOURCE for arg in definition.input_arg):
         kind = Kind.WRITE
     inputs, outputs = _kept(op)
-    return Traits(kind, inputs, outputs, not definition.is_stateful)
+    return Traits(kind, inputs, outputs, not definition.is_stateful, op not in FORWARD)
 
 
 def _kept(op: str) -> tuple[Keep, Keep]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import tensorflow as tf
+from retrotape._tf import tf
 
 Tensor = Any
 Forward = Callable[..., Tensor]

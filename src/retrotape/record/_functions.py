@@ -1,0 +1,43 @@
+"""What is known of a `tf.function` before it runs."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+from retrotape import _tf
+from retrotape.record._traits import RESOURCE
+
+
+class FunctionTraits(NamedTuple):
+    """What a concrete function does besides computing."""
+
+    deterministic: bool  # the same again for the same arguments and variables
+    writes: tuple[int, ...]  # inputs that are variables which it may assign
+
+
+_known: WeakKeyDictionary[Any, FunctionTraits] = WeakKeyDictionary()
+
+# Operations that count as having state and still compute the same again.
+_REPEATABLE = frozenset(
+    ("NoOp", "Assert", "PrintV2", "StringFormat", "Placeholder", "VarHandleOp")
+    + ("PartitionedCall", "StatefulPartitionedCall", "While", "If", "Case")
+)
+
+
+def function_traits(function: Any) -> FunctionTraits:
+    """Return the traits of a concrete function."""
+    found = _known.get(function)
+    if found is None:
+        deterministic = all(_is_repeatable(op) for op in set(_tf.operations_within(function)))
+        found = _known[function] = FunctionTraits(deterministic, _tf.written_inputs(function))
+    return found
+
+
+def _is_repeatable(op: str) -> bool:
+    definition = _tf.op_def(op)
+    if definition is None or not definition.is_stateful or op in _REPEATABLE:
+        return True
+    # What depends on a variable depends on a recorded value; iterators and tables are not variables.
+    takes_resource = any(arg.type == RESOURCE for arg in definition.input_arg)
+    return takes_resource and ("Variable" in op or op.startswith("Resource"))

@@ -1,0 +1,205 @@
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+from pathlib import Path
+
+import pytest
+
+import retrotape
+from retrotape import errors
+
+SOURCE = Path(retrotape.__file__).parent
+FILES = sorted(SOURCE.rglob("*.py"))
+LIMIT = 350
+
+# Each may import those before it, and itself; names in one row do not import each other.
+LAYERS = [
+    {"_version"},
+    {"errors"},
+    {"ir"},
+    {"_tf"},
+    {"rules"},
+    {"record"},
+    {"execute"},
+    {"memory", "_nests"},
+    {"tape"},
+    {"cli", "__main__"},
+]
+RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
+PLAIN = ("errors", "ir", "_version")  # the standard library only
+
+# Public names that are understood without an example, each with the reason.
+NO_EXAMPLE = {
+    "Memory": "a result; `Tape.memory` makes it",
+    "Tape.__enter__": "the class shows it",
+    "Tape.__exit__": "the class shows it",
+    "Tape.watch": "there is no need to call it",
+    "Tape.reset": "one call without argument or result",
+    "Tape.watched_variables": "as in TensorFlow",
+    "Tape.program": "its print depends on the version of TensorFlow",
+    "Tape.memory": "its print names files and lines",
+}
+
+
+def unit(path: Path) -> str:
+    """Return the name in LAYERS that a file belongs to; "" for the door itself."""
+    first = path.relative_to(SOURCE).parts[0].removesuffix(".py")
+    return "" if first == "__init__" else first
+
+
+def imports(path: Path) -> list[tuple[str, int]]:
+    """Return every module that a file imports, with the line, also inside functions."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found += [(alias.name, node.lineno) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: relative import"
+            found.append((node.module or "", node.lineno))
+            found += [(f"{node.module}.{alias.name}", node.lineno) for alias in node.names]
+    return found
+
+
+def wrong_direction(path: Path) -> list[str]:
+    """Return the imports of a file that do not point to an earlier layer."""
+    wrong = []
+    own = unit(path)
+    for module, line in imports(path):
+        parts = module.split(".")
+        if parts[0] != "retrotape" or len(parts) < 2 or not own:
+            continue
+        other = parts[1]
+        if other in RANK and other != own and RANK[other] >= RANK[own]:
+            wrong.append(f"{path.relative_to(SOURCE)}:{line}: {own} imports {other}")
+    return wrong
+
+
+@pytest.fixture(params=FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def path(request) -> Path:
+    return request.param
+
+
+def test_every_file_belongs_to_a_layer(path: Path):
+    assert unit(path) == "" or unit(path) in RANK
+
+
+def test_imports_point_one_way(path: Path):
+    assert wrong_direction(path) == []
+
+
+def test_an_import_against_the_direction_would_be_noticed(tmp_path, monkeypatch):
+    monkeypatch.setitem(globals(), "SOURCE", tmp_path)
+    folder = tmp_path / "ir"
+    folder.mkdir()
+    bad = folder / "_bad.py"
+    bad.write_text("def f():\n    from retrotape.tape import Tape\n    from retrotape import record\n")
+    assert wrong_direction(bad) == ["ir/_bad.py:2: ir imports tape"] * 2 + ["ir/_bad.py:3: ir imports record"]
+
+
+def test_private_files_of_a_folder_are_imported_only_there(path: Path):
+    for module, line in imports(path):
+        package, _, inner = module.removeprefix("retrotape.").partition(".")
+        if module.startswith("retrotape.") and inner.startswith("_") and (SOURCE / package).is_dir():
+            assert package == unit(path), f"{path}:{line} imports {module}"
+
+
+def test_only_one_file_touches_what_is_private_in_tensorflow(path: Path):
+    if path.name != "_tf.py":
+        touched = [(m, line) for m, line in imports(path) if m.startswith("tensorflow.python")]
+        assert touched == []
+
+
+def test_the_plain_layers_use_the_standard_library_only(path: Path):
+    if unit(path) in PLAIN:
+        for module, line in imports(path):
+            top = module.partition(".")[0]
+            assert top in sys.stdlib_module_names or top in ("retrotape", "__future__"), (
+                f"{path}:{line}: {module}"
+            )
+
+
+def test_no_file_is_too_long(path: Path):
+    assert len(path.read_text().splitlines()) <= LIMIT
+
+
+def test_every_file_says_what_it_is(path: Path):
+    assert ast.get_docstring(ast.parse(path.read_text()))
+
+
+# ------------------------------------------------------------------ the public names
+
+
+def door() -> ast.Module:
+    return ast.parse((SOURCE / "__init__.py").read_text())
+
+
+def for_type_checkers() -> dict[str, str]:
+    """Return {name: module} of the block that only type checkers read."""
+    (block,) = [
+        node
+        for node in door().body
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+    ]
+    found = {}
+    for node in block.body:
+        assert isinstance(node, ast.ImportFrom)
+        for alias in node.names:
+            assert alias.asname == alias.name, "`x as x` says that the name is public"
+            home = f"{node.module}.{alias.name}" if node.module == "retrotape" else node.module
+            found[alias.name] = home
+    return found
+
+
+def test_the_door_agrees_with_itself():
+    assert for_type_checkers() == retrotape._HOMES
+    assert set(retrotape.__all__) == set(retrotape._HOMES) | {"__version__"}
+    assert list(retrotape.__all__) == sorted(retrotape.__all__)
+
+
+@pytest.mark.parametrize("name", retrotape.__all__)
+def test_every_public_name_is_there_and_documented(name: str):
+    value = getattr(retrotape, name)
+    assert isinstance(value, str) or inspect.getdoc(value)
+
+
+def test_the_old_name_is_the_same_class():
+    assert retrotape.GradientTape is retrotape.Tape
+
+
+def with_examples() -> dict[str, object]:
+    """Return every public class, function and method by name."""
+    found: dict[str, object] = {}
+    for name in retrotape.__all__:
+        value = getattr(retrotape, name)
+        if inspect.isclass(value) or inspect.isfunction(value):
+            found.setdefault(value.__name__, value)
+    for cls in [value for value in found.values() if inspect.isclass(value)]:
+        for name, member in vars(cls).items():
+            member = getattr(member, "__func__", member)
+            public = not name.startswith("_") or name in ("__enter__", "__exit__")
+            if public and (inspect.isfunction(member) or isinstance(member, property)):
+                found[f"{cls.__name__}.{name}"] = member
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(with_examples()))
+def test_every_public_name_has_a_docstring_and_an_example(name: str):
+    text = inspect.getdoc(with_examples()[name])
+    assert text
+    if name.split(".")[0] in ("Tape", "Memory") and name not in NO_EXAMPLE:
+        assert ">>>" in text, f"{name} has no example"
+
+
+def test_no_exemption_is_left_over():
+    names = with_examples()
+    for name in NO_EXAMPLE:
+        assert name in names, f"{name} does not exist"
+        assert ">>>" not in (inspect.getdoc(names[name]) or ""), f"{name} has an example by now"
+
+
+def test_every_error_is_documented():
+    for name, value in vars(errors).items():
+        if inspect.isclass(value) and value.__module__ == errors.__name__:
+            assert value.__doc__, name

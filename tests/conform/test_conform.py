@@ -1,0 +1,213 @@
+"""Where the stock tape has an answer, ours is the same.
+
+Each program runs once under both tapes, so that random draws, states and branches are the same for both; then
+each tape on its own, as users have it; then both inside a `tf.function`. Our tape is told of no source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import retrotape as rt
+from conform.cases import CASES
+from conform.table import Ask, Case
+
+
+class Recorded(NamedTuple):
+    """A case after its one forward pass, and what the stock tape said about it."""
+
+    case: Case
+    sources: list[Any]
+    tape: rt.Tape
+    questions: list[Ask]
+    expected: list[list[Any]]
+
+
+# ------------------------------------------------------------------ asking
+
+
+def _tensors(nest: Any) -> list[Any]:
+    return [item for item in tf.nest.flatten(nest) if not _is_variable(item)]
+
+
+def _is_variable(item: Any) -> bool:
+    return hasattr(item, "assign")
+
+
+def _weights(target: Any) -> Any:
+    """Return an output gradient without symmetry: ones would hide a mistake in anything that sums to one."""
+    steps = tf.range(1.0, tf.cast(tf.size(target), tf.float32) + 1.0)
+    weights = tf.cast(tf.cos(3.0 * steps) + 0.3 * steps, target.dtype)
+    return tf.reshape(weights, tf.shape(target))
+
+
+def _questions(outcome: Any, sources: list[Any]) -> list[Ask]:
+    ask = outcome if isinstance(outcome, Ask) else Ask(outcome)
+    ask = ask._replace(sources=sources if ask.sources is None else ask.sources)
+    parts = tf.nest.flatten(ask.target)
+    if ask.output_gradients is not None or not all(isinstance(part, tf.Tensor) for part in parts):
+        return [ask]
+    weighted = tf.nest.pack_sequence_as(ask.target, [_weights(part) for part in parts])
+    return [ask, ask._replace(output_gradients=weighted)]
+
+
+def _answers(tape: Any, questions: list[Ask]) -> list[list[Any]]:
+    return [
+        tf.nest.flatten(tape.gradient(ask.target, ask.sources, ask.output_gradients, ask.unconnected))
+        for ask in questions
+    ]
+
+
+def _stock(run: Callable[..., Any], sources: list[Any]) -> tuple[tf.GradientTape, list[Ask]]:
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(_tensors(sources))
+        outcome = run(*sources)
+    return tape, _questions(outcome, sources)
+
+
+# ------------------------------------------------------------------ comparing
+
+
+def _array(gradient: Any) -> np.ndarray:
+    gradient = tf.convert_to_tensor(gradient)
+    wide = tf.float32 if gradient.dtype in (tf.float16, tf.bfloat16) else gradient.dtype
+    return tf.cast(gradient, wide).numpy()
+
+
+def _same(got: Any, expected: Any, tolerance: float) -> None:
+    __tracebackhide__ = True
+    assert type(got) is type(expected)
+    assert got.dtype == expected.dtype
+    if isinstance(expected, (tf.SparseTensor, tf.RaggedTensor)):
+        pairs = zip(tf.nest.flatten(got, True), tf.nest.flatten(expected, True), strict=True)
+        for one, other in pairs:
+            np.testing.assert_allclose(one.numpy(), other.numpy(), rtol=tolerance)
+        return
+    one, other = _array(got), _array(expected)
+    assert one.shape == other.shape
+    finite = np.abs(other[np.isfinite(other)])
+    largest = finite.max() if finite.size else 0.0
+    np.testing.assert_allclose(one, other, rtol=0.0, atol=tolerance * largest)
+
+
+def _compare(case: Case, got: list[list[Any]], expected: list[list[Any]]) -> None:
+    __tracebackhide__ = True
+    for ours, theirs in zip(got, expected, strict=True):
+        assert len(ours) == len(theirs)
+        for one, other in zip(ours, theirs, strict=True):
+            if other is None:
+                assert one is None or case.more, "the stock tape says None"
+                continue
+            assert one is not None, "the stock tape has an answer"
+            _same(one, other, case.tolerance)
+
+
+def _identical(one: Any, other: Any) -> bool:
+    if one is None or other is None:
+        return one is other
+    parts = zip(tf.nest.flatten(one, True), tf.nest.flatten(other, True), strict=True)
+    return type(one) is type(other) and all(a.numpy().tobytes() == b.numpy().tobytes() for a, b in parts)
+
+
+def _all_identical(got: list[list[Any]], before: list[list[Any]]) -> bool:
+    pairs = [
+        pair for ours, theirs in zip(got, before, strict=True) for pair in zip(ours, theirs, strict=True)
+    ]
+    return all(_identical(one, other) for one, other in pairs)
+
+
+# ------------------------------------------------------------------ eager: one forward pass, several tests
+
+
+@pytest.fixture(scope="module", params=CASES, ids=lambda case: case.name)
+def recorded(request: pytest.FixtureRequest) -> Recorded:
+    case: Case = request.param
+    run, sources = case.made()
+    with tf.GradientTape(persistent=True) as stock, rt.Tape() as tape:
+        stock.watch(_tensors(sources))
+        outcome = run(*sources)
+    questions = _questions(outcome, sources)
+    return Recorded(case, sources, tape, questions, _answers(stock, questions))
+
+
+def test_gradients_are_those_of_the_stock_tape(recorded: Recorded) -> None:
+    _compare(recorded.case, _answers(recorded.tape, recorded.questions), recorded.expected)
+
+
+def test_second_answer_is_the_first(recorded: Recorded) -> None:
+    first = _answers(recorded.tape, recorded.questions)
+    assert _all_identical(_answers(recorded.tape, recorded.questions), first)
+
+
+def test_program_survives_being_printed_and_read(recorded: Recorded) -> None:
+    program = recorded.tape.program
+    assert rt.Program.parse(str(program)) == program
+
+
+def test_answer_does_not_depend_on_what_variables_hold_now(recorded: Recorded) -> None:
+    # Last of those that share a recording: nothing may look at the variables after this.
+    variables = [source for source in tf.nest.flatten(recorded.sources) if _is_variable(source)]
+    if not variables:
+        return
+    before = _answers(recorded.tape, recorded.questions)
+    for variable in variables:
+        variable.assign(tf.ones_like(variable) * 3)
+    assert _all_identical(_answers(recorded.tape, recorded.questions), before)
+
+
+# ------------------------------------------------------------------ each tape on its own, and inside a function
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_tape_alone(case: Case) -> None:
+    # A stock tape that is open changes how functions and custom gradients run; users have none.
+    run, sources = case.made()
+    stock, questions = _stock(run, sources)
+    expected = _answers(stock, questions)
+    run, sources = case.made()
+    with rt.Tape() as tape:
+        outcome = run(*sources)
+    _compare(case, _answers(tape, _questions(outcome, sources)), expected)
+
+
+TRACED = [case for case in CASES if case.eager_only is None]
+
+
+@pytest.mark.parametrize("case", TRACED, ids=lambda case: case.name)
+def test_inside_a_function(case: Case) -> None:
+    run, sources = case.made()
+    tensors = [None if _is_variable(source) else source for source in sources]
+
+    @tf.function
+    def both(arguments):
+        inputs = [source if given is None else given for given, source in zip(arguments, sources, strict=True)]
+        with tf.GradientTape() as stock, rt.Tape() as tape:
+            stock.watch(_tensors(inputs))
+            outcome = run(*inputs)
+        question = _questions(outcome, inputs)[-1:]  # a stock tape that is not persistent can be asked once
+        return _answers(tape, question), _answers(stock, question)
+
+    _compare(case, *both(tensors))
+
+
+# ------------------------------------------------------------------ the table itself
+
+
+def test_table_is_large_and_its_names_are_its_own() -> None:
+    names = [case.name for case in CASES]
+    assert len(names) == len(set(names))
+    assert len(names) >= 170
+
+
+def test_cases_that_cannot_be_traced_are_few_and_cannot() -> None:
+    held_back = [case for case in CASES if case.eager_only is not None]
+    assert len(held_back) < len(CASES) / 20
+    for case in held_back:
+        run, sources = case.made()
+        with pytest.raises(Exception):  # noqa: B017, PT011 (each fails in its own way; that it fails is the point)
+            tf.function(run)(*sources)
