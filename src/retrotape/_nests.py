@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from retrotape import _tf
 from retrotape._tf import tf
+from retrotape._versions import Version
 from retrotape.errors import NotASourceError, ShapeMismatchError
 
 Tensor = Any
@@ -40,7 +41,8 @@ class Parts(NamedTuple):
         for item, parts in zip(self.items, self.parts, strict=True):
             own = list(gradients[position : position + len(parts)])
             position += len(parts)
-            packed.append(own[0] if parts == [item] or is_variable(parts[0]) else _tf.recompose([item], own)[0])
+            whole = len(parts) == 1 and parts[0] is item
+            packed.append(own[0] if whole else _tf.recompose([item], own)[0])
         return tf.nest.pack_sequence_as(self.nest, packed)
 
 
@@ -53,7 +55,7 @@ def take_apart(nest: Any, role: str) -> Parts:
 
 
 def _parts(item: Any, role: str) -> list[Any]:
-    if is_variable(item) or isinstance(item, tf.Tensor):
+    if is_variable(item) or isinstance(item, tf.Tensor) or (isinstance(item, Version) and role == "source"):
         return [item]
     if isinstance(item, (tf.RaggedTensor, tf.SparseTensor, tf.IndexedSlices)) or _is_composite(item):
         return _tf.components([item])
@@ -94,3 +96,24 @@ def _fitting(seed: Any, target: Tensor) -> Tensor:
         f"Got an output gradient of shape {tuple(seed.shape)} for a target of shape {tuple(target.shape)}; "
         "each output gradient must have the shape of its target."
     )
+
+
+def zeros_like(part: Any) -> Tensor:
+    """Return zeros in the shape of a source."""
+    return tf.zeros_like(part) if isinstance(part, tf.Tensor) else tf.zeros(part.shape, part.dtype)
+
+
+def describe(part: Any) -> str:
+    """Return what to call a source or target in a message."""
+    kind = f"{part.dtype.name}[{','.join('?' if d is None else str(d) for d in part.shape)}]"
+    return f"{part.name!r} ({kind})" if is_variable(part) else f"tensor {kind}"
+
+
+def single(value: Any, method: str, role: str) -> Any:
+    """Return the one tensor or variable that a method takes, or raise."""
+    parts = take_apart(value, role).flat()
+    if len(parts) != 1 or isinstance(value, (list, tuple, dict)):
+        raise ShapeMismatchError(
+            f"{method} takes one {role}, got {len(parts)} in a {type(value).__name__}; ask once for each of them."
+        )
+    return parts[0]

@@ -83,6 +83,7 @@ class _Thread(threading.local):
     listener: Listener | None = None
     past: Callable[[Tensor], Tensor | None] | None = None  # what a handle held at the time that is asked about
     py_inputs: Sequence[Tensor] | None = None  # what the `tf.py_function` that is starting was given
+    graph_calls: Callable[[Sequence[Tensor], Sequence[Tensor], Callable], None] | None = None
 
 
 _thread = _Thread()
@@ -163,10 +164,14 @@ def _past_read(handle: Tensor) -> Tensor | None:
 
 
 def _record_operation(op_type: Any, output_tensors: Any, input_tensors: Any, backward_function: Any, forward_function: Any = None) -> None:
-    listener = _thread.listener
-    if listener is not None and output_tensors and type(output_tensors[0]) is EagerTensor and op_type != "captured_value":
-        name = op_type if isinstance(op_type, str) else op_type.decode()
-        listener.on_backward(name, output_tensors, input_tensors, backward_function)
+    name = op_type if isinstance(op_type, str) else op_type.decode()
+    if not output_tensors or name == "captured_value":
+        pass
+    elif type(output_tensors[0]) is EagerTensor:
+        if _thread.listener is not None:
+            _thread.listener.on_backward(name, output_tensors, input_tensors, backward_function)
+    elif _thread.graph_calls is not None and name.startswith("__forward_"):
+        _thread.graph_calls(output_tensors, input_tensors, backward_function)
     _original["record_operation"](op_type, output_tensors, input_tensors, backward_function, forward_function)
 
 
@@ -249,6 +254,19 @@ def detach(listener: Listener) -> None:
     """End what `attach` began."""
     context.context().remove_op_callback(listener.on_op)
     _thread.listener = None
+    _uninstall()
+
+
+def attach_graph(on_call: Callable[[Sequence[Tensor], Sequence[Tensor], Callable], None]) -> Any:
+    """Let `on_call` hear how functions that are called inside a graph go back; return what heard it before."""
+    _install()
+    before, _thread.graph_calls = _thread.graph_calls, on_call
+    return before
+
+
+def detach_graph(before: Any) -> None:
+    """End what `attach_graph` began."""
+    _thread.graph_calls = before
     _uninstall()
 
 

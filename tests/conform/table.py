@@ -31,6 +31,7 @@ class Case(NamedTuple):
     eager_only: str | None = None  # why it cannot be traced
     tolerance: float = 1e-6
     more: bool = False  # whether we may answer where the stock tape says None
+    apart: bool = False  # whether two tapes in one graph get in each other's way, in TensorFlow itself
 
     def made(self) -> tuple[Callable[..., Any], list[Any]]:
         """Build the program, the same one each time."""

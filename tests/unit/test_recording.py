@@ -171,7 +171,7 @@ def test_stop_recording_of_one_tape_does_not_pause_another():
     with rt.Tape() as outer, rt.Tape() as inner, inner.stop_recording():
         y = X**2
     assert_close(outer.gradient(y, X), 2 * X)
-    with pytest.raises(errors.EmptyTapeError, match="no op ran"):
+    with pytest.raises(errors.NotRecordedError, match="while recording was paused"):
         inner.gradient(y, X)
 
 

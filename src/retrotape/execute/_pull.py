@@ -39,7 +39,8 @@ class Puller:
         if backward is not None:
             return self._pull_backward(index, eqn, backward, grads)
         if eqn.op in FORWARD:
-            return go_back(eqn.op, Tensors(eqn.inputs, self._values), grads[-1])
+            attrs = {name: for_rule(value) for name, value in eqn.attrs}
+            return go_back(eqn.op, attrs, Tensors(eqn.inputs, self._values), grads)
         if eqn.op in ("ResourceGather", "ResourceGatherNd"):
             return [self._pull_gather(eqn, grads[0]), None]
         operation = None if self._operations is None else self._operations[index]
@@ -48,11 +49,11 @@ class Puller:
             return [None] * len(eqn.inputs)
         if not isinstance(rule, Rule):
             raise NoRuleError(eqn.op, self._where(eqn))
+        if operation is not None:
+            grads = grads[: len(operation.outputs)]  # without the new values of variables
         if len(grads) > 1:
             self._fill_missing(eqn, grads, ACCEPTS_NONE.get(eqn.op, ()))
-        if operation is None:
-            return _flat(rule.function(self._view(eqn, plan), *grads))
-        return _flat(rule.function(operation, *grads[: len(operation.outputs)]))
+        return _flat(rule.function(operation or self._view(eqn, plan), *grads))
 
     def _view(self, eqn: Eqn, plan: Plan) -> OpView:
         reached = plan.reached
@@ -76,7 +77,7 @@ class Puller:
         if dtype in (_STRING, _RESOURCE):
             return None
         if self._operations is not None:
-            return None if dtype == _VARIANT or dtype not in TRAINABLE else tf.zeros_like(self._values(var))
+            return tf.zeros_like(self._values(var)) if dtype in TRAINABLE else None
         return tf.zeros_like(self._values(var)) if dtype == _VARIANT else tf.zeros(shape, dtype)
 
     def _pull_gather(self, eqn: Eqn, grad: Cotangent) -> Cotangent:
@@ -95,6 +96,8 @@ class Puller:
         self, index: int, eqn: Eqn, backward: Backward, grads: list[Cotangent | None]
     ) -> Sequence[Cotangent | None]:
         by_var = dict(zip(eqn.outputs, grads, strict=True))
+        if any(grad is not None and var not in backward.outputs for var, grad in by_var.items()):
+            raise NoRuleError(f"a side output of {eqn.op}", self._where(eqn))
         given = [self._zeros(var) if by_var[var] is None else by_var[var] for var in backward.outputs]
         if backward.call is not None:
             found = pull_call(self._recording, eqn, backward, given, self._values)

@@ -24,11 +24,12 @@ class Question(NamedTuple):
     seeds: tuple[Tensor | None, ...]
     sources: tuple[tuple[int, ...], ...]
     through_updates: bool
+    since: int | None = None
 
     def plan(self, recording: Recording) -> Plan:
         """Return the equations that the question concerns."""
         wanted = [var for source in self.sources for var in source]
-        return make_plan(recording, self.targets, wanted, self.through_updates)
+        return make_plan(recording, self.targets, wanted, self.through_updates, self.since)
 
 
 def answer(

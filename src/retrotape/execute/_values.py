@@ -8,8 +8,8 @@ from retrotape import _tf
 from retrotape._tf import tf
 from retrotape.errors import LostValueError
 from retrotape.ir import LEAF, Eqn, slice_to
-from retrotape.record import CUSTOM, Recording, current_stack, for_execution
-from retrotape.rules import FORWARD
+from retrotape.record import CUSTOM, Recording, current_stack, for_execution, for_rule
+from retrotape.rules import FORWARD, new_values
 
 Tensor = Any
 
@@ -51,10 +51,10 @@ class Values:
         inputs = [self(var) for var in eqn.inputs]
         if eqn.op == CUSTOM:
             return inputs[len(inputs) - len(eqn.outputs) :]
-        forward = FORWARD.get(eqn.op)
-        if forward is not None:
-            # A tensor of its own, so that it can stand for this var and no other.
-            return [tf.identity(forward(*inputs))]
+        if eqn.op in FORWARD:
+            attrs = {name: for_rule(value) for name, value in eqn.attrs}
+            # Tensors of their own, so that each can stand for its var and no other.
+            return [tf.identity(value) for value in new_values(eqn.op, attrs, inputs)]
         return _tf.run(eqn.op, inputs, for_execution(eqn.attrs), len(eqn.outputs))
 
     def _describe(self, var: int) -> str:

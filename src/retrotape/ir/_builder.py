@@ -56,6 +56,8 @@ class Builder:
         built = self._built
         if built is None or len(built.eqns) != len(self.eqns) or len(built.types) != len(self.types):
             built = Program(tuple(self.types), tuple(self.producers), tuple(self.eqns), frames())
+            if self._checked > (len(self.eqns), len(self.types)):  # something was taken back
+                self._checked = (0, 0)
             check(built, *self._checked)
             self._checked = (len(self.eqns), len(self.types))
             self._built = built

@@ -38,11 +38,11 @@ def slice_to(program: Equations, targets: Iterable[int], stops: Collection[int] 
 
 
 def reached_from(
-    program: Equations, sources: Iterable[int], indices: Iterable[int], stops: Collection[int] = ()
+    program: Equations, sources: Iterable[int], indices: Iterable[int], blocked: Sequence[Collection[int]] = ()
 ) -> tuple[list[int], set[int]]:
     """Return those of the equations that a source reaches, and every var that it reaches.
 
-    A var in `stops` is reached only where it is itself a source.
+    A var in one of the sets `blocked` is reached only where it is itself a source.
     """
     reached = set(sources)
     kept = []
@@ -51,7 +51,5 @@ def reached_from(
         eqn = eqns[index]
         if not reached.isdisjoint(eqn.inputs):
             kept.append(index)
-            for var in eqn.outputs:
-                if var not in stops:
-                    reached.add(var)
+            reached.update([var for var in eqn.outputs if not any(var in block for block in blocked)])
     return kept, reached

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
+from weakref import WeakMethod
 
 from retrotape import _tf
 from retrotape.record._recording import Cell, Recording
 from retrotape.record._stack import Stack, current_stack
 
 Tensor = Any
+
+
+def _call(method: WeakMethod, identity: int) -> bool:
+    function = method()
+    return function is not None and function(identity)
 
 
 class EagerLog:
@@ -21,7 +27,9 @@ class EagerLog:
     operations = None
 
     def __init__(self, keep: str, expand: Callable[[int], bool]) -> None:
-        self.recording = Recording(keep, expand=expand)
+        # Weakly: the tape owns the log, and dropping the tape must free everything at once.
+        expanding = WeakMethod(expand)
+        self.recording = Recording(keep, expand=lambda identity: _call(expanding, identity))
         self._stack: Stack | None = None
         self._spans: list[tuple[int, int]] = []
         self._pauses: list[tuple[int, int]] = []
@@ -63,12 +71,33 @@ class EagerLog:
 
     @contextmanager
     def extended(self) -> Iterator[None]:
-        """Write down what runs meanwhile, whether started or not."""
+        """Write down what runs meanwhile, whether started or not, and let nobody else hear it."""
         with current_stack().only(self.recording):
             yield
+        self.recording.settle()
+
+    def extended_in_graph(self) -> AbstractContextManager[None]:
+        """Do nothing: in eager code answers are written down only when somebody asks about them."""
+        return nullcontext()
+
+    @contextmanager
+    def provisional(self) -> Iterator[None]:
+        """Write down what runs meanwhile, and forget it afterwards unless it would have been written down anyway."""
+        if self.is_heard():
+            yield
+            return
+        self.refresh()
+        mark = self.recording.mark()
+        try:
+            with current_stack().also(self.recording):
+                yield
+        finally:
+            self.recording.settle()
+            self.recording.rollback(mark)
 
     def refresh(self) -> None:
         """Bring the recording up to date."""
+        current_stack().flush()
         if self._stack is not None:
             self._stack.flush()
         self.recording.settle()
@@ -111,6 +140,8 @@ class EagerLog:
                 "Move the code that makes it out of `tape.stop_recording()`.",
             )
         spans = [*self._spans, *([(self._since, sys.maxsize)] if self.is_open else [])]
+        if not spans:
+            return "the tape was reset since", "Record again: `with tape: ...`, then ask."
         if made < spans[0][0]:
             return (
                 "it was made before recording began and took no part in it",

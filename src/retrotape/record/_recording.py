@@ -49,6 +49,11 @@ class Cell:
         """The version that an op sees now."""
         return self.versions[-1]
 
+    def number(self, k: int) -> int:
+        """Return version `k`, or from the end if negative; the nearest one where there are not so many."""
+        count = len(self.versions)
+        return self.versions[max(0, min(k if k >= 0 else count - 1 + k, count - 1))]
+
     def at(self, index: int) -> int:
         """Return the version that equation number `index` saw."""
         for version, since in zip(reversed(self.versions), reversed(self.since), strict=True):
@@ -87,6 +92,7 @@ class Recording:
         self.assigned: set[int] = set()  # versions that were made while recording
         self.opaque: set[int] = set()  # those made by something that has no derivative rule
         self.inert: set[int] = set()  # vars of a dtype without derivative
+        self.ends: set[int] = set()  # vars made by an op without gradient: paths may start here, but not pass
         self.waiting: list[Event] = []
         self._latest_call = -1
         self._vars: dict[int, int] = {}  # by identity of the tensor
@@ -100,6 +106,20 @@ class Recording:
     def program(self) -> Program:
         """Return everything recorded so far, frozen and checked."""
         return self.builder.build(self.frames.resolve)
+
+    def mark(self) -> tuple[int, int]:
+        """Return how far the program goes."""
+        return len(self.builder.types), len(self.builder.eqns)
+
+    def rollback(self, mark: tuple[int, int]) -> None:
+        """Forget what was written down since `mark`, where no variable was assigned since."""
+        count, length = mark
+        del self.builder.types[count:], self.builder.producers[count:], self.builder.eqns[length:]
+        self.values = {var: tensor for var, tensor in self.values.items() if var < count}
+        self._vars = {identity: var for identity, var in self._vars.items() if var < count}
+        self.backwards = {index: back for index, back in self.backwards.items() if index < length}
+        self.inert = {var for var in self.inert if var < count}
+        self.ends = {var for var in self.ends if var < count}
 
     # ------------------------------------------------------------------ tensors
 
@@ -215,6 +235,8 @@ class Recording:
                     inert.add(var)
                 outs.append(var)
                 var += 1
+            if features.final:
+                self.ends.update(outs)
             eqns.append(new(Eqn, (op, tuple(ins), tuple(outs), canonical(op, attrs), frame_of(place))))
             if keep == "needed" and not frugal:
                 some, but = features.inputs
@@ -293,7 +315,7 @@ class Recording:
         self.builder.append(CUSTOM, ins + made, outs, (("name", name.encode()),), frame)
 
     def attach_backward(
-        self, outputs: Sequence[Tensor], count: int, function: Callable, call: _tf.FunctionCall
+        self, outputs: Sequence[Tensor], count: int, function: Callable, call: _tf.FunctionCall | None = None
     ) -> None:
         """Say how the function that was called last goes back from `outputs` to its first `count` inputs."""
         index = self._latest_call

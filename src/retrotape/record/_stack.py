@@ -81,6 +81,16 @@ class Stack:
             yield
 
     @contextmanager
+    def also(self, recording: Recording) -> Iterator[None]:
+        """Run ops that `recording` writes down too, whether it is open or not."""
+        if self._open:
+            with self._heard_by([*self._active, recording]):
+                yield
+        else:
+            with self.only(recording):
+                yield
+
+    @contextmanager
     def only(self, recording: Recording) -> Iterator[None]:
         """Run ops that `recording` alone writes down, whether it is open or not."""
         if self._open:

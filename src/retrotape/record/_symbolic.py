@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from retrotape import _tf
+from retrotape.ir import Attr
+from retrotape.record._attrs import canonical
 from retrotape.record._recording import Cell, Event, Recording
 from retrotape.record._traits import RESOURCE, Kind, traits
 
@@ -26,6 +28,8 @@ class GraphLog:
         self.operations: list[Any] = []
         self._stretches: list[tuple[int, int]] = []
         self._since: int | None = None
+        self._calls: dict[Any, tuple[Sequence[Tensor], Sequence[Tensor], Callable]] = {}
+        self._heard_before: Any = None
 
     @property
     def is_open(self) -> bool:
@@ -39,12 +43,20 @@ class GraphLog:
     def start(self) -> None:
         """Begin a stretch."""
         self._since = self._now()
+        self._heard_before = _tf.attach_graph(self._on_call)
 
     def stop(self) -> None:
         """End the stretch."""
         if self._since is not None:
             self._stretches.append((self._since, self._now()))
             self._since = None
+            _tf.detach_graph(self._heard_before)
+
+    def _on_call(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], backward: Callable) -> None:
+        """Note TensorFlow's own way back through a call, which knows the side outputs that a stock tape asked for."""
+        self._calls[outputs[0].op] = (outputs, inputs, backward)
+        if self._heard_before is not None:
+            self._heard_before(outputs, inputs, backward)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -67,6 +79,14 @@ class GraphLog:
         finally:
             self.stop()
 
+    def extended_in_graph(self) -> AbstractContextManager[None]:
+        """Let answers belong to the tape: in a graph that costs nothing."""
+        return self.extended()
+
+    def provisional(self) -> AbstractContextManager[None]:
+        """Let what is added meanwhile belong to the tape."""
+        return self.extended()
+
     def clear(self) -> None:
         """Forget everything; an open stretch begins anew."""
         self._stretches.clear()
@@ -88,6 +108,9 @@ class GraphLog:
         self.operations = _in_order(inside)
         for operation in self.operations:
             _append(self.recording, operation)
+            if operation in self._calls:
+                outputs, inputs, backward = self._calls[operation]
+                self.recording.attach_backward(outputs, len(inputs), backward)
 
     def take_part(self, tensor: Tensor) -> int:
         """Let a tensor be known for this question although no operation has used it, and return its var."""
@@ -121,11 +144,18 @@ def _append(recording: Recording, operation: Any) -> None:
     op, inputs, outputs = operation.type, tuple(operation.inputs), tuple(operation.outputs)
     frame = recording.frames.number(operation)
     if traits(op).kind in (Kind.READ, Kind.WRITE):
-        recording.append_access(op, inputs, (), outputs, frame)
-    elif any(_dtype_of(tensor) == RESOURCE for tensor in inputs):
+        recording.append_access(op, inputs, _attrs_of(operation), outputs, frame)
+    elif operation.type.endswith("PartitionedCall") or any(_dtype_of(tensor) == RESOURCE for tensor in inputs):
         recording.append_call(op, inputs, outputs, frame, _tf.written_by(operation))
     else:
         recording.digest([Event(op, inputs, (), outputs, operation, False)])
+
+
+def _attrs_of(operation: Any) -> tuple[Attr, ...]:
+    definition = _tf.op_def(operation.type)
+    assert definition is not None
+    flat = [part for attr in definition.attr for part in (attr.name, operation.get_attr(attr.name))]
+    return canonical(operation.type, tuple(flat))
 
 
 def _in_order(operations: list[Any]) -> list[Any]:

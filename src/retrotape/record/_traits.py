@@ -46,6 +46,7 @@ class Traits(NamedTuple):
     outputs: Keep
     replayable: bool  # the same inputs give the same outputs, so they can be computed again
     opaque: bool = False  # writes a variable in a way that has no derivative rule
+    final: bool = False  # declared to have no gradient: no path goes through it
 
 
 _READS = frozenset(("ReadVariableOp", "ResourceGather", "ResourceGatherNd"))
@@ -72,12 +73,12 @@ def traits(op: str) -> Traits:
     elif op not in _BYSTANDERS and any(arg.type == RESOURCE for arg in definition.input_arg):
         kind = Kind.WRITE
     inputs, outputs = _kept(op)
-    return Traits(kind, inputs, outputs, not definition.is_stateful, op not in FORWARD)
+    final = kind is Kind.PLAIN and isinstance(lookup(op), NoGradient)
+    return Traits(kind, inputs, outputs, not definition.is_stateful, op not in FORWARD, final)
 
 
 def _kept(op: str) -> tuple[Keep, Keep]:
-    rule = lookup(op)
-    if isinstance(rule, NoGradient) or not isinstance(rule, Rule):
+    if not isinstance(lookup(op), Rule):
         return NOTHING, NOTHING
     unused = _exclusions().get(op)
     if unused is None:

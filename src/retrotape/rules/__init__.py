@@ -2,11 +2,10 @@
 
 from retrotape.rules._lookup import ACCEPTS_NONE, NoGradient, Rule, UnknownOp, lookup, lookup_operation
 from retrotape.rules._opview import OpView, Tensors
-from retrotape.rules._variables import BACKWARD, FORWARD, gathered, go_back
+from retrotape.rules._variables import FORWARD, gathered, go_back, new_values
 
 __all__ = [
     "ACCEPTS_NONE",
-    "BACKWARD",
     "FORWARD",
     "NoGradient",
     "OpView",
@@ -17,4 +16,5 @@ __all__ = [
     "go_back",
     "lookup",
     "lookup_operation",
+    "new_values",
 ]

@@ -6,41 +6,77 @@ So `AssignAddVariableOp(old, delta) -> new` is an addition, and a derivative run
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from retrotape._tf import tf
+from retrotape.rules._optimizers import APPLY
 
 Tensor = Any
-Forward = Callable[..., Tensor]
-
-
-def _nd(indices: Tensor) -> Tensor:
-    return indices[..., tf.newaxis]
-
-
-# New value (or value read) from the inputs: the old value first, except for a plain assignment, which forgets it.
-FORWARD: dict[str, Forward] = {
-    "ReadVariableOp": lambda value: value,
-    "AssignVariableOp": lambda value: value,
-    "AssignAddVariableOp": lambda old, delta: old + delta,
-    "AssignSubVariableOp": lambda old, delta: old - delta,
-    "ResourceScatterAdd": lambda old, at, new: tf.tensor_scatter_nd_add(old, _nd(at), _rows(old, at, new)),
-    "ResourceScatterSub": lambda old, at, new: tf.tensor_scatter_nd_sub(old, _nd(at), _rows(old, at, new)),
-    "ResourceScatterUpdate": lambda old, at, new: tf.tensor_scatter_nd_update(old, _nd(at), _rows(old, at, new)),
-    "ResourceScatterMin": lambda old, at, new: tf.tensor_scatter_nd_min(old, _nd(at), _rows(old, at, new)),
-    "ResourceScatterMax": lambda old, at, new: tf.tensor_scatter_nd_max(old, _nd(at), _rows(old, at, new)),
-    "ResourceScatterNdAdd": tf.tensor_scatter_nd_add,
-    "ResourceScatterNdSub": tf.tensor_scatter_nd_sub,
-    "ResourceScatterNdUpdate": tf.tensor_scatter_nd_update,
-    "ResourceScatterNdMin": tf.tensor_scatter_nd_min,
-    "ResourceScatterNdMax": tf.tensor_scatter_nd_max,
-}
+Attrs = Mapping[str, Any]
+Forward = Callable[..., "Tensor | tuple[Tensor, ...]"]
 
 
 def _rows(old: Tensor, at: Tensor, new: Tensor) -> Tensor:
     """Broadcast a scalar update to the rows that it changes, as the resource ops do."""
     return tf.broadcast_to(new, tf.concat([tf.shape(at), tf.shape(old)[1:]], 0))
+
+
+def _scatter(scatter: Callable[..., Tensor]) -> Forward:
+    """Return the row-wise form of a `tf.tensor_scatter_nd_*`."""
+    return lambda attrs, old, at, new: scatter(old, at[..., tf.newaxis], _rows(old, at, new))
+
+
+def _scatter_nd(scatter: Callable[..., Tensor]) -> Forward:
+    return lambda attrs, old, at, new: scatter(old, at, new)
+
+
+def _scatter_by_rows(combine: Callable[[Tensor, Tensor], Tensor]) -> Forward:
+    """Combine rows one after the other: the same row may come twice."""
+
+    def forward(attrs: Attrs, old: Tensor, at: Tensor, new: Tensor) -> Tensor:
+        rows = tf.reshape(_rows(old, at, new), tf.concat([[-1], tf.shape(old)[1:]], 0))
+        for row, index in zip(tf.unstack(rows), tf.unstack(tf.reshape(at, [-1])), strict=True):
+            old = tf.tensor_scatter_nd_update(old, [[index]], [combine(old[index], row)])
+        return old
+
+    return forward
+
+
+def _strided_slice_assign(attrs: Attrs, old: Tensor, begin: Tensor, end: Tensor, step: Tensor, new: Tensor) -> Tensor:
+    return tf.raw_ops.TensorStridedSliceUpdate(
+        input=old, begin=begin, end=end, strides=step, value=new, **{n: v for n, v in attrs.items() if "mask" in n}
+    )
+
+
+# New value (or value read) from the attributes and inputs: the old value first, except for a plain assignment,
+# which forgets it.
+FORWARD: dict[str, Forward] = {
+    "ReadVariableOp": lambda attrs, value: value,
+    "AssignVariableOp": lambda attrs, value: value,
+    "AssignAddVariableOp": lambda attrs, old, delta: old + delta,
+    "AssignSubVariableOp": lambda attrs, old, delta: old - delta,
+    "ResourceScatterAdd": _scatter(tf.tensor_scatter_nd_add),
+    "ResourceScatterSub": _scatter(tf.tensor_scatter_nd_sub),
+    "ResourceScatterUpdate": _scatter(tf.tensor_scatter_nd_update),
+    "ResourceScatterMin": _scatter(tf.tensor_scatter_nd_min),
+    "ResourceScatterMax": _scatter(tf.tensor_scatter_nd_max),
+    "ResourceScatterMul": _scatter_by_rows(tf.multiply),
+    "ResourceScatterDiv": _scatter_by_rows(tf.divide),
+    "ResourceScatterNdAdd": _scatter_nd(tf.tensor_scatter_nd_add),
+    "ResourceScatterNdSub": _scatter_nd(tf.tensor_scatter_nd_sub),
+    "ResourceScatterNdUpdate": _scatter_nd(tf.tensor_scatter_nd_update),
+    "ResourceScatterNdMin": _scatter_nd(tf.tensor_scatter_nd_min),
+    "ResourceScatterNdMax": _scatter_nd(tf.tensor_scatter_nd_max),
+    "ResourceStridedSliceAssign": _strided_slice_assign,
+    **APPLY,
+}
+
+
+def new_values(op: str, attrs: Attrs, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Return what an update leaves in the variables that it changes."""
+    values = FORWARD[op](attrs, *inputs)
+    return values if isinstance(values, tuple) else (values,)
 
 
 def negate(grad: Any) -> Any:
@@ -50,38 +86,36 @@ def negate(grad: Any) -> Any:
     return -grad
 
 
-def _scatter_add(inputs: Sequence[Tensor], grad: Any) -> list[Any]:
-    return [grad, None, tf.gather(tf.convert_to_tensor(grad), inputs[1])]
 
 
-def _scatter_sub(inputs: Sequence[Tensor], grad: Any) -> list[Any]:
-    return [grad, None, -tf.gather(tf.convert_to_tensor(grad), inputs[1])]
-
-
-# Rules that need no old value, which may never have been read.
+# Rules that look at no old value: it may never have been read.
 BACKWARD: dict[str, Callable[[Sequence[Tensor], Any], list[Any]]] = {
     "ReadVariableOp": lambda inputs, grad: [grad],
     "AssignVariableOp": lambda inputs, grad: [grad],
     "AssignAddVariableOp": lambda inputs, grad: [grad, grad],
     "AssignSubVariableOp": lambda inputs, grad: [grad, negate(grad)],
-    "ResourceScatterAdd": _scatter_add,
-    "ResourceScatterSub": _scatter_sub,
+    "ResourceScatterAdd": lambda inputs, grad: [grad, None, tf.gather(tf.convert_to_tensor(grad), inputs[1])],
+    "ResourceScatterSub": lambda inputs, grad: [grad, None, -tf.gather(tf.convert_to_tensor(grad), inputs[1])],
 }
 
 
-def go_back(op: str, inputs: Sequence[Tensor], grad: Any) -> list[Any]:
-    """Return the gradients of the inputs of a read or an update."""
+def go_back(op: str, attrs: Attrs, inputs: Sequence[Tensor], grads: Sequence[Any]) -> list[Any]:
+    """Return the gradients of the inputs of a read or an update, given those of the values that it left."""
     rule = BACKWARD.get(op)
     if rule is not None:
-        return rule(inputs, grad)
+        return rule(inputs, grads[0])
     operands = list(inputs)
     with tf.GradientTape() as tape:
         tape.watch([operand for operand in operands if operand.dtype.is_floating or operand.dtype.is_complex])
-        value = FORWARD[op](*operands)
-    return tape.gradient(value, operands, output_gradients=tf.convert_to_tensor(grad))
+        values = new_values(op, attrs, operands)
+    seeds = [
+        tf.zeros_like(value) if grad is None else tf.convert_to_tensor(grad)
+        for value, grad in zip(values, grads, strict=True)
+    ]
+    return tape.gradient(values, operands, output_gradients=seeds)
 
 
-def gathered(indices: Tensor, grad: Tensor, shape: Tensor) -> tf.IndexedSlices:
+def gathered(indices: Tensor, grad: Tensor, shape: Tensor) -> Any:
     """Return the gradient of a variable whose rows were looked up: sparse, as the stock tape has it."""
     values = tf.reshape(grad, tf.concat([[-1], shape[1:]], 0))
     return tf.IndexedSlices(values, tf.reshape(indices, [-1]), shape)

@@ -1,0 +1,47 @@
+"""One of the values that a variable had on a tape, as something to differentiate by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from retrotape._tf import tf
+
+
+class Version:
+    """Value number `number` of a variable: what `tape.at` and `tape.versions` give.
+
+    Attributes:
+      variable: The variable.
+      number: Which value, counted from 0, the value on entry to the tape.
+      count: How many values the variable had.
+    """
+
+    __slots__ = ("_fetch", "count", "number", "var", "variable")
+
+    def __init__(self, variable: Any, number: int, count: int, var: int, fetch: Callable[[int], Any]) -> None:
+        self.variable, self.number, self.count = variable, number, count
+        self.var = var
+        self._fetch = fetch
+
+    @property
+    def value(self) -> Any:
+        """The value, as it was recorded."""
+        return self._fetch(self.var)
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype of the variable."""
+        return self.variable.dtype
+
+    @property
+    def shape(self) -> tf.TensorShape:
+        """The shape of the variable."""
+        return self.variable.shape
+
+    def numpy(self) -> Any:
+        """Return the value as an array."""
+        return self.value.numpy()
+
+    def __repr__(self) -> str:
+        return f"<{self.variable.name}, value {self.number} of 0 to {self.count - 1}>"
