@@ -398,6 +398,81 @@ def operations_within(function: Any) -> Iterator[str]:
             yield node.op
 
 
+def function_name(function: Any) -> str:
+    """Return the name under which the runtime knows what a concrete function computes."""
+    return function._inference_function.name.decode()
+
+
+def graph_of(function: Any) -> Any:
+    """Return the graph that a concrete function was traced into."""
+    return function._func_graph
+
+
+def inner_graph(graph: Any, name: str) -> Any:
+    """Return the graph of a function that operations of `graph` call, None where nobody has kept it."""
+    if graph is None or not graph._is_function(name):
+        return None
+    return getattr(graph._get_function(name), "graph", None)
+
+
+class TracedRule(NamedTuple):
+    """A gradient function of one operation as a function of gradients and of what it looks at in the graph."""
+
+    function: Any
+    captures: list[Tensor]  # of the graph
+    constants: list[Tensor]
+    connected: list[bool]  # which inputs have a gradient
+
+    def run(self, arguments: Sequence[Tensor]) -> list[Tensor]:
+        """Return the gradients that there are."""
+        return list(tf.nest.flatten(self.function._call_flat(list(arguments), self.constants)))
+
+
+def trace_rule(graph: Any, operation: Any, grads: Sequence[Tensor]) -> TracedRule:
+    """Trace the gradient function that is registered for one operation of `graph`."""
+    with graph.as_default():
+        traced = func_graph.FuncGraph(f"rule_of_{operation.name}")
+    with traced.as_default():
+        seeds = [tf.compat.v1.placeholder(grad.dtype, grad.shape) for grad in grads]
+        found = ops.get_gradient_function(operation)(operation, *seeds)
+        found = list(found) if isinstance(found, (list, tuple)) else [found]
+        traced.outputs = [tf.convert_to_tensor(grad) for grad in found if grad is not None]
+    pairs = list(zip(traced.external_captures, traced.internal_captures, strict=True))
+    symbolic = [pair for pair in pairs if not isinstance(pair[0], EagerTensor)]
+    eager = [pair for pair in pairs if isinstance(pair[0], EagerTensor)]
+    traced.inputs = [*seeds, *(inner for _, inner in symbolic), *(inner for _, inner in eager)]
+    traced.structured_outputs = traced.outputs
+    atomic = atomic_function.from_func_graph(f"__inference_rule_{ops.uid()}", traced, {})
+    return TracedRule(
+        concrete_function.ConcreteFunction(atomic),
+        [outer for outer, _ in symbolic],
+        [outer for outer, _ in eager],
+        [grad is not None for grad in found],
+    )
+
+
+def function_def(name: str) -> Any:
+    """Return the definition of a function that the runtime knows."""
+    return context.get_function_def(name)
+
+
+def output_count(argument: Any, attrs: Any) -> int:
+    """Return how many tensors stand for one argument of an op's outputs."""
+    if argument.number_attr:
+        return attrs[argument.number_attr].i
+    return len(attrs[argument.type_list_attr].list.type) if argument.type_list_attr else 1
+
+
+def attr_value(attr: Any) -> Any:
+    """Return an attribute of a node in the form in which an op is run by name."""
+    kind = attr.WhichOneof("value")
+    if kind == "list":
+        return next((list(values) for _, values in attr.list.ListFields()), [])
+    if kind == "func":
+        return attr.func.name
+    return None if kind is None else getattr(attr, kind)
+
+
 def output_types(function: Any) -> Sequence[Any]:
     """Return shape and dtype of each output. The graph does not tell: TensorFlow adds outputs to it."""
     return function.function_type.flat_outputs

@@ -43,7 +43,7 @@ CASES += [
     simple("concat", lambda x, y: tf.concat([x, y, 2.0 * x], 1) ** 2, normal(2, 3), normal(2, 1)),
     simple(
         "stack_unstack",
-        lambda x, y: tf.stack(tf.unstack(x, axis=1)[::-1] + [y], 1) ** 2,
+        lambda x, y: tf.stack([*tf.unstack(x, axis=1)[::-1], y], 1) ** 2,
         normal(2, 3),
         normal(2),
     ),
@@ -250,11 +250,11 @@ def _iterating_over_a_tensor(rng: Random):
 def _python_loop(x: tf.Tensor) -> tf.Tensor:
     total = tf.zeros([2])
     for row in x:
-        if float(row[0]) > 0.0:
+        if row[0].numpy() > 0.0:
             total = total + row**2
     return total
 
 
 CASES.append(
-    simple("python_decides_by_value", _python_loop, normal(5, 2), eager_only="float() of a symbolic tensor")
+    simple("python_decides_by_value", _python_loop, normal(5, 2), eager_only="numpy() of a symbolic tensor")
 )

@@ -180,7 +180,11 @@ CASES += [
         "stateless_gamma", lambda a: tf.random.stateless_gamma([4, 2], [1, 2], alpha=tf.exp(a)), normal(2)
     ),
     simple("random_gamma", lambda a, b: tf.random.gamma([4], tf.exp(a), tf.exp(b)), normal(2), normal(2)),
-    simple("random_poisson_stopped", lambda a: tf.random.poisson([4], tf.stop_gradient(tf.exp(a))) * tf.sin(a), normal(2)),
+    simple(
+        "random_poisson_stopped",
+        lambda a: tf.random.poisson([4], tf.stop_gradient(tf.exp(a))) * tf.sin(a),
+        normal(2),
+    ),
     simple("categorical_beside", lambda z: tf.gather(z[0], tf.random.categorical(z, 4)[0]), normal(1, 5)),
     simple(
         "random_shuffle_of_indices", lambda x: tf.gather(x, tf.random.shuffle(tf.range(4))) * x, normal(4)

@@ -15,6 +15,7 @@ import pytest
 import tensorflow as tf
 
 import retrotape as rt
+from conform import cases_flow
 from conform.cases import CASES
 from conform.table import Ask, Case
 
@@ -161,7 +162,7 @@ def test_answer_does_not_depend_on_what_variables_hold_now(recorded: Recorded) -
     assert _all_identical(_answers(recorded.tape, recorded.questions), before)
 
 
-# ------------------------------------------------------------------ each tape on its own, and inside a function
+# ------------------------------------------------------------------ each tape alone, and inside a function
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -206,6 +207,26 @@ def _traced(case: Case, tape_types: tuple[Any, ...]) -> list[list[Any]]:
         return [_answers(tape, question)[0] for tape in tapes]
 
     return asked([None if _is_variable(source) else source for source in sources])
+
+
+FLOW = [case for case in TRACED if case in cases_flow.CASES]
+
+
+@pytest.mark.parametrize("case", FLOW, ids=lambda case: case.name)
+def test_inside_a_function_beside_a_persistent_tape(case: Case) -> None:
+    # TensorFlow then wraps loops and branches into functions of their own.
+    run, sources = case.made()
+
+    @tf.function
+    def asked(given):
+        inputs = [source if tensor is None else tensor for tensor, source in zip(given, sources, strict=True)]
+        with tf.GradientTape(persistent=True) as stock, rt.Tape() as tape:
+            stock.watch(_tensors(inputs))
+            outcome = run(*inputs)
+        questions = _questions(outcome, inputs)
+        return _answers(tape, questions), _answers(stock, questions)
+
+    _compare(case, *asked([None if _is_variable(source) else source for source in sources]))
 
 
 # ------------------------------------------------------------------ the table itself

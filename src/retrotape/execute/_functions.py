@@ -24,11 +24,14 @@ _gradient_functions: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
 
 def pull_call(
-    recording: Recording, eqn: Eqn, backward: Backward, grads: list[Cotangent | None], values: Values
+    recording: Recording,
+    eqn: Eqn,
+    call: _tf.FunctionCall,
+    backward: Backward,
+    grads: list[Cotangent | None],
+    values: Values,
 ) -> Sequence[Cotangent | None]:
     """Return the cotangents of the inputs of a call, given those of the outputs that it recorded."""
-    call = backward.call
-    assert call is not None
     stack = current_stack()
     if not stack.hearing() or not function_traits(call.function).deterministic:
         return list(backward.function(*grads))

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from retrotape.ir import Eqn, reached_from, slice_to
 from retrotape.record import Recording
+from retrotape.rules import repairable
 
 
 class Plan(NamedTuple):
@@ -17,6 +18,7 @@ class Plan(NamedTuple):
     reached: set[int]
     sources: frozenset[int]
     stops: Collection[int]  # vars that paths may start from but do not pass
+    repaired: frozenset[int]  # vars behind a `stop_gradient` that is not meant for this derivative
 
 
 def make_plan(
@@ -32,7 +34,6 @@ def make_plan(
     was given is then a place where paths may start, not a place that they pass. With `since`, that holds for
     value number `since` of each variable, and for none after it.
     """
-    builder = recording.builder
     stops: Collection[int]
     if not through_updates:
         stops = recording.assigned
@@ -40,7 +41,20 @@ def make_plan(
         stops = frozenset()
     else:
         stops = frozenset(cell.number(since) for cell in recording.cells.values())
-    wanted = frozenset(sources) - recording.inert
+    return _between(recording, targets, frozenset(sources), stops)
+
+
+def plan_between(recording: Recording, targets: Iterable[int], sources: Iterable[int]) -> Plan:
+    """Return the plan for what lies between `targets` and `sources`, and nothing before the sources."""
+    wanted = frozenset(sources)
+    return _between(recording, targets, wanted, wanted)
+
+
+def _between(recording: Recording, targets: Iterable[int], sources: frozenset[int], stops: Collection[int]) -> Plan:
+    builder = recording.builder
+    wanted = sources - recording.inert
     indices = slice_to(builder, targets, stops)
-    kept, reached = reached_from(builder, wanted, indices, (recording.inert, recording.ends, stops))
-    return Plan(builder.eqns, kept, reached, wanted, stops)
+    repaired = repairable(builder, indices)
+    ends = recording.ends - repaired if repaired else recording.ends
+    kept, reached = reached_from(builder, wanted, indices, (recording.inert, ends, stops))
+    return Plan(builder.eqns, kept, reached, wanted, stops, repaired)

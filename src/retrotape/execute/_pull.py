@@ -10,10 +10,12 @@ from retrotape import _tf
 from retrotape._tf import tf
 from retrotape.errors import NoRuleError, OpaqueUpdateError
 from retrotape.execute._functions import pull_call
-from retrotape.execute._plan import Plan
+from retrotape.execute._inline import inline
+from retrotape.execute._plan import Plan, plan_between
 from retrotape.execute._values import Values
+from retrotape.execute._walk import walk
 from retrotape.ir import Eqn
-from retrotape.record import TRAINABLE, Backward, Recording, for_rule
+from retrotape.record import TRAINABLE, Backward, Recording, current_stack, for_rule, function_traits
 from retrotape.rules import ACCEPTS_NONE, FORWARD, NoGradient, OpView, Rule, Tensors, gathered, go_back, lookup, lookup_operation
 
 Cotangent = Any
@@ -34,10 +36,15 @@ class Puller:
     def __call__(self, index: int, grads: list[Cotangent | None], plan: Plan) -> Sequence[Cotangent | None]:
         """Return the cotangents of the inputs of equation `index`, given those of its outputs."""
         eqn = plan.eqns[index]
-        self._refuse_opaque(eqn, grads)
         backward = self._recording.backwards.get(index)
+        call = self._recording.calls.get(index)
+        if call is not None and self._must_look_inside(eqn, call, grads):
+            return self._pull_inlined(eqn, call, grads)
+        self._refuse_opaque(eqn, grads)
         if backward is not None:
             return self._pull_backward(index, eqn, backward, grads)
+        if eqn.op == "StopGradient" and eqn.outputs[0] in plan.repaired:
+            return grads
         if eqn.op in FORWARD:
             attrs = {name: for_rule(value) for name, value in eqn.attrs}
             return go_back(eqn.op, attrs, Tensors(eqn.inputs, self._values), grads)
@@ -99,11 +106,33 @@ class Puller:
         if any(grad is not None and var not in backward.outputs for var, grad in by_var.items()):
             raise NoRuleError(f"a side output of {eqn.op}", self._where(eqn))
         given = [self._zeros(var) if by_var[var] is None else by_var[var] for var in backward.outputs]
-        if backward.call is not None:
-            found = pull_call(self._recording, eqn, backward, given, self._values)
+        call = self._recording.calls.get(index)
+        if call is not None:
+            found = pull_call(self._recording, eqn, call, backward, given, self._values)
         else:
             found = self._run_custom(index, backward, given)
         return [*found, *[None] * (len(eqn.inputs) - len(found))]
+
+    def _must_look_inside(self, eqn: Eqn, call: _tf.FunctionCall, grads: list[Cotangent | None]) -> bool:
+        """Say whether TensorFlow's derivative of a call is not the one that is asked for."""
+        opaque = self._recording.opaque
+        if any(grad is not None and var in opaque for var, grad in zip(eqn.outputs, grads, strict=True)):
+            return True
+        return function_traits(call.function).takes_moments and current_stack().hearing()
+
+    def _pull_inlined(self, eqn: Eqn, call: _tf.FunctionCall, grads: list[Cotangent | None]) -> list[Cotangent | None]:
+        recording = self._recording
+        known = recording.inlined.get(eqn.outputs)
+        inner = known[0] if known else inline(recording, eqn, call, self._values, self._where(eqn))
+        count = len(inner) - sum(var in recording.cell_of for var in eqn.outputs)
+        outer = eqn.outputs[:count] + tuple(var for var in eqn.outputs if var in recording.cell_of)
+        by_var = dict(zip(eqn.outputs, grads, strict=True))
+        seeds: dict[int, list[Cotangent]] = {}
+        for var, made in zip(inner, outer, strict=True):
+            if by_var[made] is not None:
+                seeds.setdefault(var, []).append(by_var[made])
+        arrived = walk(plan_between(recording, seeds, eqn.inputs), seeds, self)
+        return [arrived.pop(var, None) for var in eqn.inputs]
 
     def _run_custom(self, index: int, backward: Backward, grads: list[Cotangent | None]) -> list[Cotangent | None]:
         """Run the user's backward function as of the time of the call: what it reads is what was there then."""

@@ -14,6 +14,7 @@ class FunctionTraits(NamedTuple):
 
     deterministic: bool  # the same again for the same arguments and variables
     writes: tuple[int, ...]  # inputs that are variables which it may assign
+    takes_moments: bool  # may contain the variance of `tf.nn.moments`, whose second derivative TensorFlow has wrong
 
 
 _known: WeakKeyDictionary[Any, FunctionTraits] = WeakKeyDictionary()
@@ -29,8 +30,12 @@ def function_traits(function: Any) -> FunctionTraits:
     """Return the traits of a concrete function."""
     found = _known.get(function)
     if found is None:
-        deterministic = all(_is_repeatable(op) for op in set(_tf.operations_within(function)))
-        found = _known[function] = FunctionTraits(deterministic, _tf.written_inputs(function))
+        ops = set(_tf.operations_within(function))
+        found = _known[function] = FunctionTraits(
+            all(_is_repeatable(op) for op in ops),
+            _tf.written_inputs(function),
+            {"StopGradient", "SquaredDifference"} <= ops,
+        )
     return found
 
 

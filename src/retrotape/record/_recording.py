@@ -31,7 +31,6 @@ class Backward(NamedTuple):
     function: Callable
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
-    call: _tf.FunctionCall | None = None  # where it is a function: what was called
 
 
 class Cell:
@@ -85,7 +84,8 @@ class Recording:
         self.builder = Builder()
         self.frames = Frames()
         self.values: dict[int, Tensor] = {}
-        self.backwards: dict[int, Backward] = {}
+        self.backwards: dict[int, Backward] = {}  # by equation
+        self.calls: dict[int, _tf.FunctionCall] = {}  # by equation
         self.variables: dict[int, Any] = {}  # by identity of the handle, as they were first read
         self.cells: dict[int, Cell] = {}  # by identity of the handle
         self.cell_of: dict[int, Cell] = {}  # by version
@@ -93,6 +93,7 @@ class Recording:
         self.opaque: set[int] = set()  # those made by something that has no derivative rule
         self.inert: set[int] = set()  # vars of a dtype without derivative
         self.ends: set[int] = set()  # vars made by an op without gradient: paths may start here, but not pass
+        self.inlined: dict[tuple[int, ...], Any] = {}  # bodies of calls that were run again, by the call's outputs
         self.waiting: list[Event] = []
         self._latest_call = -1
         self._vars: dict[int, int] = {}  # by identity of the tensor
@@ -118,6 +119,8 @@ class Recording:
         self.values = {var: tensor for var, tensor in self.values.items() if var < count}
         self._vars = {identity: var for identity, var in self._vars.items() if var < count}
         self.backwards = {index: back for index, back in self.backwards.items() if index < length}
+        self.calls = {index: call for index, call in self.calls.items() if index < length}
+        self.inlined = {outputs: found for outputs, found in self.inlined.items() if max(found[0], default=0) < count}
         self.inert = {var for var in self.inert if var < count}
         self.ends = {var for var in self.ends if var < count}
 
@@ -174,6 +177,10 @@ class Recording:
             cell = self.cells[handle._id] = Cell(handle, first)
             self.cell_of[first] = cell
         return cell
+
+    def adopt(self, handle: Tensor, value: Tensor) -> None:
+        """Take a new variable for one that holds `value`."""
+        self.cells[handle._id] = Cell(handle, self.operand(value))
 
     def holds(self, handle: Tensor) -> bool:
         """Say whether the present value of a variable is kept."""
@@ -289,11 +296,19 @@ class Recording:
             self.values.setdefault(version, outputs[0])
 
     def append_call(
-        self, op: str, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...], frame: int, writes: Sequence[int]
+        self,
+        op: str,
+        inputs: tuple[Tensor, ...],
+        outputs: tuple[Tensor, ...],
+        frame: int,
+        writes: Sequence[int],
+        call: _tf.FunctionCall | None = None,
     ) -> None:
         """Write down the call of a function, which may have assigned some of its inputs."""
         ins, cells = self._operands(inputs)
         self._latest_call = len(self.builder.eqns)
+        if call is not None:
+            self.calls[self._latest_call] = call
         outs = self._define(outputs)
         self.values.update(zip(outs, outputs, strict=True))
         written = [cells[position] for position in writes]
@@ -314,10 +329,8 @@ class Recording:
         self.backwards[len(self.builder.eqns)] = Backward(function, ins, outs)
         self.builder.append(CUSTOM, ins + made, outs, (("name", name.encode()),), frame)
 
-    def attach_backward(
-        self, outputs: Sequence[Tensor], count: int, function: Callable, call: _tf.FunctionCall | None = None
-    ) -> None:
+    def attach_backward(self, outputs: Sequence[Tensor], count: int, function: Callable) -> None:
         """Say how the function that was called last goes back from `outputs` to its first `count` inputs."""
         index = self._latest_call
         outs = tuple(self._vars[tensor._id] for tensor in outputs)
-        self.backwards[index] = Backward(function, self.builder.eqns[index].inputs[:count], outs, call)
+        self.backwards[index] = Backward(function, self.builder.eqns[index].inputs[:count], outs)

@@ -68,6 +68,12 @@ class Stack:
         """Say whether anything is being written down now."""
         return bool(self._active)
 
+    def adopt(self, handle: Tensor, value: Tensor) -> None:
+        """Let every open recording know that the variable behind `handle` holds `value`."""
+        self.settle()
+        for recording in self._active:
+            recording.adopt(handle, value)
+
     @contextmanager
     def without(self, recording: Recording) -> Iterator[None]:
         """Run ops that `recording` does not write down."""
@@ -160,9 +166,10 @@ class Stack:
         elif self._calls and traits(op).kind is Kind.CALL:
             self._events.pop()
             self.settle()
-            writes = function_traits(self._calls[-1].function).writes
+            call = self._calls[-1]
+            writes = function_traits(call.function).writes
             for recording in self._active:
-                recording.append_call(op, inputs, outputs, recording.frames.number(place), writes)
+                recording.append_call(op, inputs, outputs, recording.frames.number(place), writes, call)
 
     def on_variable(self, variable: Any) -> None:
         """Note which variable is read."""
@@ -174,7 +181,7 @@ class Stack:
         self.settle()
         if self._calls and name.startswith("__forward_"):
             for recording in self._active:
-                recording.attach_backward(outputs, len(inputs), backward, self._calls[-1])
+                recording.attach_backward(outputs, len(inputs), backward)
         elif not (self._custom and self._custom[-1] and name == "inner"):
             self._read_unheld(variables_in(backward))
             self.emit(name, outputs, inputs, backward)

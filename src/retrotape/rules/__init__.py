@@ -2,6 +2,7 @@
 
 from retrotape.rules._lookup import ACCEPTS_NONE, NoGradient, Rule, UnknownOp, lookup, lookup_operation
 from retrotape.rules._opview import OpView, Tensors
+from retrotape.rules._repairs import repairable
 from retrotape.rules._variables import FORWARD, gathered, go_back, new_values
 
 __all__ = [
@@ -17,4 +18,5 @@ __all__ = [
     "lookup",
     "lookup_operation",
     "new_values",
+    "repairable",
 ]

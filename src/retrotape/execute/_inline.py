@@ -1,0 +1,215 @@
+"""Looking inside a function that was called: its body, run again op by op as part of the recording.
+
+A call is one equation, and TensorFlow's derivative of it says nothing of the variables that it assigned. Where a
+question needs more than that, the body is run on the recorded inputs, with variables that hold what they held
+at the time of the call, and the walk goes through the equations that this writes down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from retrotape import _tf
+from retrotape._tf import tf
+from retrotape.errors import OpaqueUpdateError
+from retrotape.ir import Eqn
+from retrotape.record import Recording, current_stack, function_traits
+
+Tensor = Any
+
+
+class _Step(NamedTuple):
+    op: str
+    node: Any
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attrs: tuple[Any, ...]
+
+
+class _Body(NamedTuple):
+    arguments: tuple[str, ...]
+    steps: tuple[_Step, ...]
+    results: tuple[str, ...]
+    nodes: tuple[str, ...]  # as the definition lists them
+
+
+def inline(
+    recording: Recording, eqn: Eqn, call: _tf.FunctionCall, values: Callable[[int], Tensor], where: str
+) -> tuple[int, ...]:
+    """Run the body of a call again and return the vars that stand for the equation's outputs."""
+    traits = function_traits(call.function)
+    if not traits.deterministic:
+        cell = recording.cell_of.get(eqn.outputs[-1])
+        name = "state" if cell is None else recording.name_of(cell)
+        raise OpaqueUpdateError(f"{eqn.op}, which contains random draws or Python code,", name, where)
+    operands = [values(var) for var in eqn.inputs]
+    stack = current_stack()
+    with stack.also(recording):
+        handles = [
+            _with_value(operand) if recording.cell_of.get(var) is not None else None
+            for var, operand in zip(eqn.inputs, operands, strict=True)
+        ]
+        given = [
+            operand if variable is None else variable.handle
+            for operand, variable in zip(operands, handles, strict=True)
+        ]
+        results = _run(_tf.function_name(call.function), given, _tf.graph_of(call.function))
+        stack.settle()
+    found = [recording.operand(tensor) for tensor in results]
+    for position in traits.writes:
+        cell = recording.cells.get(given[position]._id)
+        if cell is not None:
+            found.append(cell.current)
+    keep = tuple(found)
+    recording.inlined[eqn.outputs] = (keep, handles)
+    return keep
+
+
+def _with_value(value: Tensor) -> Any:
+    """Return a variable that holds `value`, and of which every open recording knows that it does."""
+    stack = current_stack()
+    with stack.unheard():
+        variable = tf.Variable(value, trainable=False)
+    stack.adopt(variable.handle, value)
+    return variable
+
+
+def _run(name: str, given: Sequence[Tensor], graph: Any) -> list[Tensor]:
+    """Run a function op by op and return its results; `graph` is where it was traced."""
+    body = _body(name)
+    env = dict(zip(body.arguments, given, strict=True))
+    for number, step in enumerate(body.steps):
+        inputs = [env[ref] for ref in step.inputs]
+        outputs = _run_step(step, inputs, graph)
+        if "_gradient_op_type" in step.node.attr and step.op not in _CALLS:
+            _emit_custom(step, inputs, outputs, _Place(body, number, graph, env))
+        env.update(zip(step.outputs, outputs, strict=False))
+    return [env[ref] for ref in body.results]
+
+
+_CALLS = ("PartitionedCall", "StatefulPartitionedCall")
+
+
+def _run_step(step: _Step, inputs: list[Tensor], graph: Any) -> list[Tensor]:
+    attr = step.node.attr
+
+    def run(name: str, given: list[Tensor]) -> list[Tensor]:
+        return _run(name, given, _tf.inner_graph(graph, name))
+
+    match step.op:
+        case "Const":
+            return [tf.constant(tf.make_ndarray(attr["value"].tensor))]
+        case "NoOp" | "Assert" | "PrintV2":
+            return []
+        case "PartitionedCall" | "StatefulPartitionedCall":
+            return run(attr["f"].func.name, inputs)
+        case "If" | "StatelessIf":
+            chosen = "then_branch" if _truth(inputs[0]) else "else_branch"
+            return run(attr[chosen].func.name, inputs[1:])
+        case "Case" | "StatelessCase":
+            branches = attr["branches"].list.func
+            number = int(inputs[0])
+            return run(branches[number if 0 <= number < len(branches) else -1].name, inputs[1:])
+        case "While" | "StatelessWhile":
+            while _truth(run(attr["cond"].func.name, inputs)[0]):
+                inputs = run(attr["body"].func.name, inputs)
+            return inputs
+    if _tf.op_def(step.op) is None:
+        return run(step.op, inputs)
+    return _tf.run(step.op, inputs, step.attrs, len(step.outputs))
+
+
+class _Place(NamedTuple):
+    """Where in a body a custom gradient stands, and what was computed there."""
+
+    body: _Body
+    number: int
+    graph: Any
+    env: dict[str, Tensor]
+
+
+def _emit_custom(step: _Step, inputs: list[Tensor], outputs: list[Tensor], place: _Place) -> None:
+    """Write down that a node goes back by the gradient that was registered for it alone.
+
+    That gradient is code which looks at tensors of the traced graph. It is traced in turn, and run on what stands
+    for those tensors here.
+    """
+    graph, env = place.graph, place.env
+    if graph is None:
+        raise OpaqueUpdateError(f"{step.op} with a custom gradient inside a nested function", "a value", step.node.name)
+    names = _names_of(place.body, graph)
+
+    def back(*grads: Any) -> list[Any]:
+        traced = _tf.trace_rule(graph, graph.get_operation_by_name(names[step.node.name]), grads)
+        seen = [env[_reference(place.body, names, tensor)] for tensor in traced.captures]
+        found = iter(traced.run([*grads, *seen]))
+        return [next(found) if there else None for there in traced.connected]
+
+    current_stack().emit(f"gradient of {step.node.name}", outputs, inputs, back)
+
+
+def _names_of(body: _Body, graph: Any) -> dict[str, str]:
+    """Return what each node of a body is called in the graph: TensorFlow renames some, but keeps their order."""
+    inputs = {tensor.op.name for tensor in graph.inputs}
+    traced = [operation.name for operation in graph.get_operations() if operation.name not in inputs]
+    return {node: name for node, name in zip(body.nodes, traced, strict=False)}
+
+
+def _reference(body: _Body, names: dict[str, str], tensor: Tensor) -> str:
+    """Return the reference under which a body knows a tensor of its graph."""
+    for argument, placeholder in zip(body.arguments, tensor.graph.inputs, strict=False):
+        if placeholder is tensor:
+            return argument
+    node = next(node for node, name in names.items() if name == tensor.op.name)
+    step = next(step for step in body.steps if step.node.name == node)
+    return step.outputs[tensor.value_index]
+
+
+def _truth(value: Tensor) -> bool:
+    return bool(value) if value.shape.rank == 0 else bool(tf.size(value) > 0)
+
+
+def _body(name: str) -> _Body:
+    definition = _tf.function_def(name)
+    arguments = tuple(argument.name for argument in definition.signature.input_arg)
+    steps = tuple(_step(node) for node in _in_order(definition, set(arguments)))
+    results = tuple(definition.ret[result.name] for result in definition.signature.output_arg)
+    return _Body(arguments, steps, results, tuple(node.name for node in definition.node_def))
+
+
+def _in_order(definition: Any, done: set[str]) -> list[Any]:
+    """Return the nodes so that each follows what it waits for, control dependencies too."""
+    pending = {node.name: node for node in definition.node_def}
+    ordered = []
+    for first in list(pending):
+        path = [first]
+        while path:
+            node = pending.get(path[-1])
+            if node is None:
+                path.pop()
+                continue
+            waiting = (ref.lstrip("^").split(":")[0] for ref in node.input)
+            next_one = next((name for name in waiting if name in pending and name != node.name), None)
+            if next_one is None:
+                ordered.append(pending.pop(path.pop()))
+            else:
+                path.append(next_one)
+    return ordered
+
+
+def _step(node: Any) -> _Step:
+    inputs = tuple(ref for ref in node.input if not ref.startswith("^"))
+    definition = _tf.op_def(node.op)
+    if definition is None:
+        results = _tf.function_def(node.op).signature.output_arg
+        return _Step(node.op, node, inputs, tuple(f"{node.name}:{result.name}:0" for result in results), ())
+    outputs = tuple(
+        f"{node.name}:{arg.name}:{position}"
+        for arg in definition.output_arg
+        for position in range(_tf.output_count(arg, node.attr))
+    )
+    attrs = tuple(
+        part for attr in definition.attr if attr.name in node.attr for part in (attr.name, _tf.attr_value(node.attr[attr.name]))
+    )
+    return _Step(node.op, node, inputs, outputs, attrs)

@@ -1,0 +1,36 @@
+"""A pattern whose second derivative TensorFlow has wrong, and where it is put right.
+
+`tf.nn.moments`, and with it Keras' BatchNormalization, computes the variance as the mean of
+`squared_difference(y, stop_gradient(mean(y)))`. That is right for the first derivative: the part through the
+mean is zero. It is wrong for the second, where that part counts. So a `stop_gradient` in this pattern is passed
+where something else than the `squared_difference` looks at it, which is what a recorded first derivative does, and
+stops where nothing else does: first derivatives are untouched, to the bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from retrotape.ir import Equations
+
+
+def repairable(program: Equations, indices: Sequence[int]) -> frozenset[int]:
+    """Return the outputs of those `stop_gradient`s among the equations that this derivative has to pass."""
+    eqns, producers = program.eqns, program.producers
+    centers: dict[int, int] = {}  # stopped mean → what it is the mean of
+    for index in indices:
+        eqn = eqns[index]
+        if eqn.op == "StopGradient":
+            producer = producers[eqn.inputs[0]]
+            if producer >= 0 and eqns[producer].op == "Mean":
+                centers[eqn.outputs[0]] = eqns[producer].inputs[0]
+    if not centers:
+        return frozenset()
+    squared: set[int] = set()
+    looked_at: set[int] = set()
+    for index in indices:
+        eqn = eqns[index]
+        for var in centers.keys() & set(eqn.inputs):
+            is_variance = eqn.op == "SquaredDifference" and set(eqn.inputs) == {var, centers[var]}
+            (squared if is_variance else looked_at).add(var)
+    return frozenset(squared & looked_at)
