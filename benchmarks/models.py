@@ -34,7 +34,12 @@ def mlp(width: int = 64, depth: int = 6, batch: int = 32) -> Work:
 
 def cnn(batch: int = 32) -> Work:
     def block(filters: int) -> list[Any]:
-        return [layers.Conv2D(filters, 3, padding="same"), layers.BatchNormalization(), layers.ReLU(), layers.MaxPooling2D()]
+        return [
+            layers.Conv2D(filters, 3, padding="same"),
+            layers.BatchNormalization(),
+            layers.ReLU(),
+            layers.MaxPooling2D(),
+        ]
 
     head = [layers.Dropout(0.3), layers.GlobalAveragePooling2D(), layers.Dense(10)]
     model = tf.keras.Sequential([tf.keras.Input((32, 32, 3)), *block(32), *block(64), *head])

@@ -47,10 +47,8 @@ def per_op() -> None:
 
         found = _measure.interleaved({"bare": bare, "stock": stock, "ours": ours}, repeat=21)
         micros = {key: value / CALLS * 1e6 for key, value in found.items()}
-        rows.append(
-            [name, *(f"{micros[key]:.1f}" for key in micros)]
-            + [f"{found['stock'] / found['bare']:.2f}", f"{found['ours'] / found['bare']:.2f}"]
-        )
+        ratios = [found["stock"] / found["bare"], found["ours"] / found["bare"]]
+        rows.append([name, *(f"{value:.1f}" for value in micros.values()), *(f"{ratio:.2f}" for ratio in ratios)])
     _measure.table("Microseconds per op", ["op", "no tape", "stock", "ours", "stock / none", "ours / none"], rows)
 
 
@@ -78,11 +76,21 @@ def per_step() -> None:
             with rt.Tape():
                 work.loss()
 
-        contenders = {"bare": work.loss, "f stock": stock_forward, "f ours": ours_forward, "stock": stock, "ours": ours}
+        contenders = {
+            "bare": work.loss,
+            "f stock": stock_forward,
+            "f ours": ours_forward,
+            "stock": stock,
+            "ours": ours,
+        }
         found = _measure.interleaved(contenders, repeat=31)
         rows.append(
-            [name, *(f"{found[key] * 1e3:.1f}" for key in found)]
-            + [f"{found['f ours'] / found['bare']:.2f}", f"{found['ours'] / found['stock']:.2f}"]
+            [
+                name,
+                *(f"{found[key] * 1000.0:.1f}" for key in found),
+                f"{found['f ours'] / found['bare']:.2f}",
+                f"{found['ours'] / found['stock']:.2f}",
+            ]
         )
     columns = ["model", "forward", "forward stock", "forward ours", "step stock", "step ours"]
     _measure.table("Milliseconds per step", [*columns, "recording / none", "step ours / stock"], rows)

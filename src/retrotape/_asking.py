@@ -104,7 +104,9 @@ def solve(log: Log, request: Request) -> list[Any]:
     return found
 
 
-def fill_constants(log: Log, request: Request, parts: Parts, derived: dict[int, Request], found: list[Any]) -> list[Any]:
+def fill_constants(
+    log: Log, request: Request, parts: Parts, derived: dict[int, Request], found: list[Any]
+) -> list[Any]:
     """Put zeros for derivatives of a gradient that is constant: there is a path, and the value is zero."""
     return [
         zeros_like(part) if grad is None and source and _is_constant(log.recording, request, source, derived) else grad

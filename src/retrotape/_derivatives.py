@@ -19,9 +19,7 @@ def jacobian(log: Log, request: Request, target: Tensor, vectorize: bool, chunk:
     size = tf.reduce_prod(shape)
     eye = tf.reshape(tf.eye(size, dtype=target.dtype), tf.concat([[size], shape], 0))
     stacked = _stack(log, request, eye, vectorize, chunk)
-    return [
-        None if rows is None else tf.reshape(rows, tf.concat([shape, tf.shape(rows)[1:]], 0)) for rows in stacked
-    ]
+    return [None if rows is None else tf.reshape(rows, tf.concat([shape, tf.shape(rows)[1:]], 0)) for rows in stacked]
 
 
 def batch_jacobian(log: Log, request: Request, target: Tensor, source: Tensor, vectorize: bool) -> list[Tensor | None]:
@@ -87,7 +85,9 @@ def hessian(log: Log, target: Tensor, sources: Parts, through_updates: bool) -> 
         first = solve(log, pose(log, target, sources, through_updates=through_updates))
         dense = [None if grad is None else tf.convert_to_tensor(grad) for grad in first]
         log.refresh()
-        return [_hessian_row(log, grad, part, sources, through_updates) for grad, part in zip(dense, parts, strict=True)]
+        return [
+            _hessian_row(log, grad, part, sources, through_updates) for grad, part in zip(dense, parts, strict=True)
+        ]
 
 
 def _hessian_row(log: Log, grad: Tensor | None, part: Any, sources: Parts, through_updates: bool) -> list[Tensor]:
@@ -124,8 +124,8 @@ def vectors_for(sources: Parts, given: Any, role: str) -> list[Tensor]:
     for vector, part in zip(flat, parts, strict=True):
         if vector.dtype != part.dtype or not vector.shape.is_compatible_with(part.shape):
             raise ShapeMismatchError(
-                f"Got a {role} {vector.dtype.name}{list(vector.shape)} for a source {part.dtype.name}{list(part.shape)}; "
-                f"each {role} must have the dtype and shape of its source."
+                f"Got a {role} {vector.dtype.name}{list(vector.shape)} for a source "
+                f"{part.dtype.name}{list(part.shape)}; each {role} must have the dtype and shape of its source."
             )
     return flat
 

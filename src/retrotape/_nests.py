@@ -73,12 +73,10 @@ def seeds_for(targets: Sequence[Tensor], given: Any, make_ones: Callable[[Tensor
     flat = _tf.components([unwrap(item) for item in tf.nest.flatten(given)])
     if len(flat) != len(targets):
         raise ShapeMismatchError(
-            f"Got {len(flat)} output_gradients for {len(targets)} targets; give one for each, None where nothing flows in."
+            f"Got {len(flat)} output_gradients for {len(targets)} targets; "
+            "give one for each, None where nothing flows in."
         )
-    return [
-        None if seed is None else _fitting(seed, target)
-        for seed, target in zip(flat, targets, strict=True)
-    ]
+    return [None if seed is None else _fitting(seed, target) for seed, target in zip(flat, targets, strict=True)]
 
 
 def _fitting(seed: Any, target: Tensor) -> Tensor:

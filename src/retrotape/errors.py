@@ -64,18 +64,14 @@ class NotASourceError(RetrotapeError, TypeError):
             if type(got).__name__ == "KerasTensor"
             else "Give the tensor that took part in the recording, or a nest of such tensors."
         )
-        super().__init__(
-            f"A {role} must be a tensor, a tf.Variable or a Keras variable, got {_brief(got)}. {hint}"
-        )
+        super().__init__(f"A {role} must be a tensor, a tf.Variable or a Keras variable, got {_brief(got)}. {hint}")
 
 
 class EmptyTapeError(RetrotapeError, RuntimeError):
     """A question was asked of a tape that holds nothing."""
 
     def __init__(self, reason: str) -> None:
-        super().__init__(
-            f"This tape holds no recording: {reason}. Record first: `with tape: loss = ...`, then ask."
-        )
+        super().__init__(f"This tape holds no recording: {reason}. Record first: `with tape: loss = ...`, then ask.")
 
 
 class TapeUseError(RetrotapeError, RuntimeError):

@@ -77,9 +77,7 @@ class Questions(ABC):
         with log.extended_in_graph():
             request = pose(log, target, parts, output_gradients, through_updates, since)
             derived = self._answers.derived
-            found = self._ask(
-                log, request, lambda: fill_constants(log, request, parts, derived, solve(log, request))
-            )
+            found = self._ask(log, request, lambda: fill_constants(log, request, parts, derived, solve(log, request)))
         if unconnected is tf.UnconnectedGradients.ZERO:
             found = [zeros_like(part) if grad is None else grad for part, grad in zip(parts.flat(), found, strict=True)]
         return parts.pack(found)
@@ -345,7 +343,8 @@ class Questions(ABC):
         found = self.versions(variable)
         if not -len(found) <= k < len(found):
             raise IndexError(
-                f"{unwrap(variable).name!r} had {len(found)} values on this tape, numbered 0 to {len(found) - 1}; got {k}."
+                f"{unwrap(variable).name!r} had {len(found)} values on this tape, "
+                f"numbered 0 to {len(found) - 1}; got {k}."
             )
         return found[k]
 

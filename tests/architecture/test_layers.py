@@ -115,9 +115,7 @@ def test_the_plain_layers_use_the_standard_library_only(path: Path):
     if unit(path) in PLAIN:
         for module, line in imports(path):
             top = module.partition(".")[0]
-            assert top in sys.stdlib_module_names or top in ("retrotape", "__future__"), (
-                f"{path}:{line}: {module}"
-            )
+            assert top in sys.stdlib_module_names or top in ("retrotape", "__future__"), f"{path}:{line}: {module}"
 
 
 def test_no_file_is_too_long(path: Path):

@@ -17,9 +17,7 @@ CASES += [
     simple("mask_from_values", lambda x: x[x > 0.0] ** 2, normal(9)),
     simple("gather", lambda x: tf.gather(x, [2, 0, 2]) ** 2, normal(3, 2)),
     simple("gather_axis", lambda x: tf.gather(x, [2, 0, 2], axis=1) ** 2, normal(2, 3)),
-    simple(
-        "gather_batch_dims", lambda x: tf.gather(x, [[2, 0], [1, 1]], batch_dims=1, axis=1) ** 2, normal(2, 3)
-    ),
+    simple("gather_batch_dims", lambda x: tf.gather(x, [[2, 0], [1, 1]], batch_dims=1, axis=1) ** 2, normal(2, 3)),
     simple("gather_nd", lambda x: tf.gather_nd(x, [[0, 1], [2, 0], [0, 1]]) ** 2, normal(3, 2)),
     simple("scatter_nd", lambda u: tf.scatter_nd([[1], [3], [1]], u, [5, 2]) ** 2, normal(3, 2)),
     simple(
@@ -51,21 +49,15 @@ CASES += [
     simple("split_sizes", lambda x: tf.split(x, [1, 4, 1], axis=1)[1] ** 3, normal(2, 6)),
     simple("pad_constant", lambda x: tf.pad(x, [[1, 0], [2, 1]]) ** 2, normal(2, 2)),
     simple("pad_reflect", lambda x: tf.pad(x, [[1, 1], [1, 0]], "REFLECT") ** 2, normal(3, 3)),
-    simple(
-        "tile_repeat", lambda x: tf.tile(x, [2, 2]) ** 2 + tf.repeat(tf.repeat(x, 2, 0), 2, 1), normal(2, 3)
-    ),
+    simple("tile_repeat", lambda x: tf.tile(x, [2, 2]) ** 2 + tf.repeat(tf.repeat(x, 2, 0), 2, 1), normal(2, 3)),
     simple("reshape_transpose", lambda x: tf.transpose(tf.reshape(x, [3, -1]), [1, 0]) ** 2, normal(2, 6)),
     simple("squeeze_expand", lambda x: tf.expand_dims(tf.squeeze(x, 1), 0) ** 2, normal(2, 1, 3)),
     simple("reverse_roll", lambda x: tf.roll(tf.reverse(x, [1]), [1, 2], [0, 1]) * x, normal(3, 4)),
     simple("reverse_sequence", lambda x: tf.reverse_sequence(x, [2, 3], seq_axis=1) * x, normal(2, 4)),
     simple("space_to_depth", lambda x: tf.nn.space_to_depth(x, 2) ** 2, normal(1, 4, 4, 2)),
-    simple(
-        "space_to_batch", lambda x: tf.space_to_batch(x, [2, 2], [[0, 0], [0, 0]]) ** 2, normal(1, 4, 4, 1)
-    ),
+    simple("space_to_batch", lambda x: tf.space_to_batch(x, [2, 2], [[0, 0], [0, 0]]) ** 2, normal(1, 4, 4, 1)),
     simple("where_three", lambda x, y: tf.where(x > y, x**2, y**3), normal(2, 3), normal(3)),
-    simple(
-        "where_guarded_nan", lambda x: tf.where(x > 1.0, x, tf.sqrt(tf.where(x > 1.0, 1.0, x))), positive(5)
-    ),
+    simple("where_guarded_nan", lambda x: tf.where(x > 1.0, x, tf.sqrt(tf.where(x > 1.0, 1.0, x))), positive(5)),
     simple("meshgrid", lambda x, y: tf.meshgrid(x, y)[0] * tf.meshgrid(x, y)[1], normal(3), normal(2)),
     simple("linspace", lambda a, b: tf.linspace(a, b, 5) ** 2, normal(), normal()),
     simple("zeros_ones_like", lambda x: x * tf.ones_like(x) + tf.zeros_like(x), normal(3)),
@@ -73,12 +65,8 @@ CASES += [
     simple("sequence_mask", lambda x: x * tf.sequence_mask([1, 3], 4, tf.float32), normal(2, 4)),
     simple("sort", lambda x: tf.sort(x, direction="DESCENDING") * [1.0, 2.0, 3.0], apart(2, 3)),
     simple("top_k", lambda x: tf.math.top_k(x, 2).values ** 2, apart(3, 4)),
-    simple(
-        "argsort_gather", lambda x: tf.gather(x, tf.argsort(x), batch_dims=1) * [1.0, 2.0, 3.0], apart(2, 3)
-    ),
-    simple(
-        "unique_counts", lambda x: x * tf.cast(tf.unique_with_counts([1, 1, 2])[2][:1], tf.float32), normal(3)
-    ),
+    simple("argsort_gather", lambda x: tf.gather(x, tf.argsort(x), batch_dims=1) * [1.0, 2.0, 3.0], apart(2, 3)),
+    simple("unique_counts", lambda x: x * tf.cast(tf.unique_with_counts([1, 1, 2])[2][:1], tf.float32), normal(3)),
     simple("dynamic_partition", lambda x: tf.dynamic_partition(x, [0, 1, 0, 1], 2)[1] ** 2, normal(4, 2)),
     simple(
         "dynamic_stitch",
@@ -101,16 +89,10 @@ CASES += [
         lambda x: tf.math.segment_mean(x, _ROWS) * tf.math.segment_max(x, _ROWS),
         normal(4, 2),
     ),
-    simple(
-        "unsorted_segment_sum", lambda x: tf.math.unsorted_segment_sum(x, [2, 0, 2, 1], 3) ** 2, normal(4, 2)
-    ),
-    simple(
-        "unsorted_segment_max", lambda x: tf.math.unsorted_segment_max(x, [1, 0, 1, 0], 2) ** 2, normal(4, 2)
-    ),
+    simple("unsorted_segment_sum", lambda x: tf.math.unsorted_segment_sum(x, [2, 0, 2, 1], 3) ** 2, normal(4, 2)),
+    simple("unsorted_segment_max", lambda x: tf.math.unsorted_segment_max(x, [1, 0, 1, 0], 2) ** 2, normal(4, 2)),
     simple("unsorted_segment_prod", lambda x: tf.math.unsorted_segment_prod(x, [1, 0, 1, 0], 2), normal(4)),
-    simple(
-        "unsorted_segment_mean", lambda x: tf.math.unsorted_segment_mean(x, [1, 0, 1, 0], 2) ** 2, normal(4)
-    ),
+    simple("unsorted_segment_mean", lambda x: tf.math.unsorted_segment_mean(x, [1, 0, 1, 0], 2) ** 2, normal(4)),
     simple("sparse_segment_sum", lambda x: tf.sparse.segment_sum(x, [0, 2, 2], [0, 0, 1]) ** 2, normal(3, 2)),
     simple(
         "embedding_lookup_sparse_of_tensor",
@@ -255,6 +237,4 @@ def _python_loop(x: tf.Tensor) -> tf.Tensor:
     return total
 
 
-CASES.append(
-    simple("python_decides_by_value", _python_loop, normal(5, 2), eager_only="numpy() of a symbolic tensor")
-)
+CASES.append(simple("python_decides_by_value", _python_loop, normal(5, 2), eager_only="numpy() of a symbolic tensor"))

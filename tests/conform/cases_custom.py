@@ -242,7 +242,5 @@ CASES += [
         eager_only="numpy() of a symbolic tensor",
     ),
     simple("numpy_takes_over", lambda x: x * np.arange(3, dtype=np.float32) + np.float32(2.0) * x, normal(3)),
-    simple(
-        "tf_numpy", lambda x: tf.experimental.numpy.sum(tf.experimental.numpy.multiply(x, x)), positive(3)
-    ),
+    simple("tf_numpy", lambda x: tf.experimental.numpy.sum(tf.experimental.numpy.multiply(x, x)), positive(3)),
 ]

@@ -16,9 +16,7 @@ CASES += [
     ),
     simple(
         "while_loop_bounded",
-        lambda x: tf.while_loop(
-            lambda c: tf.reduce_sum(c) < 20.0, lambda c: [c * 2.0], [x], maximum_iterations=4
-        )[0],
+        lambda x: tf.while_loop(lambda c: tf.reduce_sum(c) < 20.0, lambda c: [c * 2.0], [x], maximum_iterations=4)[0],
         positive(3),
     ),
     simple(

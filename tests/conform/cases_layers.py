@@ -17,9 +17,7 @@ def layer(name, make, *shapes, training=None, weights=None, call=None, **options
     def build(rng: Random):
         made = make()
         inputs = [normal(*shape)(rng) for shape in shapes]
-        call_it = call or (
-            lambda made, *xs: made(*xs, **({} if training is None else {"training": training}))
-        )
+        call_it = call or (lambda made, *xs: made(*xs, **({} if training is None else {"training": training})))
         call_it(made, *inputs)
         for weight in made.trainable_weights:  # biases of zeros and scales of ones hide mistakes
             weight.assign(rng.normal(scale=0.5, size=weight.shape))
@@ -80,9 +78,7 @@ layer("lstm_sequences_and_state", lambda: L.LSTM(3, return_sequences=True, retur
 layer("lstm_unrolled", lambda: L.LSTM(3, unroll=True), (2, 4, 2))
 layer("lstm_dropout", lambda: L.LSTM(3, dropout=0.3, recurrent_dropout=0.3), (2, 4, 2), training=True)
 layer("gru", lambda: L.GRU(3), (2, 4, 2))
-layer(
-    "gru_other_form", lambda: L.GRU(3, reset_after=False, go_backwards=True, return_sequences=True), (2, 4, 2)
-)
+layer("gru_other_form", lambda: L.GRU(3, reset_after=False, go_backwards=True, return_sequences=True), (2, 4, 2))
 layer("simple_rnn", lambda: L.SimpleRNN(3, return_sequences=True), (2, 4, 2))
 layer("stacked_cells", lambda: L.RNN([L.LSTMCell(3), L.GRUCell(2)]), (2, 4, 2))
 layer("bidirectional", lambda: L.Bidirectional(L.GRU(2, return_sequences=True)), (2, 4, 2))
@@ -212,12 +208,8 @@ def _embedded(name, make, call=None):
 
 
 _embedded("embedding", lambda: L.Embedding(4, 3))
-_embedded(
-    "embedding_masked_into_lstm", lambda: keras.Sequential([L.Embedding(4, 3, mask_zero=True), L.LSTM(2)])
-)
-_embedded(
-    "embedding_pooled", lambda: keras.Sequential([L.Embedding(4, 3), L.GlobalAveragePooling1D(), L.Dense(1)])
-)
+_embedded("embedding_masked_into_lstm", lambda: keras.Sequential([L.Embedding(4, 3, mask_zero=True), L.LSTM(2)]))
+_embedded("embedding_pooled", lambda: keras.Sequential([L.Embedding(4, 3), L.GlobalAveragePooling1D(), L.Dense(1)]))
 
 
 @case(CASES)
@@ -230,9 +222,7 @@ def _layer_called_twice_and_sliced(rng: Random):
 
 @case(CASES)
 def _model_wrapped_in_a_function(rng: Random):
-    model = keras.Sequential(
-        [L.Dense(3, activation="tanh"), L.BatchNormalization(), L.Dropout(0.3), L.Dense(1)]
-    )
+    model = keras.Sequential([L.Dense(3, activation="tanh"), L.BatchNormalization(), L.Dropout(0.3), L.Dense(1)])
     x = normal(4, 2)(rng)
     model(x)
     call = tf.function(lambda x: model(x, training=True))

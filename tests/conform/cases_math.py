@@ -19,9 +19,7 @@ CASES += [
         inside(3),
         positive(3),
     ),
-    simple(
-        "exp_log", lambda x: tf.exp(x) + tf.math.log(x) + tf.math.log1p(x) + tf.math.expm1(x), positive(5)
-    ),
+    simple("exp_log", lambda x: tf.exp(x) + tf.math.log(x) + tf.math.log1p(x) + tf.math.expm1(x), positive(5)),
     simple("sqrt_rsqrt", lambda x: tf.sqrt(x) + tf.math.rsqrt(x), positive(5)),
     simple("square_reciprocal", lambda x: tf.square(x) * tf.math.reciprocal(x + 2.0), positive(5)),
     simple("abs_sign", lambda x: tf.abs(x) * tf.sign(x) * x, normal(5)),
@@ -30,9 +28,7 @@ CASES += [
     simple("erf_erfc", lambda x: tf.math.erf(x) - tf.math.erfc(2.0 * x), normal(5)),
     simple("erfinv_ndtri", lambda x: tf.math.erfinv(x) + tf.math.ndtri(0.5 + 0.4 * x), inside(5)),
     simple("lgamma_digamma", lambda x: tf.math.lgamma(x) + tf.math.digamma(x), positive(5)),
-    simple(
-        "igamma", lambda a, x: tf.math.igamma(a, x) + tf.math.igammac(a, x + 1.0), positive(4), positive(4)
-    ),
+    simple("igamma", lambda a, x: tf.math.igamma(a, x) + tf.math.igammac(a, x + 1.0), positive(4), positive(4)),
     simple("betainc", lambda x: tf.math.betainc(tf.constant(2.0), tf.constant(3.0), x * 0.5), positive(3)),
     simple("bessel", lambda x: tf.math.bessel_i0(x) + tf.math.bessel_i1e(x), positive(4)),
     simple("polygamma_zeta", lambda x: tf.math.polygamma(1.0, x) + tf.math.zeta(x + 2.0, x), positive(3)),
@@ -87,16 +83,12 @@ CASES += [
     simple("reduce_max_min", lambda x: tf.reduce_max(x, 0) - tf.reduce_min(x, 0), normal(4, 3)),
     simple("reduce_max_of_ties", lambda x: tf.reduce_max(tf.round(x) * 0.0 + x[0]), normal(3)),
     simple("reduce_logsumexp", lambda x: tf.math.reduce_logsumexp(x, 1, keepdims=True), normal(2, 5)),
-    simple(
-        "reduce_std_variance", lambda x: tf.math.reduce_std(x) + tf.math.reduce_variance(x, 0), normal(3, 2)
-    ),
+    simple("reduce_std_variance", lambda x: tf.math.reduce_std(x) + tf.math.reduce_variance(x, 0), normal(3, 2)),
     simple("reduce_euclidean_norm", lambda x: tf.math.reduce_euclidean_norm(x, 1), normal(3, 2)),
     simple("cumsum", lambda x: tf.cumsum(x, 1, exclusive=True, reverse=True) ** 2, normal(2, 4)),
     simple("cumprod", lambda x: tf.math.cumprod(x, 0), positive(4, 2)),
     simple("cumulative_logsumexp", lambda x: tf.math.cumulative_logsumexp(x, 1), normal(2, 4)),
-    simple(
-        "argmax_beside_the_path", lambda x: x * tf.cast(tf.argmax(x, 1), tf.float32)[:, None], apart(3, 4)
-    ),
+    simple("argmax_beside_the_path", lambda x: x * tf.cast(tf.argmax(x, 1), tf.float32)[:, None], apart(3, 4)),
     simple("l2_normalize", lambda x: tf.math.l2_normalize(x, 1), normal(3, 4)),
 ]
 
@@ -134,12 +126,8 @@ CASES += [
     simple("band_part_trace", lambda a: tf.linalg.band_part(a, 1, 0) * tf.linalg.trace(a), normal(3, 3)),
     simple("set_diag", lambda a, d: tf.linalg.set_diag(a, d) ** 2, normal(3, 3), normal(3)),
     simple("norms", lambda a: tf.norm(a, axis=1) + tf.norm(a, ord=1) + tf.norm(a), normal(3, 3)),
-    simple(
-        "tridiagonal_solve", lambda d, b: tf.linalg.tridiagonal_solve(d + 3.0, b), inside(3, 4), normal(4, 1)
-    ),
-    simple(
-        "linear_operator", lambda d, x: tf.linalg.LinearOperatorDiag(d).solvevec(x), positive(3), normal(3)
-    ),
+    simple("tridiagonal_solve", lambda d, b: tf.linalg.tridiagonal_solve(d + 3.0, b), inside(3, 4), normal(4, 1)),
+    simple("linear_operator", lambda d, x: tf.linalg.LinearOperatorDiag(d).solvevec(x), positive(3), normal(3)),
 ]
 
 CASES += [

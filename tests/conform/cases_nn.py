@@ -26,9 +26,7 @@ CASES += [
         normal(1, 4, 4, 1),
         normal(2, 2, 1, 1),
     ),
-    simple(
-        "conv3d", lambda x, k: nn.conv3d(x, k, [1] * 5, "SAME"), normal(1, 3, 4, 3, 2), normal(2, 2, 2, 2, 2)
-    ),
+    simple("conv3d", lambda x, k: nn.conv3d(x, k, [1] * 5, "SAME"), normal(1, 3, 4, 3, 2), normal(2, 2, 2, 2, 2)),
     simple(
         "conv2d_transpose",
         lambda x, k: nn.conv2d_transpose(x, k, [1, 6, 6, 2], 2),
@@ -61,12 +59,8 @@ CASES += [
         lambda x: nn.max_pool3d(x, 2, 2, "SAME") + nn.avg_pool3d(x, 2, 2, "SAME"),
         apart(1, 4, 4, 4, 1),
     ),
-    simple(
-        "max_pool_with_argmax", lambda x: nn.max_pool_with_argmax(x, 2, 2, "VALID")[0] ** 2, apart(1, 4, 4, 1)
-    ),
-    simple(
-        "fractional_max_pool", lambda x: nn.fractional_max_pool(x, 1.5, seed=3)[0] ** 2, apart(1, 6, 6, 1)
-    ),
+    simple("max_pool_with_argmax", lambda x: nn.max_pool_with_argmax(x, 2, 2, "VALID")[0] ** 2, apart(1, 4, 4, 1)),
+    simple("fractional_max_pool", lambda x: nn.fractional_max_pool(x, 1.5, seed=3)[0] ** 2, apart(1, 6, 6, 1)),
     simple("bias_add", nn.bias_add, normal(2, 3), normal(3)),
     simple(
         "relu_family",
@@ -173,9 +167,7 @@ CASES += [
         lambda x: tf.image.adjust_brightness(tf.image.flip_left_right(x), 1.5) ** 2,
         normal(1, 3, 3, 3),
     ),
-    simple(
-        "rgb_hsv", lambda x: tf.image.rgb_to_grayscale(tf.image.central_crop(x, 0.5)) ** 2, positive(4, 4, 3)
-    ),
+    simple("rgb_hsv", lambda x: tf.image.rgb_to_grayscale(tf.image.central_crop(x, 0.5)) ** 2, positive(4, 4, 3)),
     simple(
         "ssim",
         lambda x, y: tf.image.ssim(x, y, 1.0, filter_size=3),
@@ -187,9 +179,7 @@ CASES += [
 
 ops = keras.ops
 CASES += [
-    simple(
-        "keras_silu_gelu", lambda x: ops.silu(x) + ops.gelu(x) + ops.hard_silu(x) + ops.celu(x), normal(2, 3)
-    ),
+    simple("keras_silu_gelu", lambda x: ops.silu(x) + ops.gelu(x) + ops.hard_silu(x) + ops.celu(x), normal(2, 3)),
     simple("keras_softmax", lambda x: ops.softmax(x, axis=0) * ops.log_softmax(x, axis=-1), normal(2, 3)),
     simple("keras_sparsemax", lambda x: ops.sparsemax(x), normal(2, 4)),
     simple("keras_logsumexp", lambda x: ops.logsumexp(x, axis=1), normal(2, 3)),
@@ -211,24 +201,18 @@ CASES += [
     simple("keras_where_clip", lambda x: ops.where(x > 0, ops.clip(x, 0.0, 0.5), ops.square(x)), normal(8)),
     simple("keras_matmul_norm", lambda a, b: ops.norm(ops.matmul(a, b), axis=1), normal(2, 3), normal(3, 2)),
     simple("keras_scatter", lambda u: ops.scatter([[0], [2]], u, (3, 2)) ** 2, normal(2, 2)),
-    simple(
-        "keras_scatter_update", lambda x, u: ops.scatter_update(x, [[1]], u) ** 2, normal(3, 2), normal(1, 2)
-    ),
+    simple("keras_scatter_update", lambda x, u: ops.scatter_update(x, [[1]], u) ** 2, normal(3, 2), normal(1, 2)),
     simple(
         "keras_logical_nan",
         lambda x: ops.nan_to_num(ops.log(x)) * ops.cast(ops.isfinite(x), "float32"),
         positive(4),
     ),
-    simple(
-        "keras_binary_crossentropy", lambda x: ops.binary_crossentropy([0.0, 1.0], ops.sigmoid(x)), normal(2)
-    ),
+    simple("keras_binary_crossentropy", lambda x: ops.binary_crossentropy([0.0, 1.0], ops.sigmoid(x)), normal(2)),
     simple("keras_moments", lambda x: ops.moments(x, axes=[0])[1] + ops.var(x), normal(4, 2)),
     simple("keras_cond", lambda x: ops.cond(ops.sum(x) > 0, lambda: x**2, lambda: -x), positive(3)),
     simple("keras_scan", lambda x: ops.scan(lambda c, e: (c * e, c + e), ops.ones((2,)), x)[1], normal(3, 2)),
     simple("keras_fori_loop", lambda x: ops.fori_loop(0, 3, lambda i, c: ops.sin(c) * 2.0, x), normal(3)),
-    simple(
-        "keras_vectorized_map", lambda x: ops.vectorized_map(lambda row: ops.sum(row**2), x), normal(3, 2)
-    ),
+    simple("keras_vectorized_map", lambda x: ops.vectorized_map(lambda row: ops.sum(row**2), x), normal(3, 2)),
     simple("keras_image_resize", lambda x: ops.image.resize(x, (5, 5)) ** 2, normal(1, 3, 3, 1)),
     simple(
         "keras_dot_product_attention",
@@ -255,9 +239,7 @@ CASES += [
     ),
     simple(
         "loss_categorical",
-        lambda x: losses.CategoricalCrossentropy(from_logits=True, label_smoothing=0.1)(
-            tf.one_hot([0, 2], 3), x
-        ),
+        lambda x: losses.CategoricalCrossentropy(from_logits=True, label_smoothing=0.1)(tf.one_hot([0, 2], 3), x),
         normal(2, 3),
     ),
     simple(
@@ -267,10 +249,7 @@ CASES += [
     ),
     simple(
         "loss_cosine_kld",
-        lambda x: (
-            losses.CosineSimilarity()(tf.ones_like(x), x)
-            + losses.KLDivergence()(nn.softmax(-x), nn.softmax(x))
-        ),
+        lambda x: losses.CosineSimilarity()(tf.ones_like(x), x) + losses.KLDivergence()(nn.softmax(-x), nn.softmax(x)),
         normal(1, 2),
     ),
 ]

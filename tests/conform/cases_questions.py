@@ -34,16 +34,12 @@ CASES += [
     simple("target_as_source", lambda x: Ask(y := tf.sin(x), [y, x]), normal(3)),
     simple("source_as_one_of_targets", lambda x: Ask([x * 1.0, x], [x]), normal(3)),
     simple("intermediate_as_source", lambda x: Ask(tf.exp(y := tf.sin(x)) * y, [y, x]), normal(3)),
-    simple(
-        "intermediates_on_one_path", lambda x: Ask(tf.exp(z := tf.cos(y := tf.sin(x))), [z, y, x]), normal(3)
-    ),
+    simple("intermediates_on_one_path", lambda x: Ask(tf.exp(z := tf.cos(y := tf.sin(x))), [z, y, x]), normal(3)),
     simple("intermediate_beside_the_path", lambda x: Ask(tf.exp(x), [tf.sin(x), x]), normal(3)),
     simple("intermediate_of_a_custom_gradient", lambda x: Ask(y := tf.nn.silu(x), [y]), normal(3)),
     simple("no_path_gives_none", lambda x, y: Ask(x**2, [x, y]), normal(3), normal(3)),
     simple("no_path_gives_zero", lambda x, y: Ask(x**2, [x, y], None, ZERO), normal(3), normal(2)),
-    simple(
-        "no_path_to_a_variable_gives_zero", lambda x, v: Ask(x**2, [v], None, ZERO), normal(3), variable(2, 2)
-    ),
+    simple("no_path_to_a_variable_gives_zero", lambda x, v: Ask(x**2, [v], None, ZERO), normal(3), variable(2, 2)),
     simple(
         "zero_and_sparse",
         lambda v, w: Ask(tf.gather(v, [0, 0]), [v, w], None, ZERO),

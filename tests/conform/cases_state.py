@@ -12,9 +12,7 @@ CASES: list[Case] = []
 CASES += [
     simple("variable_given_to_an_op", lambda v: tf.sin(v), variable(3)),
     simple("variable_times_tensor", lambda v, x: v * x + x / v - v**2, variable(3), normal(3)),
-    simple(
-        "variable_right_operand", lambda v, x: x @ v + (1.0 - tf.reduce_sum(v)), variable(3, 2), normal(2, 3)
-    ),
+    simple("variable_right_operand", lambda v, x: x @ v + (1.0 - tf.reduce_sum(v)), variable(3, 2), normal(2, 3)),
     simple("variable_concat", lambda v, x: tf.concat([v, x, v], 0) ** 2, variable(2), normal(3)),
     simple("variable_stack", lambda v, w: tf.stack([v, w]) ** 2, variable(2), variable(2)),
     simple("variable_add_n", lambda v, w: tf.add_n([v, w, v]) ** 2, variable(2), variable(2)),
@@ -23,9 +21,7 @@ CASES += [
     simple("variable_slicing", lambda v: v[1:] * v[:-1] + v[0], variable(4)),
     simple("variable_sparse_read", lambda v: v.sparse_read([0, 2, 0]) ** 2, variable(3, 2)),
     simple("variable_gather", lambda v: tf.gather(v, [0, 2, 0]) ** 2, variable(3, 2)),
-    simple(
-        "variable_gather_and_dense", lambda v: tf.gather(v, [0, 2, 0]) ** 2 + tf.reduce_sum(v), variable(3, 2)
-    ),
+    simple("variable_gather_and_dense", lambda v: tf.gather(v, [0, 2, 0]) ** 2 + tf.reduce_sum(v), variable(3, 2)),
     simple("variable_two_gathers", lambda v: tf.gather(v, [0, 2]) * tf.gather(v, [1, 2]), variable(3, 2)),
     simple("variable_gather_axis_one", lambda v: tf.gather(v, [0, 1, 0], axis=1) ** 2, variable(3, 2)),
     simple("variable_gather_nd", lambda v: tf.gather_nd(v, [[0, 1], [2, 0]]) ** 2, variable(3, 2)),
@@ -87,9 +83,7 @@ CASES += [
         variable(3),
         normal(3),
     ),
-    simple(
-        "scatter_nd_add", _written(lambda v, x: v.scatter_nd_add([[0], [2]], x[:2])), variable(3), normal(3)
-    ),
+    simple("scatter_nd_add", _written(lambda v, x: v.scatter_nd_add([[0], [2]], x[:2])), variable(3), normal(3)),
     simple(
         "scatter_sub",
         _written(lambda v, x: v.scatter_sub(tf.IndexedSlices(x[:2], [0, 0]))),
@@ -102,9 +96,7 @@ CASES += [
         variable(3),
         normal(3),
     ),
-    simple(
-        "assign_unread_value", _written(lambda v, x: v.assign(x, read_value=False)), variable(3), normal(3)
-    ),
+    simple("assign_unread_value", _written(lambda v, x: v.assign(x, read_value=False)), variable(3), normal(3)),
     simple("assign_returned_value", lambda v, x: v.assign(x * 2.0) * x, variable(3), normal(3)),
     simple("assign_add_returned_value", lambda v, x: tf.sin(v.assign_add(x)) * v, variable(3), normal(3)),
     simple(
@@ -176,9 +168,7 @@ def _dense_and_sparse_by_one_variable_cast(rng: Random):
 CASES += [
     simple("stateful_random", lambda x: x * tf.random.normal([3]) + tf.random.uniform([3]), normal(3)),
     simple("stateless_random", lambda x: x * tf.random.stateless_normal([3], [1, 2]), normal(3)),
-    simple(
-        "stateless_gamma", lambda a: tf.random.stateless_gamma([4, 2], [1, 2], alpha=tf.exp(a)), normal(2)
-    ),
+    simple("stateless_gamma", lambda a: tf.random.stateless_gamma([4, 2], [1, 2], alpha=tf.exp(a)), normal(2)),
     simple("random_gamma", lambda a, b: tf.random.gamma([4], tf.exp(a), tf.exp(b)), normal(2), normal(2)),
     simple(
         "random_poisson_stopped",
@@ -186,9 +176,7 @@ CASES += [
         normal(2),
     ),
     simple("categorical_beside", lambda z: tf.gather(z[0], tf.random.categorical(z, 4)[0]), normal(1, 5)),
-    simple(
-        "random_shuffle_of_indices", lambda x: tf.gather(x, tf.random.shuffle(tf.range(4))) * x, normal(4)
-    ),
+    simple("random_shuffle_of_indices", lambda x: tf.gather(x, tf.random.shuffle(tf.range(4))) * x, normal(4)),
     simple(
         "reparametrisation",
         lambda m, s: m + tf.exp(s) * tf.random.normal(tf.shape(m)),

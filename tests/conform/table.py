@@ -95,6 +95,4 @@ def variable(*shape: int, dtype: str = "float32", **options: Any) -> Spec:
 
 def apart(*shape: int) -> Spec:
     """Return a tensor whose entries all differ by a tenth at least, so that ties do not decide."""
-    return lambda rng: tf.constant(
-        rng.permutation(int(np.prod(shape))).reshape(shape) / 10.0 - 0.3, tf.float32
-    )
+    return lambda rng: tf.constant(rng.permutation(int(np.prod(shape))).reshape(shape) / 10.0 - 0.3, tf.float32)

@@ -28,11 +28,7 @@ def run(code: str) -> subprocess.CompletedProcess:
 
 
 def all_errors() -> list[type[errors.RetrotapeError]]:
-    found = [
-        value
-        for _, value in inspect.getmembers(errors, inspect.isclass)
-        if value.__module__ == errors.__name__
-    ]
+    found = [value for _, value in inspect.getmembers(errors, inspect.isclass) if value.__module__ == errors.__name__]
     return [value for value in found if value is not errors.RetrotapeError]
 
 
@@ -92,9 +88,7 @@ def test_another_tensorflow_is_refused_by_version():
 
 
 def not_recorded(reason: str, remedy: str):
-    return pytest.raises(
-        errors.NotRecordedError, match=rf"The target .* is not on this tape: {reason}\. {remedy}"
-    )
+    return pytest.raises(errors.NotRecordedError, match=rf"The target .* is not on this tape: {reason}\. {remedy}")
 
 
 def test_target_made_after_recording(x):
@@ -113,9 +107,7 @@ def test_target_made_before_recording(x):
     z = x * 2.0
     with rt.Tape() as tape:
         x * x
-    with not_recorded(
-        "it was made before recording began and took no part in it", "Move the code that makes it into"
-    ):
+    with not_recorded("it was made before recording began and took no part in it", "Move the code that makes it into"):
         tape.gradient(z, x)
 
 
@@ -245,9 +237,7 @@ def test_target_of_strings(x):
     ],
     ids=["None", "float", "str", "array", "scalar", "long"],
 )
-@pytest.mark.parametrize(
-    "wrap", [lambda v: v, lambda v: [v], lambda v: {"a": (v,)}], ids=["bare", "list", "nest"]
-)
+@pytest.mark.parametrize("wrap", [lambda v: v, lambda v: [v], lambda v: {"a": (v,)}], ids=["bare", "list", "nest"])
 def test_source_and_target_must_be_tensors(x, bad, shown, wrap):
     with rt.Tape() as tape:
         y = x * x
@@ -264,9 +254,7 @@ def test_source_and_target_must_be_tensors(x, bad, shown, wrap):
 def test_the_error_about_a_number_says_what_to_give(x):
     with rt.Tape() as tape:
         x * x
-    with pytest.raises(
-        errors.NotASourceError, match="Give the tensor that took part in the recording, or a nest"
-    ):
+    with pytest.raises(errors.NotASourceError, match="Give the tensor that took part in the recording, or a nest"):
         tape.gradient(2.0, x)
 
 
@@ -274,9 +262,7 @@ def test_a_keras_tensor_is_symbolic(x):
     with rt.Tape() as tape:
         y = x * x
     symbolic = keras.Input((2,))
-    text = (
-        "got KerasTensor .* It is symbolic: ask about the tensor that the model returned when it was called"
-    )
+    text = "got KerasTensor .* It is symbolic: ask about the tensor that the model returned when it was called"
     with pytest.raises(errors.NotASourceError, match=f"A source .*{text}"):
         tape.gradient(y, symbolic)
     with pytest.raises(errors.NotASourceError, match=f"A target .*{text}"):
@@ -302,9 +288,7 @@ def test_a_batch_jacobian_has_one_source():
 
 
 def empty(reason: str):
-    return pytest.raises(
-        errors.EmptyTapeError, match=rf"holds no recording: {reason}\. Record first: `with tape: loss"
-    )
+    return pytest.raises(errors.EmptyTapeError, match=rf"holds no recording: {reason}\. Record first: `with tape: loss")
 
 
 @pytest.mark.parametrize(
@@ -389,9 +373,7 @@ def test_entering_an_eager_tape_inside_a_function(x):
         with tape:
             return a * a
 
-    with pytest.raises(
-        errors.TapeUseError, match=r"recorded in eager code and is now entered inside a tf\.function"
-    ):
+    with pytest.raises(errors.TapeUseError, match=r"recorded in eager code and is now entered inside a tf\.function"):
         square(x)
     assert float(tape.gradient(y, x)) == 6.0
 
@@ -462,9 +444,7 @@ def test_a_value_that_was_overwritten_before_the_tape_saw_it(x):
         outcome = str(float(tape.gradient(y, x)))
     except errors.LostValueError as error:
         outcome = str(error)
-    assert re.match(
-        r"2\.0|.* was overwritten before the tape saw it\. Read the variable inside the block", outcome
-    )
+    assert re.match(r"2\.0|.* was overwritten before the tape saw it\. Read the variable inside the block", outcome)
 
 
 def test_a_lost_value_owns_its_text():
@@ -475,9 +455,7 @@ def test_a_lost_value_owns_its_text():
 
 def test_an_update_without_rule_owns_its_text():
     error = errors.OpaqueUpdateError("ResourceApplyAdam", "w", "loop.py:3")
-    assert re.match(
-        r"The path runs through ResourceApplyAdam \(at loop\.py:3\), which changes w in place", str(error)
-    )
+    assert re.match(r"The path runs through ResourceApplyAdam \(at loop\.py:3\), which changes w in place", str(error))
     assert "Update the variable with `assign`" in str(error)
     assert (error.op, error.variable, error.where) == ("ResourceApplyAdam", "w", "loop.py:3")
 

@@ -55,9 +55,7 @@ def test_memory_is_given_by_line_largest_first():
     lines = {line.frame.line - first: (line.bytes, line.tensors) for line in memory.lines}
     assert lines == {1: (80, 2), 2: (2 * KB, 2), 3: (2 * KB, 2)}
     assert memory.bytes == sum(line.bytes for line in memory.lines)
-    assert [line.bytes for line in memory.lines] == sorted(
-        (line.bytes for line in memory.lines), reverse=True
-    )
+    assert [line.bytes for line in memory.lines] == sorted((line.bytes for line in memory.lines), reverse=True)
     assert all(line.frame.file == __file__ for line in memory.lines)
 
 
@@ -260,7 +258,7 @@ def in_child(code: str) -> dict[str, float]:
 LONG = """
 import gc, json, resource, sys
 sys.path.insert(0, {folder!r})
-from test_memory import growth, small_net, training_step
+from test_memory import small_net, training_step
 
 def resident():
     return int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
@@ -269,11 +267,13 @@ net, x = small_net()
 for _ in range(500):
     training_step(net, x)
 gc.collect()
-before, objects = resident(), len(gc.get_objects())
+objects = len(gc.get_objects())
+before = resident()
 for _ in range(10_000):
     training_step(net, x)
 gc.collect()
-print(json.dumps({{"bytes": resident() - before, "objects": len(gc.get_objects()) - objects}}))
+grown = resident() - before
+print(json.dumps({{"bytes": grown, "objects": len(gc.get_objects()) - objects}}))
 """
 
 

@@ -28,8 +28,7 @@ UNTOUCHED = hooked()
 
 def is_untouched() -> bool:
     return (
-        all(now is then for now, then in zip(hooked(), UNTOUCHED, strict=True))
-        and not context.context().op_callbacks
+        all(now is then for now, then in zip(hooked(), UNTOUCHED, strict=True)) and not context.context().op_callbacks
     )
 
 
@@ -755,9 +754,7 @@ def test_jacobian_by_a_source_without_path(size):
     assert mixed[0] is None
     assert_close(mixed[1], 2 * tf.eye(size))
     assert tape.jacobian(y, b) is None
-    assert_close(
-        tape.jacobian(y, [b, a], unconnected_gradients="zero"), [tf.zeros((size, 2, 2)), 2 * tf.eye(size)]
-    )
+    assert_close(tape.jacobian(y, [b, a], unconnected_gradients="zero"), [tf.zeros((size, 2, 2)), 2 * tf.eye(size)])
 
 
 def test_batch_jacobian_by_a_source_without_path_is_that_of_the_stock_tape():
@@ -933,9 +930,7 @@ def while_tensor_array(a, n):
     return tf.reduce_sum(rows.stack() ** 2)
 
 
-@pytest.mark.parametrize(
-    "f", [power, branch, straight, while_tensor_array], ids=["while", "if", "plain", "array"]
-)
+@pytest.mark.parametrize("f", [power, branch, straight, while_tensor_array], ids=["while", "if", "plain", "array"])
 def test_orders_through_a_function(f):
     n = tf.constant(5)
     tapes = [tf.GradientTape() for _ in range(3)]
@@ -1018,9 +1013,7 @@ def test_a_sparse_gradient_is_a_target_too():
 def dropout_net() -> keras.Model:
     keras.utils.set_random_seed(3)
     layers = keras.layers
-    net = keras.Sequential(
-        [layers.Dense(6, "gelu"), layers.BatchNormalization(), layers.Dropout(0.5), layers.Dense(2)]
-    )
+    net = keras.Sequential([layers.Dense(6, "gelu"), layers.BatchNormalization(), layers.Dropout(0.5), layers.Dense(2)])
     net.build((None, 3))
     return net
 
@@ -1040,9 +1033,7 @@ def test_whatever_is_kept_the_gradients_are_identical(compiled):
     found = {keep: tape.gradient(loss, sources) for keep, tape in tapes.items()}
     second = {keep: tape.gradient(found[keep][-1], data) for keep, tape in tapes.items()}
     for keep in ("all", "leaves"):
-        for one, other in zip(
-            [*found["needed"], second["needed"]], [*found[keep], second[keep]], strict=True
-        ):
+        for one, other in zip([*found["needed"], second["needed"]], [*found[keep], second[keep]], strict=True):
             np.testing.assert_array_equal(one, other)
 
 

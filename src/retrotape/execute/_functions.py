@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from retrotape import _tf
+from retrotape import _tf, _tf_functions
 from retrotape._tf import tf
 from retrotape.execute._values import Values
 from retrotape.ir import Eqn
@@ -38,7 +38,7 @@ def pull_call(
     with current_stack().unheard():
         found = [None if grad is None else tf.convert_to_tensor(grad) for grad in backward.function(*grads)]
     by_var = dict(zip(backward.outputs, grads, strict=True))
-    outputs = eqn.outputs[: len(_tf.output_types(call.function))]
+    outputs = eqn.outputs[: len(_tf_functions.output_types(call.function))]
     seeds = [_dense_or_zeros(by_var.get(var), recording.builder.types[var]) for var in outputs]
     operands = [values(var) for var in eqn.inputs]
     positions = [position for position, grad in enumerate(found) if grad is not None]
@@ -75,7 +75,7 @@ def _gradient_function(function: Any) -> Any:
     found = _gradient_functions.get(function)
     if found is None:
         with current_stack().unheard():
-            found = _gradient_functions[function] = _tf.gradient_function(function)
+            found = _gradient_functions[function] = _tf_functions.gradient_function(function)
     return found
 
 
@@ -92,7 +92,7 @@ def _aligned(positions: list[int], seconds: Sequence[Cotangent], gradient: Any) 
     by_position = dict(zip(positions, seconds, strict=True))
     return [
         tf.convert_to_tensor(by_position[position]) if position in by_position else tf.zeros(output.shape, output.dtype)
-        for position, output in zip(gradient.input_positions, _tf.output_types(gradient), strict=True)
+        for position, output in zip(gradient.input_positions, _tf_functions.output_types(gradient), strict=True)
     ]
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from retrotape import _tf
+from retrotape import _tf, _tf_functions
 from retrotape._tf import tf
 from retrotape.errors import OpaqueUpdateError
 from retrotape.ir import Eqn
@@ -54,7 +54,7 @@ def inline(
             operand if variable is None else variable.handle
             for operand, variable in zip(operands, handles, strict=True)
         ]
-        results = _run(_tf.function_name(call.function), given, _tf.graph_of(call.function))
+        results = _run(_tf_functions.function_name(call.function), given, _tf_functions.graph_of(call.function))
         stack.settle()
     found = [recording.operand(tensor) for tensor in results]
     for position in traits.writes:
@@ -95,7 +95,7 @@ def _run_step(step: _Step, inputs: list[Tensor], graph: Any) -> list[Tensor]:
     attr = step.node.attr
 
     def run(name: str, given: list[Tensor]) -> list[Tensor]:
-        return _run(name, given, _tf.inner_graph(graph, name))
+        return _run(name, given, _tf_functions.inner_graph(graph, name))
 
     match step.op:
         case "Const":
@@ -141,7 +141,7 @@ def _emit_custom(step: _Step, inputs: list[Tensor], outputs: list[Tensor], place
     names = _names_of(place.body, graph)
 
     def back(*grads: Any) -> list[Any]:
-        traced = _tf.trace_rule(graph, graph.get_operation_by_name(names[step.node.name]), grads)
+        traced = _tf_functions.trace_rule(graph, graph.get_operation_by_name(names[step.node.name]), grads)
         seen = [env[_reference(place.body, names, tensor)] for tensor in traced.captures]
         found = iter(traced.run([*grads, *seen]))
         return [next(found) if there else None for there in traced.connected]
@@ -153,7 +153,7 @@ def _names_of(body: _Body, graph: Any) -> dict[str, str]:
     """Return what each node of a body is called in the graph: TensorFlow renames some, but keeps their order."""
     inputs = {tensor.op.name for tensor in graph.inputs}
     traced = [operation.name for operation in graph.get_operations() if operation.name not in inputs]
-    return {node: name for node, name in zip(body.nodes, traced, strict=False)}
+    return dict(zip(body.nodes, traced, strict=False))
 
 
 def _reference(body: _Body, names: dict[str, str], tensor: Tensor) -> str:
@@ -171,7 +171,7 @@ def _truth(value: Tensor) -> bool:
 
 
 def _body(name: str) -> _Body:
-    definition = _tf.function_def(name)
+    definition = _tf_functions.function_def(name)
     arguments = tuple(argument.name for argument in definition.signature.input_arg)
     steps = tuple(_step(node) for node in _in_order(definition, set(arguments)))
     results = tuple(definition.ret[result.name] for result in definition.signature.output_arg)
@@ -202,14 +202,17 @@ def _step(node: Any) -> _Step:
     inputs = tuple(ref for ref in node.input if not ref.startswith("^"))
     definition = _tf.op_def(node.op)
     if definition is None:
-        results = _tf.function_def(node.op).signature.output_arg
+        results = _tf_functions.function_def(node.op).signature.output_arg
         return _Step(node.op, node, inputs, tuple(f"{node.name}:{result.name}:0" for result in results), ())
     outputs = tuple(
         f"{node.name}:{arg.name}:{position}"
         for arg in definition.output_arg
-        for position in range(_tf.output_count(arg, node.attr))
+        for position in range(_tf_functions.output_count(arg, node.attr))
     )
     attrs = tuple(
-        part for attr in definition.attr if attr.name in node.attr for part in (attr.name, _tf.attr_value(node.attr[attr.name]))
+        part
+        for attr in definition.attr
+        if attr.name in node.attr
+        for part in (attr.name, _tf_functions.attr_value(node.attr[attr.name]))
     )
     return _Step(node.op, node, inputs, outputs, attrs)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from retrotape.ir import Eqn, reached_from, slice_to
@@ -19,6 +20,31 @@ class Plan(NamedTuple):
     sources: frozenset[int]
     stops: Collection[int]  # vars that paths may start from but do not pass
     repaired: frozenset[int]  # vars behind a `stop_gradient` that is not meant for this derivative
+
+    def order(self) -> Iterator[int]:
+        """Yield the equations so that each comes after all that use it, breadth first.
+
+        Any such order gives the same gradients but for rounding. This one is the stock tape's, so that cotangents
+        meet in the same order and their sums are the same to the bit.
+        """
+        makers: dict[int, int] = {}
+        uses: Counter[int] = Counter()
+        for index in self.indices:
+            eqn = self.eqns[index]
+            makers.update((var, index) for var in eqn.outputs if var not in self.stops)
+            uses.update(var for var in eqn.inputs if var in self.reached)
+        waiting = Counter(makers[var] for var in uses if var in makers)
+        ready = deque(index for index in reversed(self.indices) if index not in waiting)
+        while ready:
+            index = ready.popleft()
+            yield index
+            for var in self.eqns[index].inputs:
+                if var in uses:
+                    uses[var] -= 1
+                    if uses[var] == 0 and var in makers:
+                        waiting[makers[var]] -= 1
+                        if waiting[makers[var]] == 0:
+                            ready.append(makers[var])
 
 
 def make_plan(

@@ -16,7 +16,18 @@ from retrotape.execute._values import Values
 from retrotape.execute._walk import walk
 from retrotape.ir import Eqn
 from retrotape.record import TRAINABLE, Backward, Recording, current_stack, for_rule, function_traits
-from retrotape.rules import ACCEPTS_NONE, FORWARD, NoGradient, OpView, Rule, Tensors, gathered, go_back, lookup, lookup_operation
+from retrotape.rules import (
+    ACCEPTS_NONE,
+    FORWARD,
+    NoGradient,
+    OpView,
+    Rule,
+    Tensors,
+    gathered,
+    go_back,
+    lookup,
+    lookup_operation,
+)
 
 Cotangent = Any
 _STRING, _RESOURCE, _VARIANT = 7, 20, 21

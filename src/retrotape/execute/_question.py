@@ -33,7 +33,10 @@ class Question(NamedTuple):
 
 
 def answer(
-    recording: Recording, question: Question, operations: Sequence[Any] | None = None, plan: Plan | None = None
+    recording: Recording,
+    question: Question,
+    operations: Sequence[Any] | None = None,
+    plan: Plan | None = None,
 ) -> list[Cotangent | None]:
     """Return one cotangent for each source, None where no path leads to it."""
     plan = plan or question.plan(recording)

@@ -16,7 +16,7 @@ def walk(plan: Plan, seeds: dict[int, list[Cotangent]], pull: Puller) -> dict[in
     """Carry the seeds back along the plan and return the cotangent of each source that they reach."""
     cotangents = {var: list(terms) for var, terms in seeds.items()}
     arrived: dict[int, Cotangent] = {}
-    for index in reversed(plan.indices):
+    for index in plan.order():
         eqn = plan.eqns[index]
         upstream = [_collect(var, cotangents, plan, arrived) for var in eqn.outputs]
         if all(cotangent is None for cotangent in upstream):

@@ -43,7 +43,12 @@ class Builder:
         return tuple(range(first, count))
 
     def append(
-        self, op: str, inputs: tuple[int, ...], outputs: tuple[int, ...], attrs: tuple[Attr, ...], frame: int = 0
+        self,
+        op: str,
+        inputs: tuple[int, ...],
+        outputs: tuple[int, ...],
+        attrs: tuple[Attr, ...],
+        frame: int = 0,
     ) -> None:
         """Add the equation that defines `outputs`."""
         self.eqns.append(Eqn(op, inputs, outputs, attrs, frame))

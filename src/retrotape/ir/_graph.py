@@ -38,9 +38,12 @@ def slice_to(program: Equations, targets: Iterable[int], stops: Collection[int] 
 
 
 def reached_from(
-    program: Equations, sources: Iterable[int], indices: Iterable[int], blocked: Sequence[Collection[int]] = ()
+    program: Equations,
+    sources: Iterable[int],
+    indices: Iterable[int],
+    blocked: Sequence[Collection[int]] = (),
 ) -> tuple[list[int], set[int]]:
-    """Return those of the equations that a source reaches, and every var that it reaches.
+    """Return those of the equations that carry a source on, and every var that it reaches.
 
     A var in one of the sets `blocked` is reached only where it is itself a source.
     """
@@ -50,6 +53,8 @@ def reached_from(
     for index in indices:
         eqn = eqns[index]
         if not reached.isdisjoint(eqn.inputs):
-            kept.append(index)
-            reached.update([var for var in eqn.outputs if not any(var in block for block in blocked)])
+            found = [var for var in eqn.outputs if not any(var in block for block in blocked)]
+            if found:
+                kept.append(index)
+                reached.update(found)
     return kept, reached

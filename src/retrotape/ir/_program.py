@@ -96,7 +96,9 @@ class Proto(NamedTuple):
     data: bytes
 
 
-AttrValue = Union[bool, int, float, bytes, DType, Shape, Func, Proto, tuple["AttrValue", ...]]
+AttrValue = Union[  # noqa: UP007 - a recursive alias has to be spelt so on Python 3.10
+    bool, int, float, bytes, DType, Shape, Func, Proto, tuple["AttrValue", ...]
+]
 Attr = tuple[str, AttrValue]
 
 

@@ -59,14 +59,14 @@ def _show(value: AttrValue) -> str:
     if isinstance(value, Proto):
         return f"Proto({value.data!r})"
     if isinstance(value, tuple):
-        return "(" + ", ".join(_show(item) for item in value) + ")"
+        return "(" + ", ".join(_show(item) for item in value) + ")"  # type: ignore[arg-type]
     return repr(value)
 
 
 def parse(text: str) -> Program:
-    """Return the program that `text` shows.
+    r"""Return the program that `text` shows.
 
-    >>> parse("%0 : float32[2]\\n%1 : float32[2] = Neg{T=float32}(%0) @0\\n@0 = \\"a.py\\":1 in \\"f\\"").eqns[0].op
+    >>> parse("%0 : float32[2]\n%1 : float32[2] = Neg{T=float32}(%0) @0\n@0 = \"a.py\":1 in \"f\"").eqns[0].op
     'Neg'
     """
     types: dict[int, TensorType] = {}
@@ -98,9 +98,7 @@ def parse(text: str) -> Program:
     return program
 
 
-def _declare(
-    text: str, producer: int, types: dict[int, TensorType], producers: dict[int, int]
-) -> tuple[int, ...]:
+def _declare(text: str, producer: int, types: dict[int, TensorType], producers: dict[int, int]) -> tuple[int, ...]:
     declared = []
     for number, name, shape in re.findall(_TYPED, text):
         var = int(number)
@@ -182,7 +180,7 @@ class _Attrs:
             self._take("(")
             inner = self._value()
             self._take(")")
-            return {"Shape": Shape, "Func": Func, "Proto": Proto}[token["wrap"]](inner)  # type: ignore[arg-type]
+            return {"Shape": Shape, "Func": Func, "Proto": Proto}[token["wrap"]](inner)
         if token["bytes"]:
             return literal_eval(token["bytes"])
         if token["text"]:

@@ -43,7 +43,15 @@ def _canonical(op: str, attrs: Any) -> tuple[Attr, ...]:
     return tuple(sorted(found.items()))
 
 
-_FIELDS = {"type": "type", "int": "i", "bool": "b", "float": "f", "string": "s", "shape": "shape", "func": "func"}
+_FIELDS = {
+    "type": "type",
+    "int": "i",
+    "bool": "b",
+    "float": "f",
+    "string": "s",
+    "shape": "shape",
+    "func": "func",
+}
 
 
 def _default(kind: str, proto: Any) -> AttrValue:
@@ -93,7 +101,7 @@ def _executable(value: AttrValue) -> Any:
         case Proto(data):
             return tf.compat.v1.TensorProto.FromString(data)
         case tuple():
-            return [_executable(item) for item in value]
+            return [_executable(item) for item in value]  # type: ignore[arg-type]
     return value
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from retrotape import _tf
+from retrotape import _tf, _tf_functions
 from retrotape.record._traits import RESOURCE
 
 
@@ -21,8 +21,19 @@ _known: WeakKeyDictionary[Any, FunctionTraits] = WeakKeyDictionary()
 
 # Operations that count as having state and still compute the same again.
 _REPEATABLE = frozenset(
-    ("NoOp", "Assert", "PrintV2", "StringFormat", "Placeholder", "VarHandleOp")
-    + ("PartitionedCall", "StatefulPartitionedCall", "While", "If", "Case")
+    (
+        "NoOp",
+        "Assert",
+        "PrintV2",
+        "StringFormat",
+        "Placeholder",
+        "VarHandleOp",
+        "PartitionedCall",
+        "StatefulPartitionedCall",
+        "While",
+        "If",
+        "Case",
+    )
 )
 
 
@@ -30,10 +41,10 @@ def function_traits(function: Any) -> FunctionTraits:
     """Return the traits of a concrete function."""
     found = _known.get(function)
     if found is None:
-        ops = set(_tf.operations_within(function))
+        ops = set(_tf_functions.operations_within(function))
         found = _known[function] = FunctionTraits(
             all(_is_repeatable(op) for op in ops),
-            _tf.written_inputs(function),
+            _tf_functions.written_inputs(function),
             {"StopGradient", "SquaredDifference"} <= ops,
         )
     return found

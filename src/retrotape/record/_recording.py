@@ -222,7 +222,7 @@ class Recording:
         dtype_of, frame_of, new, keep = self._dtype_of, self.frames.number, tuple.__new__, self.keep
         for op, inputs, attrs, outputs, place, frugal in events:
             if type(op) is not str:
-                op = op.decode()
+                op = op.decode()  # type: ignore[union-attr]
             features = traits(op)
             if features.kind is not Kind.PLAIN:
                 self.append_access(op, inputs, canonical(op, attrs), outputs, frame_of(place))

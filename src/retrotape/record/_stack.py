@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from math import prod
 from typing import Any
 
-from retrotape import _tf
+from retrotape import _tf, _tf_functions
 from retrotape._tf import tf
 from retrotape.record._closures import variables_in
 from retrotape.record._frames import here
@@ -221,7 +221,7 @@ class Stack:
         """Run a `tf.function` so that it can be asked about."""
         if not self._active:
             return call.run()
-        self._read_unheld(_tf.variables_of(call.function))
+        self._read_unheld(_tf_functions.variables_of(call.function))
         self.settle()
         self._calls.append(call)
         try:

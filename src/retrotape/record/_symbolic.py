@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from retrotape import _tf
+from retrotape import _tf, _tf_functions
 from retrotape.ir import Attr
 from retrotape.record._attrs import canonical
 from retrotape.record._recording import Cell, Event, Recording
@@ -118,7 +118,7 @@ class GraphLog:
 
     def variables(self) -> list[Any]:
         """Return the variables that were read."""
-        read = {identity for identity in self.recording.cells}
+        read = set(self.recording.cells)
         found = getattr(self.graph, "variables", ())
         return [variable for variable in found if _inside(self.graph, variable.handle)._id in read]
 
@@ -146,7 +146,7 @@ def _append(recording: Recording, operation: Any) -> None:
     if traits(op).kind in (Kind.READ, Kind.WRITE):
         recording.append_access(op, inputs, _attrs_of(operation), outputs, frame)
     elif operation.type.endswith("PartitionedCall") or any(_dtype_of(tensor) == RESOURCE for tensor in inputs):
-        recording.append_call(op, inputs, outputs, frame, _tf.written_by(operation))
+        recording.append_call(op, inputs, outputs, frame, _tf_functions.written_by(operation))
     else:
         recording.digest([Event(op, inputs, (), outputs, operation, False)])
 
@@ -160,7 +160,7 @@ def _attrs_of(operation: Any) -> tuple[Attr, ...]:
 
 def _in_order(operations: list[Any]) -> list[Any]:
     """Sort so that every operation follows those that it takes inputs from, else as they were."""
-    pending = {operation: None for operation in operations}
+    pending = dict.fromkeys(operations)
     ordered: list[Any] = []
     for first in operations:
         path = [first]

@@ -48,7 +48,14 @@ def _adam(attrs: Attrs, var: Tensor, m: Tensor, v: Tensor, power1: Tensor, power
 
 
 def _amsgrad(
-    attrs: Attrs, var: Tensor, m: Tensor, v: Tensor, top: Tensor, power1: Tensor, power2: Tensor, *rest: Tensor
+    attrs: Attrs,
+    var: Tensor,
+    m: Tensor,
+    v: Tensor,
+    top: Tensor,
+    power1: Tensor,
+    power2: Tensor,
+    *rest: Tensor,
 ) -> Values:
     rate, beta1, beta2, epsilon, grad = rest
     m = m + (grad - m) * (1 - beta1)
@@ -103,9 +110,7 @@ def _sparse(step: Callable[..., Values], slots: int) -> Callable[..., Values]:
         variables, (*rest, at) = operands[:slots], operands[slots:]
         rows = step(attrs, *(tf.gather(variable, at) for variable in variables), *rest)
         where = at[..., tf.newaxis]
-        return tuple(
-            tf.tensor_scatter_nd_update(old, where, new) for old, new in zip(variables, rows, strict=True)
-        )
+        return tuple(tf.tensor_scatter_nd_update(old, where, new) for old, new in zip(variables, rows, strict=True))
 
     return forward
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from retrotape.ir import Equations
+from retrotape.ir import Eqn, Equations
 
 
 def repairable(program: Equations, indices: Sequence[int]) -> frozenset[int]:
@@ -26,11 +26,15 @@ def repairable(program: Equations, indices: Sequence[int]) -> frozenset[int]:
                 centers[eqn.outputs[0]] = eqns[producer].inputs[0]
     if not centers:
         return frozenset()
-    squared: set[int] = set()
-    looked_at: set[int] = set()
-    for index in indices:
-        eqn = eqns[index]
-        for var in centers.keys() & set(eqn.inputs):
-            is_variance = eqn.op == "SquaredDifference" and set(eqn.inputs) == {var, centers[var]}
-            (squared if is_variance else looked_at).add(var)
-    return frozenset(squared & looked_at)
+    looked_at = {
+        var
+        for index in indices
+        for var in centers.keys() & set(eqns[index].inputs)
+        if not _is_variance(eqns[index], var, centers)
+    }
+    squared = {var for eqn in eqns for var in looked_at & set(eqn.inputs) if _is_variance(eqn, var, centers)}
+    return frozenset(squared)
+
+
+def _is_variance(eqn: Eqn, var: int, centers: dict[int, int]) -> bool:
+    return eqn.op == "SquaredDifference" and set(eqn.inputs) == {var, centers[var]}

@@ -45,7 +45,12 @@ def _scatter_by_rows(combine: Callable[[Tensor, Tensor], Tensor]) -> Forward:
 
 def _strided_slice_assign(attrs: Attrs, old: Tensor, begin: Tensor, end: Tensor, step: Tensor, new: Tensor) -> Tensor:
     return tf.raw_ops.TensorStridedSliceUpdate(
-        input=old, begin=begin, end=end, strides=step, value=new, **{n: v for n, v in attrs.items() if "mask" in n}
+        input=old,
+        begin=begin,
+        end=end,
+        strides=step,
+        value=new,
+        **{n: v for n, v in attrs.items() if "mask" in n},
     )
 
 
@@ -86,8 +91,6 @@ def negate(grad: Any) -> Any:
     return -grad
 
 
-
-
 # Rules that look at no old value: it may never have been read.
 BACKWARD: dict[str, Callable[[Sequence[Tensor], Any], list[Any]]] = {
     "ReadVariableOp": lambda inputs, grad: [grad],
@@ -95,7 +98,11 @@ BACKWARD: dict[str, Callable[[Sequence[Tensor], Any], list[Any]]] = {
     "AssignAddVariableOp": lambda inputs, grad: [grad, grad],
     "AssignSubVariableOp": lambda inputs, grad: [grad, negate(grad)],
     "ResourceScatterAdd": lambda inputs, grad: [grad, None, tf.gather(tf.convert_to_tensor(grad), inputs[1])],
-    "ResourceScatterSub": lambda inputs, grad: [grad, None, -tf.gather(tf.convert_to_tensor(grad), inputs[1])],
+    "ResourceScatterSub": lambda inputs, grad: [
+        grad,
+        None,
+        -tf.gather(tf.convert_to_tensor(grad), inputs[1]),
+    ],
 }
 
 

@@ -8,9 +8,7 @@ from retrotape.ir import LEAF, Eqn, Program, TensorType, check
 SCALAR = TensorType(1, ())
 
 
-def program(
-    producers: tuple[int, ...], *eqns: tuple[tuple[int, ...], tuple[int, ...]], types: int | None = None
-):
+def program(producers: tuple[int, ...], *eqns: tuple[tuple[int, ...], tuple[int, ...]], types: int | None = None):
     count = len(producers) if types is None else types
     return Program((SCALAR,) * count, producers, tuple(Eqn("Op", ins, outs, (), 0) for ins, outs in eqns), ())
 

@@ -81,9 +81,7 @@ def programs(draw) -> Program:
         known = len(builder.types)
         ins = tuple(draw(st.lists(st.integers(0, known - 1), max_size=3))) if known else ()
         outs = builder.define(draw(st.lists(kinds, max_size=2)))
-        attrs = tuple(
-            sorted(draw(st.dictionaries(names, values, max_size=3)).items(), key=lambda item: item[0])
-        )
+        attrs = tuple(sorted(draw(st.dictionaries(names, values, max_size=3)).items(), key=lambda item: item[0]))
         op = draw(st.sampled_from(["Neg", "__inference_f_12", "custom_gradient", "_FusedConv2D"]))
         builder.append(op, ins, outs, attrs, draw(st.integers(0, len(table) - 1)))
     return builder.build(lambda: table)
@@ -224,9 +222,7 @@ def test_text_with_one_character_changed_is_read_or_refused(program: Program, da
     shown = render(program)
     at = data.draw(st.integers(0, len(shown)))
     damaged = (
-        shown[:at]
-        + data.draw(st.sampled_from(["", "%", "(", ")", "{", "'", ",", "x", "9", "\\"]))
-        + shown[at + 1 :]
+        shown[:at] + data.draw(st.sampled_from(["", "%", "(", ")", "{", "'", ",", "x", "9", "\\"])) + shown[at + 1 :]
     )
     try:
         again = parse(damaged)

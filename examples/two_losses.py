@@ -1,0 +1,87 @@
+"""Two losses, two optimizers, two parts of a model: one recording, asked as often as needed.
+
+The stock tape runs beside it and must be told `persistent=True`; the weights come out the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import retrotape as rt
+
+STEPS = 20
+
+
+class TwoHeads:
+    """A shared trunk with a head for a number and a head for a class."""
+
+    def __init__(self) -> None:
+        keras.utils.set_random_seed(1)
+        self.trunk = keras.Sequential([keras.Input((3,)), keras.layers.Dense(8, activation="tanh")])
+        self.number = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
+        self.kind = keras.Sequential([keras.Input((8,)), keras.layers.Dense(2)])
+        rng = np.random.default_rng(1)
+        self.x = tf.constant(rng.normal(size=(16, 3)), tf.float32)
+        self.y = tf.reduce_sum(self.x, 1, keepdims=True)
+        self.label = tf.cast(self.x[:, 0] > 0.0, tf.int32)
+
+    def losses(self) -> tuple[tf.Tensor, tf.Tensor]:
+        features = self.trunk(self.x)
+        off = tf.reduce_mean((self.number(features) - self.y) ** 2)
+        logits = self.kind(features)
+        wrong = tf.nn.sparse_softmax_cross_entropy_with_logits(self.label, logits)
+        return off, tf.reduce_mean(wrong)
+
+    def weights(self) -> list[np.ndarray]:
+        return [w for part in (self.trunk, self.number, self.kind) for w in part.get_weights()]
+
+
+def one_loss_per_part(make_tape: Callable[[], Any]) -> tuple[list[np.ndarray], float]:
+    """Let the first loss move trunk and number head, the second its own head, with another optimizer."""
+    net = TwoHeads()
+    mine = net.trunk.trainable_variables + net.number.trainable_variables
+    theirs = net.kind.trainable_variables
+    adam, sgd = keras.optimizers.Adam(0.01), keras.optimizers.SGD(0.1)
+    for _ in range(STEPS):
+        with make_tape() as tape:
+            off, wrong = net.losses()
+        from_off, from_wrong = tape.gradient(off, mine), tape.gradient(wrong, theirs)
+        adam.apply_gradients(zip(from_off, mine, strict=True))
+        sgd.apply_gradients(zip(from_wrong, theirs, strict=True))
+    return net.weights(), float(off + wrong)
+
+
+def joint_then_a_part(make_tape: Callable[[], Any]) -> tuple[list[np.ndarray], float]:
+    """Move everything along the sum of the losses, then one head once more along its own."""
+    net = TwoHeads()
+    head = net.kind.trainable_variables
+    everything = net.trunk.trainable_variables + net.number.trainable_variables + head
+    joint, extra = keras.optimizers.Adam(0.01), keras.optimizers.Adam(0.01)
+    for _ in range(STEPS):
+        with make_tape() as tape:
+            off, wrong = net.losses()
+            total = off + wrong
+        for_all, for_head = tape.gradient(total, everything), tape.gradient(wrong, head)
+        joint.apply_gradients(zip(for_all, everything, strict=True))
+        extra.apply_gradients(zip(for_head, head, strict=True))
+    return net.weights(), float(total)
+
+
+def main() -> dict[str, dict[str, float]]:
+    numbers = {}
+    for train in (one_loss_per_part, joint_then_a_part):
+        ours, loss = train(rt.Tape)
+        stock, _ = train(lambda: tf.GradientTape(persistent=True))
+        apart = max(float(np.abs(a - b).max()) for a, b in zip(ours, stock, strict=True))
+        numbers[train.__name__] = {"loss": loss, "apart": apart}
+        print(f"{train.__name__:18} loss {loss:.4f} after {STEPS} steps, weights differ from stock by {apart:.1e}")
+    return numbers
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,6 @@
+"""`python -m retrotape`."""
+
+from retrotape.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+"""Concrete functions and their graphs: what they do, how they go back, what is inside.
+
+TensorFlow's private modules come from `_tf`, the only file that imports them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from retrotape._tf import (
+    EagerTensor,
+    FunctionCall,
+    atomic_function,
+    auto_control_deps_utils,
+    concrete_function,
+    context,
+    func_graph,
+    handle_data_util,
+    is_trainable,
+    ops,
+    tf,
+)
+
+Tensor = Any
+
+
+def variables_of(function: Any) -> Sequence[Any]:
+    """Return the variables that a concrete function uses."""
+    return function._func_graph.variables
+
+
+def written_inputs(function: Any) -> tuple[int, ...]:
+    """Return which inputs of a concrete function are resources that it may write to."""
+    graph = function._func_graph
+    read_only = set(auto_control_deps_utils.get_read_only_resource_input_indices_graph(graph))
+    return tuple(
+        index for index, tensor in enumerate(graph.inputs) if tensor.dtype == tf.resource and index not in read_only
+    )
+
+
+def written_by(operation: Any) -> tuple[int, ...]:
+    """Return which inputs of an operation in a graph are resources that it may write to."""
+    read_only = set(auto_control_deps_utils._get_read_only_resource_input_indices_op(operation))
+    return tuple(
+        index for index, tensor in enumerate(operation.inputs) if tensor.dtype == tf.resource and index not in read_only
+    )
+
+
+def operations_within(function: Any) -> Iterator[str]:
+    """Yield the type of every operation in a concrete function and in the functions that it calls."""
+    graph_def = function._func_graph.as_graph_def()
+    for node in graph_def.node:
+        yield node.op
+    for inner in graph_def.library.function:
+        for node in inner.node_def:
+            yield node.op
+
+
+def function_name(function: Any) -> str:
+    """Return the name under which the runtime knows what a concrete function computes."""
+    return function._inference_function.name.decode()
+
+
+def graph_of(function: Any) -> Any:
+    """Return the graph that a concrete function was traced into."""
+    return function._func_graph
+
+
+def inner_graph(graph: Any, name: str) -> Any:
+    """Return the graph of a function that operations of `graph` call, None where nobody has kept it."""
+    if graph is None or not graph._is_function(name):
+        return None
+    return getattr(graph._get_function(name), "graph", None)
+
+
+class TracedRule(NamedTuple):
+    """A gradient function of one operation as a function of gradients and of what it looks at in the graph."""
+
+    function: Any
+    captures: list[Tensor]  # of the graph
+    constants: list[Tensor]
+    connected: list[bool]  # which inputs have a gradient
+
+    def run(self, arguments: Sequence[Tensor]) -> list[Tensor]:
+        """Return the gradients that there are."""
+        return list(tf.nest.flatten(self.function._call_flat(list(arguments), self.constants)))
+
+
+def trace_rule(graph: Any, operation: Any, grads: Sequence[Tensor]) -> TracedRule:
+    """Trace the gradient function that is registered for one operation of `graph`."""
+    with graph.as_default():
+        traced = func_graph.FuncGraph(f"rule_of_{operation.name}")
+    with traced.as_default():
+        seeds = [tf.compat.v1.placeholder(grad.dtype, grad.shape) for grad in grads]
+        found = ops.get_gradient_function(operation)(operation, *seeds)
+        found = list(found) if isinstance(found, (list, tuple)) else [found]
+        traced.outputs = [tf.convert_to_tensor(grad) for grad in found if grad is not None]
+    pairs = list(zip(traced.external_captures, traced.internal_captures, strict=True))
+    symbolic = [pair for pair in pairs if not isinstance(pair[0], EagerTensor)]
+    eager = [pair for pair in pairs if isinstance(pair[0], EagerTensor)]
+    traced.inputs = [*seeds, *(inner for _, inner in symbolic), *(inner for _, inner in eager)]
+    traced.structured_outputs = traced.outputs
+    atomic = atomic_function.from_func_graph(f"__inference_rule_{ops.uid()}", traced, {})
+    return TracedRule(
+        concrete_function.ConcreteFunction(atomic),
+        [outer for outer, _ in symbolic],
+        [outer for outer, _ in eager],
+        [grad is not None for grad in found],
+    )
+
+
+def function_def(name: str) -> Any:
+    """Return the definition of a function that the runtime knows."""
+    return context.get_function_def(name)
+
+
+def output_count(argument: Any, attrs: Any) -> int:
+    """Return how many tensors stand for one argument of an op's outputs."""
+    if argument.number_attr:
+        return attrs[argument.number_attr].i
+    return len(attrs[argument.type_list_attr].list.type) if argument.type_list_attr else 1
+
+
+def attr_value(attr: Any) -> Any:
+    """Return an attribute of a node in the form in which an op is run by name."""
+    kind = attr.WhichOneof("value")
+    if kind == "list":
+        return next((list(values) for _, values in attr.list.ListFields()), [])
+    if kind == "func":
+        return attr.func.name
+    return None if kind is None else getattr(attr, kind)
+
+
+def output_types(function: Any) -> Sequence[Any]:
+    """Return shape and dtype of each output. The graph does not tell: TensorFlow adds outputs to it."""
+    return function.function_type.flat_outputs
+
+
+def gradient_function(function: Any) -> Any:
+    """Return a concrete function from inputs and gradients of the outputs to gradients of the inputs.
+
+    It computes the function again, so it needs nothing that the call kept. The result's `input_positions`
+    says which inputs its outputs belong to.
+    """
+    graph = func_graph.FuncGraph(f"gradient_of_{function.name}")
+    with graph.as_default():
+        inputs = [_placeholder_like(tensor) for tensor in function._func_graph.inputs]
+        trainable = [index for index, tensor in enumerate(inputs) if is_trainable(tensor)]
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch([inputs[index] for index in trainable])
+            split = len(inputs) - len(function.captured_inputs)
+            called = FunctionCall(function, inputs[:split], inputs[split:]).run()
+            outputs = tf.nest.flatten(called, expand_composites=True)
+        outputs = [tensor for tensor in outputs if tensor is not None]
+        seeds = [_placeholder_like(tensor) for tensor in outputs]
+        wanted = [index for index, tensor in enumerate(outputs) if is_trainable(tensor)]
+        gradients = tape.gradient(
+            [outputs[index] for index in wanted],
+            [inputs[index] for index in trainable],
+            [seeds[index] for index in wanted],
+        )
+        found = [(index, grad) for index, grad in zip(trainable, gradients, strict=True) if grad is not None]
+        graph.outputs = [tf.convert_to_tensor(grad) for _, grad in found]
+    graph.inputs = [*inputs, *seeds, *graph.internal_captures]
+    graph.structured_outputs = graph.outputs
+    atomic = atomic_function.from_func_graph(f"__inference_gradient_{ops.uid()}", graph, {})
+    result = concrete_function.ConcreteFunction(atomic)
+    result.input_positions = tuple(index for index, _ in found)
+    result.constants = list(graph.external_captures)
+    return result
+
+
+def _placeholder_like(tensor: Tensor) -> Tensor:
+    placeholder = tf.compat.v1.placeholder(tensor.dtype, tensor.shape)
+    handle_data_util.copy_handle_data(tensor, placeholder)
+    return placeholder
