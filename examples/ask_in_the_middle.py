@@ -38,9 +38,7 @@ def twice() -> dict[str, float]:
 def inside_a_model() -> tuple[list[float], list[float]]:
     """Return how each hidden unit of a frozen model moves its output, and what it should be."""
     keras.utils.set_random_seed(0)
-    model = keras.Sequential(
-        [keras.Input((3,)), keras.layers.Dense(4, activation="tanh"), keras.layers.Dense(1)]
-    )
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4, activation="tanh"), keras.layers.Dense(1)])
     model.trainable = False  # nothing here that a stock tape would watch
     both = keras.Model(model.inputs, [layer.output for layer in model.layers])
     with rt.Tape() as tape:

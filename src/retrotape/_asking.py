@@ -9,7 +9,7 @@ from retrotape._nests import Parts, describe, is_variable, seeds_for, take_apart
 from retrotape._tf import tf
 from retrotape._versions import Version
 from retrotape.errors import NotDifferentiableError, NotRecordedError
-from retrotape.execute import Question, answer, make_plan
+from retrotape.execute import Question, Values, answer, make_plan
 from retrotape.record import EagerLog, GraphLog, Recording
 
 Tensor = Any
@@ -92,6 +92,17 @@ def _source(log: Log, part: Any, through_updates: bool, since: int | None) -> tu
         return tuple(cell.versions)
     var = log.find(part)
     return () if var is None else (var,)
+
+
+def versions_of(log: Log, variable: Any) -> tuple[Version, ...]:
+    """Return the values that a variable had, or raise where it had none."""
+    cell = log.cell(variable) if is_variable(variable) else None
+    if cell is None:
+        name = describe(variable) if is_variable(variable) else repr(variable)
+        raise NotRecordedError(name, "no op read or assigned it while recording", "Use it inside the block.")
+    fetch = Values(log.recording)
+    count = len(cell.versions)
+    return tuple(Version(variable, number, count, var, fetch) for number, var in enumerate(cell.versions))
 
 
 def solve(log: Log, request: Request) -> list[Any]:

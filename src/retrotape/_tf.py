@@ -27,8 +27,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
+from retrotape._listener import Listener
 from retrotape.errors import IncompatibleTensorFlowError, MissingTensorFlowError
 
 try:
@@ -49,7 +50,8 @@ try:
         ops,
     )
     from tensorflow.python.framework import func_graph as func_graph
-    from tensorflow.python.ops import custom_gradient, handle_data_util, resource_variable_ops, script_ops
+    from tensorflow.python.ops import custom_gradient, resource_variable_ops, script_ops
+    from tensorflow.python.ops import handle_data_util as handle_data_util
 except ImportError as error:
     raise IncompatibleTensorFlowError(tf.__version__, str(error)) from error
 
@@ -57,28 +59,6 @@ EagerTensor = ops.EagerTensor
 BaseVariable = resource_variable_ops.BaseResourceVariable
 Tensor = Any  # tf.Tensor, which has no type information
 eager_dtype: Callable[[Tensor], int] = EagerTensor._datatype_enum
-
-
-class Listener(Protocol):
-    """What a thread tells of while tapes record on it."""
-
-    def on_op(self, op: Any, inputs: Any, attrs: Any, outputs: Any, op_name: Any = None, graph: Any = None) -> None:
-        """An eager op, or a function, has run. This is TensorFlow's own signature: a call less for each op."""
-
-    def on_backward(self, name: str, outputs: Sequence[Tensor], inputs: Sequence[Tensor], backward: Callable) -> None:
-        """`outputs` go back to `inputs` by `backward`, whatever ops made them."""
-
-    def on_variable(self, variable: Any) -> None:
-        """`variable` was read."""
-
-    def on_call(self, call: FunctionCall) -> Any:
-        """A `tf.function` is about to run: run it."""
-
-    def on_custom_gradient(self, recomputes: bool, run: Callable[[], Any]) -> Any:
-        """The body of a `tf.custom_gradient` (or of a `tf.recompute_grad`) is about to run: run it."""
-
-    def on_py_function(self, outer: Sequence[Tensor], inner: Sequence[Tensor], run: Callable[[], Any]) -> Any:
-        """The body of a `tf.py_function` is about to run: run it."""
 
 
 class _Thread(threading.local):
@@ -106,9 +86,7 @@ def _execute(op: Any, num_outputs: int, inputs: Any, attrs: Any, ctx: Any, name:
     return tensors
 
 
-def _execute_with_cancellation(
-    op: Any, num_outputs: int, inputs: Any, attrs: Any, ctx: Any, *rest: Any, **kw: Any
-) -> Any:
+def _execute_cancellable(op: Any, num_outputs: int, inputs: Any, attrs: Any, ctx: Any, *rest: Any, **kw: Any) -> Any:
     tensors = _original["execute_with_cancellation"](op, num_outputs, inputs, attrs, ctx, *rest, **kw)
     for callback in ctx.op_callbacks:
         callback(op, tuple(inputs), attrs, tensors, None)
@@ -217,7 +195,7 @@ _HOOKS: tuple[tuple[Any, str, Callable], ...] = (
     (execute, "quick_execute", _execute),
     (execute, "execute_with_callbacks", _execute),
     (execute, "execute", _execute),
-    (execute, "execute_with_cancellation", _execute_with_cancellation),
+    (execute, "execute_with_cancellation", _execute_cancellable),
     (record, "record_operation", _record_operation),
     (resource_variable_ops, "variable_accessed", _variable_accessed),
     (custom_gradient, "_eager_mode_decorator", _eager_mode_decorator),
@@ -343,17 +321,6 @@ def components(values: Sequence[Any]) -> list[Tensor]:
 def recompose(values: Sequence[Any], gradients: Sequence[Any]) -> list[Any]:
     """Undo `components`: shape the gradients as the values are."""
     return composite_tensor_gradient.replace_flat_tensors_for_gradients(list(values), list(gradients))
-
-
-def handle_type(handle: Tensor) -> tuple[int, tuple[int | None, ...] | None] | None:
-    """Return the dtype and shape of what a variable's handle holds; None for other resources."""
-    eager = isinstance(handle, EagerTensor)
-    data = handle._handle_data if eager else handle_data_util.get_resource_handle_data(handle)
-    if data is None or not data.is_set or len(data.shape_and_type) != 1:
-        return None
-    held = data.shape_and_type[0]
-    shape = None if held.shape.unknown_rank else tuple(d.size if d.size >= 0 else None for d in held.shape.dim)
-    return held.dtype, shape
 
 
 class FunctionCall(NamedTuple):

@@ -1,4 +1,4 @@
-"""Concrete functions and their graphs: what they do, how they go back, what is inside.
+"""Handles, concrete functions and their graphs: what they hold, do, and contain, and how functions go back.
 
 TensorFlow's private modules come from `_tf`, the only file that imports them.
 """
@@ -23,6 +23,17 @@ from retrotape._tf import (
 )
 
 Tensor = Any
+
+
+def handle_type(handle: Tensor) -> tuple[int, tuple[int | None, ...] | None] | None:
+    """Return the dtype and shape of what a variable's handle holds; None for other resources."""
+    eager = isinstance(handle, EagerTensor)
+    data = handle._handle_data if eager else handle_data_util.get_resource_handle_data(handle)
+    if data is None or not data.is_set or len(data.shape_and_type) != 1:
+        return None
+    held = data.shape_and_type[0]
+    shape = None if held.shape.unknown_rank else tuple(d.size if d.size >= 0 else None for d in held.shape.dim)
+    return held.dtype, shape
 
 
 def variables_of(function: Any) -> Sequence[Any]:

@@ -45,3 +45,13 @@ class Version:
 
     def __repr__(self) -> str:
         return f"<{self.variable.name}, value {self.number} of 0 to {self.count - 1}>"
+
+
+def pick(versions: tuple[Version, ...], k: int) -> Version:
+    """Return version number `k`, from the end if negative, or raise."""
+    if not -len(versions) <= k < len(versions):
+        raise IndexError(
+            f"{versions[0].variable.name!r} had {len(versions)} values on this tape, "
+            f"numbered 0 to {len(versions) - 1}; got {k}."
+        )
+    return versions[k]

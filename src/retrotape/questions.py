@@ -7,12 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from retrotape import _derivatives as derivatives
-from retrotape._asking import Answers, Log, Request, fill_constants, pose, solve
-from retrotape._nests import describe, is_variable, single, take_apart, unwrap, zeros_like
+from retrotape._asking import Answers, Log, Request, fill_constants, pose, solve, versions_of
+from retrotape._nests import single, take_apart, unwrap, zeros_like
 from retrotape._tf import tf
-from retrotape._versions import Version
-from retrotape.errors import NotRecordedError
-from retrotape.execute import Values
+from retrotape._versions import Version, pick
 
 Tensor = Any
 _as_is = tf.autograph.experimental.do_not_convert  # AutoGraph rewrites what a tf.function calls; not this
@@ -49,8 +47,7 @@ class Questions(ABC):
             variable means what it means in TensorFlow: every read counts, and an assignment ends the path.
           output_gradients: What flows into each target; ones by default.
           unconnected_gradients: What stands for a source without path: None, or zeros.
-          through_updates: Let paths run through assignments and optimizer steps; a variable then means its value
-            on entry to the tape.
+          through_updates: Let paths run through assignments; a variable then means its value on entry to the tape.
           since: With `through_updates`, go no further back than value number `since` of each variable, or that many
             updates from the end if negative; a variable then means that value.
 
@@ -118,9 +115,9 @@ class Questions(ABC):
           target: A tensor that was made while recording.
           sources: As for `gradient`.
           unconnected_gradients: As for `gradient`.
+          through_updates: As for `gradient`.
           parallel_iterations: Accepted and ignored.
           experimental_use_pfor: Whether elements may be treated side by side; the numbers are the same.
-          through_updates: As for `gradient`.
           chunk: How many elements are treated side by side at most, to bound memory.
 
         Returns:
@@ -308,6 +305,7 @@ class Questions(ABC):
 
     # ------------------------------------------------------------------ values that variables had
 
+    @_as_is
     def versions(self, variable: Any) -> tuple[Version, ...]:
         """Return every value that a variable had on this tape, oldest first.
 
@@ -318,16 +316,9 @@ class Questions(ABC):
         >>> [float(version.value) for version in tape.versions(v)]
         [1.0, 5.0]
         """
-        inner = unwrap(variable)
-        log = self._asked()
-        cell = log.cell(inner) if is_variable(inner) else None
-        if cell is None:
-            name = describe(inner) if is_variable(inner) else repr(variable)
-            raise NotRecordedError(name, "no op read or assigned it while recording", "Use it inside the block.")
-        fetch = Values(log.recording)
-        count = len(cell.versions)
-        return tuple(Version(inner, number, count, var, fetch) for number, var in enumerate(cell.versions))
+        return versions_of(self._asked(), unwrap(variable))
 
+    @_as_is
     def at(self, variable: Any, k: int) -> Version:
         """Return value number `k` of a variable, from the end if negative, to differentiate by.
 
@@ -340,13 +331,7 @@ class Questions(ABC):
         >>> float(tape.gradient(y, tape.at(v, 0))), float(tape.gradient(y, tape.at(v, 1)))
         (12.0, 2.0)
         """
-        found = self.versions(variable)
-        if not -len(found) <= k < len(found):
-            raise IndexError(
-                f"{unwrap(variable).name!r} had {len(found)} values on this tape, "
-                f"numbered 0 to {len(found) - 1}; got {k}."
-            )
-        return found[k]
+        return pick(self.versions(variable), k)
 
     # ------------------------------------------------------------------ how answers are given
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from retrotape._asking import Answers
 from retrotape._nests import is_variable, take_apart
+from retrotape._selftest import check_once
 from retrotape._tf import tf
 from retrotape.errors import EmptyTapeError, TapeUseError
 from retrotape.ir import Program
@@ -55,6 +56,7 @@ class Tape(Questions):
 
     def __enter__(self) -> Tape:
         """Begin to record, or go on."""
+        check_once(Tape)
         log = self._log
         if log is not None and log.is_open:
             raise TapeUseError(
@@ -137,6 +139,7 @@ class Tape(Questions):
         log = self._asked()
         return log.recording.program()
 
+    @_as_is
     def memory(self) -> Memory:
         """Return what the tape holds, by line of the user's code; printing it gives a table."""
         return measure(self._asked().recording)

@@ -18,14 +18,20 @@ LIMIT = 350
 LAYERS = [
     {"_version"},
     {"errors"},
-    {"ir"},
+    {"ir", "_listener"},
     {"_tf"},
+    {"_tf_functions", "_versions"},
     {"rules"},
     {"record"},
     {"execute"},
     {"memory", "_nests"},
+    {"_asking"},
+    {"_derivatives"},
+    {"questions", "_selftest"},
     {"tape"},
-    {"cli", "__main__"},
+    {"demo"},
+    {"cli"},
+    {"__main__"},
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 PLAIN = ("errors", "ir", "_version")  # the standard library only
@@ -174,7 +180,8 @@ def with_examples() -> dict[str, object]:
         if inspect.isclass(value) or inspect.isfunction(value):
             found.setdefault(value.__name__, value)
     for cls in [value for value in found.values() if inspect.isclass(value)]:
-        for name, member in vars(cls).items():
+        own = [base for base in cls.__mro__ if base.__module__.startswith("retrotape")]
+        for name, member in [item for base in reversed(own) for item in vars(base).items()]:
             member = getattr(member, "__func__", member)
             public = not name.startswith("_") or name in ("__enter__", "__exit__")
             if public and (inspect.isfunction(member) or isinstance(member, property)):

@@ -19,6 +19,7 @@ class Plan(NamedTuple):
     reached: set[int]
     sources: frozenset[int]
     stops: Collection[int]  # vars that paths may start from but do not pass
+    through_updates: bool
     repaired: frozenset[int]  # vars behind a `stop_gradient` that is not meant for this derivative
 
     def order(self) -> Iterator[int]:
@@ -67,20 +68,26 @@ def make_plan(
         stops = frozenset()
     else:
         stops = frozenset(cell.number(since) for cell in recording.cells.values())
-    return _between(recording, targets, frozenset(sources), stops)
+    return _between(recording, targets, frozenset(sources), stops, through_updates)
 
 
 def plan_between(recording: Recording, targets: Iterable[int], sources: Iterable[int]) -> Plan:
     """Return the plan for what lies between `targets` and `sources`, and nothing before the sources."""
     wanted = frozenset(sources)
-    return _between(recording, targets, wanted, wanted)
+    return _between(recording, targets, wanted, wanted, True)
 
 
-def _between(recording: Recording, targets: Iterable[int], sources: frozenset[int], stops: Collection[int]) -> Plan:
+def _between(
+    recording: Recording,
+    targets: Iterable[int],
+    sources: frozenset[int],
+    stops: Collection[int],
+    through_updates: bool,
+) -> Plan:
     builder = recording.builder
     wanted = sources - recording.inert
     indices = slice_to(builder, targets, stops)
     repaired = repairable(builder, indices)
     ends = recording.ends - repaired if repaired else recording.ends
     kept, reached = reached_from(builder, wanted, indices, (recording.inert, ends, stops))
-    return Plan(builder.eqns, kept, reached, wanted, stops, repaired)
+    return Plan(builder.eqns, kept, reached, wanted, stops, through_updates, repaired)

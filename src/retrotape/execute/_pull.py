@@ -49,7 +49,7 @@ class Puller:
         eqn = plan.eqns[index]
         backward = self._recording.backwards.get(index)
         call = self._recording.calls.get(index)
-        if call is not None and self._must_look_inside(eqn, call, grads):
+        if call is not None and self._must_look_inside(eqn, call, plan):
             return self._pull_inlined(eqn, call, grads)
         self._refuse_opaque(eqn, grads)
         if backward is not None:
@@ -124,11 +124,13 @@ class Puller:
             found = self._run_custom(index, backward, given)
         return [*found, *[None] * (len(eqn.inputs) - len(found))]
 
-    def _must_look_inside(self, eqn: Eqn, call: _tf.FunctionCall, grads: list[Cotangent | None]) -> bool:
+    def _must_look_inside(self, eqn: Eqn, call: _tf.FunctionCall, plan: Plan) -> bool:
         """Say whether TensorFlow's derivative of a call is not the one that is asked for."""
-        opaque = self._recording.opaque
-        if any(grad is not None and var in opaque for var, grad in zip(eqn.outputs, grads, strict=True)):
-            return True
+        recording = self._recording
+        if plan.through_updates and any(
+            var in recording.assigned and var not in recording.inert for var in eqn.outputs
+        ):
+            return True  # what it returns may have come by way of what it assigned
         return function_traits(call.function).takes_moments and current_stack().hearing()
 
     def _pull_inlined(self, eqn: Eqn, call: _tf.FunctionCall, grads: list[Cotangent | None]) -> list[Cotangent | None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from retrotape import _tf
+from retrotape import _tf, _tf_functions
 from retrotape.ir import LEAF, Attr, Builder, Eqn, Program, TensorType
 from retrotape.record._attrs import canonical
 from retrotape.record._frames import Frames
@@ -170,7 +170,7 @@ class Recording:
         """Return the variable behind a handle, None where the resource is something else."""
         cell = self.cells.get(handle._id)
         if cell is None:
-            held = kind or _tf.handle_type(handle)
+            held = kind or _tf_functions.handle_type(handle)
             if held is None:
                 return None
             first = self._new_leaf(TensorType(*held))

@@ -104,13 +104,28 @@ def _centered_rmsprop(attrs: Attrs, var: Tensor, mg: Tensor, ms: Tensor, mom: Te
 
 
 def _sparse(step: Callable[..., Values], slots: int) -> Callable[..., Values]:
-    """Return the form that changes the rows `at`: variables first, then hyper-parameters, gradient, rows."""
+    """Return the form that changes the rows `at`: variables first, then hyper-parameters, gradient, rows.
+
+    TensorFlow goes row by row, so that a row that is named twice is changed twice.
+    """
 
     def forward(attrs: Attrs, *operands: Tensor) -> Values:
         variables, (*rest, at) = operands[:slots], operands[slots:]
-        rows = step(attrs, *(tf.gather(variable, at) for variable in variables), *rest)
-        where = at[..., tf.newaxis]
-        return tuple(tf.tensor_scatter_nd_update(old, where, new) for old, new in zip(variables, rows, strict=True))
+        position = next(index for index, operand in enumerate(rest) if operand.shape.rank)
+        if tf.executing_eagerly() and len(tf.unique(at).y) == len(at):
+            pieces = [(rest, at)]
+        else:
+            pieces = [
+                ([*rest[:position], rest[position][row : row + 1], *rest[position + 1 :]], at[row : row + 1])
+                for row in range(at.shape[0])
+            ]
+        for arguments, rows in pieces:
+            changed = step(attrs, *(tf.gather(variable, rows) for variable in variables), *arguments)
+            where = rows[..., tf.newaxis]
+            variables = tuple(
+                tf.tensor_scatter_nd_update(old, where, new) for old, new in zip(variables, changed, strict=True)
+            )
+        return variables
 
     return forward
 

@@ -17,14 +17,25 @@ Attrs = Mapping[str, Any]
 Forward = Callable[..., "Tensor | tuple[Tensor, ...]"]
 
 
-def _rows(old: Tensor, at: Tensor, new: Tensor) -> Tensor:
-    """Broadcast a scalar update to the rows that it changes, as the resource ops do."""
-    return tf.broadcast_to(new, tf.concat([tf.shape(at), tf.shape(old)[1:]], 0))
+def _flat(old: Tensor, at: Tensor, new: Tensor) -> tuple[Tensor, Tensor]:
+    """Return rows and what they get, one by one; a scalar goes to all of them, as the resource ops have it."""
+    rows = tf.broadcast_to(new, tf.concat([tf.shape(at), tf.shape(old)[1:]], 0))
+    return tf.reshape(at, [-1, 1]), tf.reshape(rows, tf.concat([[-1], tf.shape(old)[1:]], 0))
 
 
 def _scatter(scatter: Callable[..., Tensor]) -> Forward:
     """Return the row-wise form of a `tf.tensor_scatter_nd_*`."""
-    return lambda attrs, old, at, new: scatter(old, at[..., tf.newaxis], _rows(old, at, new))
+    return lambda attrs, old, at, new: scatter(old, *_flat(old, at, new))
+
+
+def _overwrite(old: Tensor, at: Tensor, new: Tensor) -> Tensor:
+    """Update places of which only the last one that is named twice stays."""
+    names = tf.reshape(at, [-1, tf.shape(at)[-1]])
+    same = tf.reduce_all(names[:, tf.newaxis] == names, -1)
+    later = tf.linalg.band_part(tf.cast(same, tf.int32), 0, -1) - tf.eye(tf.shape(names)[0], dtype=tf.int32)
+    last = tf.reduce_max(later, 1) < 1
+    values = tf.reshape(new, tf.concat([[-1], tf.shape(old)[tf.shape(at)[-1] :]], 0))
+    return tf.tensor_scatter_nd_update(old, tf.boolean_mask(names, last), tf.boolean_mask(values, last))
 
 
 def _scatter_nd(scatter: Callable[..., Tensor]) -> Forward:
@@ -35,9 +46,8 @@ def _scatter_by_rows(combine: Callable[[Tensor, Tensor], Tensor]) -> Forward:
     """Combine rows one after the other: the same row may come twice."""
 
     def forward(attrs: Attrs, old: Tensor, at: Tensor, new: Tensor) -> Tensor:
-        rows = tf.reshape(_rows(old, at, new), tf.concat([[-1], tf.shape(old)[1:]], 0))
-        for row, index in zip(tf.unstack(rows), tf.unstack(tf.reshape(at, [-1])), strict=True):
-            old = tf.tensor_scatter_nd_update(old, [[index]], [combine(old[index], row)])
+        for index, row in zip(*map(tf.unstack, _flat(old, at, new)), strict=True):
+            old = tf.tensor_scatter_nd_update(old, [index], [combine(old[index[0]], row)])
         return old
 
     return forward
@@ -63,14 +73,14 @@ FORWARD: dict[str, Forward] = {
     "AssignSubVariableOp": lambda attrs, old, delta: old - delta,
     "ResourceScatterAdd": _scatter(tf.tensor_scatter_nd_add),
     "ResourceScatterSub": _scatter(tf.tensor_scatter_nd_sub),
-    "ResourceScatterUpdate": _scatter(tf.tensor_scatter_nd_update),
+    "ResourceScatterUpdate": _scatter(_overwrite),
     "ResourceScatterMin": _scatter(tf.tensor_scatter_nd_min),
     "ResourceScatterMax": _scatter(tf.tensor_scatter_nd_max),
     "ResourceScatterMul": _scatter_by_rows(tf.multiply),
     "ResourceScatterDiv": _scatter_by_rows(tf.divide),
     "ResourceScatterNdAdd": _scatter_nd(tf.tensor_scatter_nd_add),
     "ResourceScatterNdSub": _scatter_nd(tf.tensor_scatter_nd_sub),
-    "ResourceScatterNdUpdate": _scatter_nd(tf.tensor_scatter_nd_update),
+    "ResourceScatterNdUpdate": _scatter_nd(_overwrite),
     "ResourceScatterNdMin": _scatter_nd(tf.tensor_scatter_nd_min),
     "ResourceScatterNdMax": _scatter_nd(tf.tensor_scatter_nd_max),
     "ResourceStridedSliceAssign": _strided_slice_assign,
@@ -91,18 +101,19 @@ def negate(grad: Any) -> Any:
     return -grad
 
 
+def _of_rows(inputs: Sequence[Tensor], grad: Any) -> Tensor:
+    rows = tf.gather(tf.convert_to_tensor(grad), inputs[1])
+    return tf.reduce_sum(rows) if inputs[2].shape.rank == 0 and rows.shape.rank != 0 else rows
+
+
 # Rules that look at no old value: it may never have been read.
 BACKWARD: dict[str, Callable[[Sequence[Tensor], Any], list[Any]]] = {
     "ReadVariableOp": lambda inputs, grad: [grad],
     "AssignVariableOp": lambda inputs, grad: [grad],
     "AssignAddVariableOp": lambda inputs, grad: [grad, grad],
     "AssignSubVariableOp": lambda inputs, grad: [grad, negate(grad)],
-    "ResourceScatterAdd": lambda inputs, grad: [grad, None, tf.gather(tf.convert_to_tensor(grad), inputs[1])],
-    "ResourceScatterSub": lambda inputs, grad: [
-        grad,
-        None,
-        -tf.gather(tf.convert_to_tensor(grad), inputs[1]),
-    ],
+    "ResourceScatterAdd": lambda inputs, grad: [grad, None, _of_rows(inputs, grad)],
+    "ResourceScatterSub": lambda inputs, grad: [grad, None, -_of_rows(inputs, grad)],
 }
 
 

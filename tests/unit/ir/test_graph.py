@@ -63,14 +63,20 @@ def test_reached_is_limited_to_the_equations_given():
     assert reached == {1, 3, 4}
 
 
-def test_reached_does_not_pass_a_stop():
-    kept, reached = reached_from(diamond(), [0], range(5), stops={4})
-    assert kept == [0, 1, 2]
+def test_reached_does_not_pass_what_is_blocked():
+    kept, reached = reached_from(diamond(), [0], range(5), blocked=[{4}])
+    assert kept == [0, 1]
     assert reached == {0, 2, 3}
 
 
-def test_a_stop_that_is_a_source_is_reached():
-    kept, reached = reached_from(diamond(), [4], range(5), stops={4})
+def test_what_is_blocked_may_stand_in_several_sets():
+    kept, reached = reached_from(diamond(), [0, 1], range(5), blocked=[{3}, {5, 6}, set()])
+    assert kept == [0, 2, 4]
+    assert reached == {0, 1, 2, 4, 7}
+
+
+def test_what_is_blocked_is_reached_where_it_is_a_source():
+    kept, reached = reached_from(diamond(), [4], range(5), blocked=[{4}])
     assert kept == [4]
     assert reached == {4, 6, 7}
 

@@ -1,0 +1,58 @@
+"""Tune the learning rate of stock Adam by gradient descent on it.
+
+A short training run is recorded whole; the loss on held-out data after it is differentiated by the learning rate
+that every one of its steps used.
+"""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import retrotape as rt
+
+STEPS, ROUNDS = 6, 10
+
+
+def data(seed: int) -> tuple[tf.Tensor, tf.Tensor]:
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(64, 4))
+    y = np.sin(x[:, :1]) + 0.5 * x[:, 1:2] + 0.1 * rng.normal(size=(64, 1))
+    return tf.constant(x, tf.float32), tf.constant(y, tf.float32)
+
+
+def make_model() -> keras.Model:
+    keras.utils.set_random_seed(3)
+    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(16, activation="tanh"), keras.layers.Dense(1)])
+
+
+def run(rate: float) -> tuple[float, float]:
+    """Train afresh; return the validation loss after it and its derivative by the rate."""
+    model, adam = make_model(), keras.optimizers.Adam(rate)
+    (x, y), (x_held, y_held) = data(0), data(1)
+    weights = model.trainable_variables
+    with rt.Tape() as tape:
+        for _ in range(STEPS):
+            loss = tf.reduce_mean((model(x) - y) ** 2)
+            adam.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+        held_out = tf.reduce_mean((model(x_held) - y_held) ** 2)
+    by_rate = tape.gradient(held_out, adam.learning_rate, through_updates=True)
+    return float(held_out), float(by_rate)
+
+
+def main() -> dict[str, list[float]]:
+    rate, rates, losses = 0.001, [], []
+    for step in range(ROUNDS):
+        loss, by_rate = run(rate)
+        rates.append(rate)
+        losses.append(loss)
+        if step % 3 == 0 or step == ROUNDS - 1:
+            print(f"rate {rate:.4f}: held-out loss {loss:.4f}, d loss / d rate {by_rate:+.2f}")
+        # A rate is positive and spans decades, so the step is taken on its logarithm, and is kept short.
+        rate *= float(np.exp(np.clip(-3.0 * rate * by_rate, -1.0, 1.0)))
+    return {"rates": rates, "losses": losses}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,30 @@
+"""What a thread tells of while tapes record on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+Tensor = Any
+
+
+class Listener(Protocol):
+    """What a thread tells of while tapes record on it."""
+
+    def on_op(self, op: Any, inputs: Any, attrs: Any, outputs: Any, op_name: Any = None, graph: Any = None) -> None:
+        """An eager op, or a function, has run. This is TensorFlow's own signature: a call less for each op."""
+
+    def on_backward(self, name: str, outputs: Sequence[Tensor], inputs: Sequence[Tensor], backward: Callable) -> None:
+        """`outputs` go back to `inputs` by `backward`, whatever ops made them."""
+
+    def on_variable(self, variable: Any) -> None:
+        """`variable` was read."""
+
+    def on_call(self, call: Any) -> Any:
+        """A `tf.function` is about to run: run it."""
+
+    def on_custom_gradient(self, recomputes: bool, run: Callable[[], Any]) -> Any:
+        """The body of a `tf.custom_gradient` (or of a `tf.recompute_grad`) is about to run: run it."""
+
+    def on_py_function(self, outer: Sequence[Tensor], inner: Sequence[Tensor], run: Callable[[], Any]) -> Any:
+        """The body of a `tf.py_function` is about to run: run it."""

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import pytest
+import tensorflow as tf
+
+import retrotape as rt
+from retrotape import _selftest, _tf
+
+
+@pytest.fixture
+def untried(monkeypatch):
+    monkeypatch.setattr(_selftest, "TRIED", ((1, 0), (1, 15)))
+    monkeypatch.setattr(_selftest, "_checked", False)
+
+
+def test_an_untried_tensorflow_is_checked_before_it_is_trusted(untried):
+    x = tf.constant(3.0)
+    with rt.Tape() as tape:
+        y = x * x
+    assert float(tape.gradient(y, x)) == 6.0
+
+
+def test_a_tensorflow_that_hides_reads_is_refused(untried, monkeypatch):
+    hooks = [hook for hook in _tf._HOOKS if hook[1] != "TFE_Py_FastPathExecute"]
+    monkeypatch.setattr(_tf, "_HOOKS", tuple(hooks))
+    for _ in range(2):  # and not only the first time
+        with (
+            pytest.raises(
+                rt.errors.IncompatibleTensorFlowError, match=r"cannot record on TensorFlow .*install one of them"
+            ),
+            rt.Tape(),
+        ):
+            pass
