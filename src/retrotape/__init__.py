@@ -19,12 +19,14 @@ from retrotape._version import __version__
 
 if TYPE_CHECKING:
     from retrotape import errors as errors
+    from retrotape.grads import Gradients as Gradients
     from retrotape.ir import Program as Program
     from retrotape.memory import Memory as Memory
     from retrotape.tape import GradientTape as GradientTape
     from retrotape.tape import Tape as Tape
 
 _HOMES = {
+    "Gradients": "retrotape.grads",
     "GradientTape": "retrotape.tape",
     "Memory": "retrotape.memory",
     "Program": "retrotape.ir",
@@ -32,7 +34,7 @@ _HOMES = {
     "errors": "retrotape.errors",
 }
 
-__all__ = ["GradientTape", "Memory", "Program", "Tape", "__version__", "errors"]
+__all__ = ["GradientTape", "Gradients", "Memory", "Program", "Tape", "__version__", "errors"]
 
 
 def __getattr__(name: str) -> Any:

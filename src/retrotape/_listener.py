@@ -17,6 +17,12 @@ class Listener(Protocol):
     def on_backward(self, name: str, outputs: Sequence[Tensor], inputs: Sequence[Tensor], backward: Callable) -> None:
         """`outputs` go back to `inputs` by `backward`, whatever ops made them."""
 
+    def on_read(self, handle: Tensor) -> None:
+        """The value behind a handle is about to be read."""
+
+    def on_update(self, op: str, handles: Sequence[Tensor]) -> None:
+        """The values behind these handles are about to be changed."""
+
     def on_variable(self, variable: Any) -> None:
         """`variable` was read."""
 

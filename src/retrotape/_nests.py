@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from retrotape import _tf
+from retrotape import _tf_functions
 from retrotape._tf import tf
 from retrotape._versions import Version
 from retrotape.errors import NotASourceError, ShapeMismatchError
@@ -42,7 +42,7 @@ class Parts(NamedTuple):
             own = list(gradients[position : position + len(parts)])
             position += len(parts)
             whole = len(parts) == 1 and parts[0] is item
-            packed.append(own[0] if whole else _tf.recompose([item], own)[0])
+            packed.append(own[0] if whole else _tf_functions.recompose([item], own)[0])
         return tf.nest.pack_sequence_as(self.nest, packed)
 
 
@@ -58,7 +58,7 @@ def _parts(item: Any, role: str) -> list[Any]:
     if is_variable(item) or isinstance(item, tf.Tensor) or (isinstance(item, Version) and role == "source"):
         return [item]
     if isinstance(item, (tf.RaggedTensor, tf.SparseTensor, tf.IndexedSlices)) or _is_composite(item):
-        return _tf.components([item])
+        return _tf_functions.components([item])
     raise NotASourceError(role, item)
 
 
@@ -70,7 +70,7 @@ def seeds_for(targets: Sequence[Tensor], given: Any, make_ones: Callable[[Tensor
     """Return what flows into each target: ones, or what the user gave, where None means nothing."""
     if given is None:
         return [make_ones(target) for target in targets]
-    flat = _tf.components([unwrap(item) for item in tf.nest.flatten(given)])
+    flat = _tf_functions.components([unwrap(item) for item in tf.nest.flatten(given)])
     if len(flat) != len(targets):
         raise ShapeMismatchError(
             f"Got {len(flat)} output_gradients for {len(targets)} targets; "

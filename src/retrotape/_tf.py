@@ -45,7 +45,6 @@ try:
     from tensorflow.python.eager.polymorphic_function import concrete_function
     from tensorflow.python.framework import auto_control_deps_utils as auto_control_deps_utils
     from tensorflow.python.framework import (
-        composite_tensor_gradient,
         op_def_registry,
         ops,
     )
@@ -95,11 +94,19 @@ def _execute_cancellable(op: Any, num_outputs: int, inputs: Any, attrs: Any, ctx
 
 # What an op can be given that holds no variable; anything else is looked at more closely.
 _PLAIN = frozenset((EagerTensor, str, int, bool, float, bytes, type(None)))
+# Ops that change a variable, so that its value has to be looked at before.
+_UPDATES = frozenset(
+    op
+    for op in dir(tf.raw_ops)
+    if op.startswith(("ResourceScatter", "ResourceApply", "ResourceSparse", "ResourceStrided"))
+) | {"AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"}
 _fast_path_original = pywrap_tfe.TFE_Py_FastPathExecute
 
 
 def _fast_path(ctx: Any, op: str, name: Any, *args: Any) -> Any:
     # Every op of the process passes here while anything records: no more than this for the most of them.
+    if op in _UPDATES and _thread.listener is not None:
+        _thread.listener.on_update(op, [arg for arg in args if type(arg) is EagerTensor and arg.dtype == tf.resource])
     if _PLAIN.issuperset(map(type, args)):
         return _fast_path_original(ctx, op, name, *args)
     if op == "ReadVariableOp":
@@ -125,6 +132,8 @@ def _with_reads(ctx: Any, arg: Any) -> Any:
 
 
 def _read(ctx: Any, handle: Tensor, dtype: Any) -> Tensor:
+    if _thread.listener is not None:
+        _thread.listener.on_read(handle)
     value = None if _thread.past is None else _past_read(handle)
     return _fast_path_original(ctx, "ReadVariableOp", None, handle, "dtype", dtype) if value is None else value
 
@@ -311,16 +320,6 @@ def aggregate(gradients: Sequence[Any]) -> Any:
     if all(isinstance(gradient, tf.Tensor) for gradient in gradients):
         return tf.raw_ops.AddN(inputs=list(gradients))
     return backprop_util.AggregateIndexedSlicesGradients(list(gradients))
-
-
-def components(values: Sequence[Any]) -> list[Tensor]:
-    """Return the tensors that stand for ragged and sparse values in a derivative."""
-    return composite_tensor_gradient.get_flat_tensors_for_gradients(list(values))
-
-
-def recompose(values: Sequence[Any], gradients: Sequence[Any]) -> list[Any]:
-    """Undo `components`: shape the gradients as the values are."""
-    return composite_tensor_gradient.replace_flat_tensors_for_gradients(list(values), list(gradients))
 
 
 class FunctionCall(NamedTuple):

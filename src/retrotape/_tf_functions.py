@@ -1,4 +1,4 @@
-"""Handles, concrete functions and their graphs: what they hold, do, and contain, and how functions go back.
+"""Composite tensors, handles, concrete functions and their graphs: what they hold, do and contain.
 
 TensorFlow's private modules come from `_tf`, the only file that imports them.
 """
@@ -6,13 +6,16 @@ TensorFlow's private modules come from `_tf`, the only file that imports them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 
+from retrotape._closures import values_in
 from retrotape._tf import (
     EagerTensor,
     FunctionCall,
     atomic_function,
     auto_control_deps_utils,
+    composite_tensor_gradient,
     concrete_function,
     context,
     func_graph,
@@ -25,6 +28,16 @@ from retrotape._tf import (
 Tensor = Any
 
 
+def components(values: Sequence[Any]) -> list[Tensor]:
+    """Return the tensors that stand for ragged and sparse values in a derivative."""
+    return composite_tensor_gradient.get_flat_tensors_for_gradients(list(values))
+
+
+def recompose(values: Sequence[Any], gradients: Sequence[Any]) -> list[Any]:
+    """Undo `components`: shape the gradients as the values are."""
+    return composite_tensor_gradient.replace_flat_tensors_for_gradients(list(values), list(gradients))
+
+
 def handle_type(handle: Tensor) -> tuple[int, tuple[int | None, ...] | None] | None:
     """Return the dtype and shape of what a variable's handle holds; None for other resources."""
     eager = isinstance(handle, EagerTensor)
@@ -34,11 +47,6 @@ def handle_type(handle: Tensor) -> tuple[int, tuple[int | None, ...] | None] | N
     held = data.shape_and_type[0]
     shape = None if held.shape.unknown_rank else tuple(d.size if d.size >= 0 else None for d in held.shape.dim)
     return held.dtype, shape
-
-
-def variables_of(function: Any) -> Sequence[Any]:
-    """Return the variables that a concrete function uses."""
-    return function._func_graph.variables
 
 
 def written_inputs(function: Any) -> tuple[int, ...]:
@@ -60,7 +68,17 @@ def written_by(operation: Any) -> tuple[int, ...]:
 
 def operations_within(function: Any) -> Iterator[str]:
     """Yield the type of every operation in a concrete function and in the functions that it calls."""
-    graph_def = function._func_graph.as_graph_def()
+    yield from _operations_in(function._func_graph.as_graph_def())
+
+
+def operations_called(operation: Any) -> Iterator[str]:
+    """Yield the type of every operation in the function that an operation of a graph calls."""
+    graph = inner_graph(operation.graph, operation.get_attr("f").name)
+    if graph is not None:
+        yield from _operations_in(graph.as_graph_def())
+
+
+def _operations_in(graph_def: Any) -> Iterator[str]:
     for node in graph_def.node:
         yield node.op
     for inner in graph_def.library.function:
@@ -102,9 +120,16 @@ def trace_rule(graph: Any, operation: Any, grads: Sequence[Tensor]) -> TracedRul
     """Trace the gradient function that is registered for one operation of `graph`."""
     with graph.as_default():
         traced = func_graph.FuncGraph(f"rule_of_{operation.name}")
-    with traced.as_default():
+    rule = ops.get_gradient_function(operation)
+    with ExitStack() as stack:
+        stack.enter_context(traced.as_default())
+        # A gradient that reduces over replicas, as those in Keras' training step do, wants its own context back.
+        for context_of_replica in [
+            value for value in values_in(rule) if isinstance(value, tf.distribute.ReplicaContext)
+        ][:1]:
+            stack.enter_context(context_of_replica)
         seeds = [tf.compat.v1.placeholder(grad.dtype, grad.shape) for grad in grads]
-        found = ops.get_gradient_function(operation)(operation, *seeds)
+        found = rule(operation, *seeds)
         found = list(found) if isinstance(found, (list, tuple)) else [found]
         traced.outputs = [tf.convert_to_tensor(grad) for grad in found if grad is not None]
     pairs = list(zip(traced.external_captures, traced.internal_captures, strict=True))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class RetrotapeError(Exception):
     """The base class of all errors that retrotape raises."""
@@ -100,12 +102,60 @@ class OpaqueUpdateError(RetrotapeError, RuntimeError):
         )
 
 
+class NestedMomentsError(RetrotapeError, NotImplementedError):
+    """A second derivative passes a variance inside a function that is called inside a function."""
+
+    def __init__(self, function: str, where: str) -> None:
+        self.function, self.where = function, where
+        super().__init__(
+            f"The second derivative passes {function} (called at {where}), which takes a variance as `tf.nn.moments` "
+            "does. TensorFlow has that derivative wrong, and inside a tf.function retrotape cannot look into another one. "
+            "Call the model itself there, not wrapped in tf.function, or record in eager code."
+        )
+
+
 class LostValueError(RetrotapeError, RuntimeError):
     """A value is needed that was neither kept nor can be computed again."""
 
     def __init__(self, what: str, remedy: str) -> None:
         self.what = what
         super().__init__(f"{what}. {remedy}")
+
+
+class UnknownSourceError(RetrotapeError, KeyError):
+    """A gradient was asked for of something that it was not taken by."""
+
+    def __init__(self, name: str, known: Sequence[str]) -> None:
+        self.name, self.known = name, tuple(known)
+        super().__init__(
+            f"There is no gradient by {name} here. There are those by: {', '.join(known) or 'none'}. "
+            "Name it when you ask: `tape.backward(loss, wrt=[...])`."
+        )
+
+    def __str__(self) -> str:
+        return str(self.args[0])  # a KeyError shows its text in quotes otherwise
+
+
+class UnknownVariableError(RetrotapeError, ValueError):
+    """An optimizer is to change a variable that it was not built for."""
+
+    def __init__(self, name: str, known: Sequence[str]) -> None:
+        self.name, self.known = name, tuple(known)
+        super().__init__(
+            f"The optimizer was built for {', '.join(known) or 'no variable'}, and not for {name}. Build it for "
+            "all of them before the first step: `optimizer.build([*first.trainable_variables, ...])`."
+        )
+
+
+class NothingToApplyError(RetrotapeError, ValueError):
+    """No variable has a gradient."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = tuple(names)
+        super().__init__(
+            f"None of the variables has a gradient: {', '.join(names) or 'there are none'}. The loss does not "
+            "depend on them. Compute it inside the `with` block, from these variables, with TensorFlow ops."
+        )
 
 
 class ShapeMismatchError(RetrotapeError, ValueError):

@@ -1,16 +1,16 @@
-"""Every derivative that a tape can be asked for."""
+"""First derivatives: what can be asked of anything that was recorded."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from retrotape import _derivatives as derivatives
-from retrotape._asking import Answers, Log, Request, fill_constants, pose, solve, versions_of
-from retrotape._nests import single, take_apart, unwrap, zeros_like
+from retrotape._asking import Answers, Log, Request, fill_constants, pose, solve
+from retrotape._nests import single, take_apart, zeros_like
 from retrotape._tf import tf
-from retrotape._versions import Version, pick
+from retrotape.grads import Gradients
 
 Tensor = Any
 _as_is = tf.autograph.experimental.do_not_convert  # AutoGraph rewrites what a tf.function calls; not this
@@ -61,7 +61,7 @@ class Questions(ABC):
           NoRuleError: If the path passes an op for which TensorFlow has no gradient.
 
         >>> w = tf.Variable([1.0, 2.0])
-        >>> with Tape() as tape:
+        >>> with rt.Tape() as tape:
         ...     loss = tf.reduce_sum(w ** 2)
         >>> tape.gradient(loss, {"w": w})["w"].numpy().tolist()
         [2.0, 4.0]
@@ -80,6 +80,37 @@ class Questions(ABC):
         return parts.pack(found)
 
     @_as_is
+    def backward(self, loss: Any, wrt: Any = None, **options: Any) -> Gradients:
+        """Return the gradient of a loss as a vector: keyed by variable, safe with None, safe with sparse ones.
+
+        Args:
+          loss: As the target of `gradient`.
+          wrt: As the sources of `gradient`; every trainable variable that was read if None.
+          **options: As for `gradient`.
+
+        >>> w = tf.Variable([3.0, 4.0])
+        >>> with rt.Tape() as tape:
+        ...     loss = tf.reduce_sum(w ** 2) / 2.0
+        >>> float(tape.backward(loss).norm())
+        5.0
+        """
+        log = self._asked()
+        sources = tf.nest.flatten(wrt) if wrt is not None else [v for v in log.variables() if v.trainable]
+        return Gradients(zip(sources, self.gradient(loss, sources, **options), strict=True))
+
+    @_as_is
+    def backward_each(self, losses: Sequence[Any], wrt: Any = None, **options: Any) -> list[Gradients]:
+        """Return the gradient of each of several losses, as `backward` does.
+
+        >>> w = tf.Variable(3.0)
+        >>> with rt.Tape() as tape:
+        ...     losses = [w ** 2, 5.0 * w]
+        >>> [float(grads[w]) for grads in tape.backward_each(losses)]
+        [6.0, 5.0]
+        """
+        return [self.backward(loss, wrt, **options) for loss in losses]
+
+    @_as_is
     def vjp(self, target: Any, sources: Any, cotangents: Any, **options: Any) -> Any:
         """Return the product of `cotangents` with the Jacobian of `target`: `gradient` with `output_gradients`.
 
@@ -90,7 +121,7 @@ class Questions(ABC):
           **options: As for `gradient`.
 
         >>> x = tf.constant([1.0, 2.0])
-        >>> with Tape() as tape:
+        >>> with rt.Tape() as tape:
         ...     y = x * x
         >>> tape.vjp(y, x, tf.constant([1.0, 10.0])).numpy().tolist()
         [2.0, 40.0]
@@ -124,7 +155,7 @@ class Questions(ABC):
           The Jacobians in the nest of `sources`.
 
         >>> x = tf.constant([1.0, 2.0])
-        >>> with Tape() as tape:
+        >>> with rt.Tape() as tape:
         ...     y = x * x
         >>> tape.jacobian(y, x).numpy().tolist()
         [[2.0, 0.0], [0.0, 4.0]]
@@ -168,7 +199,7 @@ class Questions(ABC):
           A tensor of shape `[batch, *target.shape[1:], *source.shape[1:]]`.
 
         >>> x = tf.constant([[1.0, 2.0], [3.0, 4.0]])
-        >>> with Tape() as tape:
+        >>> with rt.Tape() as tape:
         ...     y = x * x
         >>> tape.batch_jacobian(y, x).numpy().tolist()
         [[[2.0, 0.0], [0.0, 4.0]], [[6.0, 0.0], [0.0, 8.0]]]
@@ -201,137 +232,13 @@ class Questions(ABC):
           Tensors of shape `[batch, *source.shape]` in the nest of `sources`.
 
         >>> w = tf.Variable(2.0)
-        >>> with Tape() as tape:
+        >>> with rt.Tape() as tape:
         ...     losses = w * tf.constant([1.0, 3.0])
         >>> tape.per_example(losses, w).numpy().tolist()
         [1.0, 3.0]
         """
         derivatives.check_vector(single(losses, "per_example", "target"))
         return self.jacobian(losses, sources, chunk=chunk)
-
-    # ------------------------------------------------------------------ higher order
-
-    @_as_is
-    def jvp(self, target: Tensor, sources: Any, tangents: Any, *, through_updates: bool = False) -> Tensor:
-        """Return how `target` changes when `sources` move along `tangents`.
-
-        Args:
-          target: A tensor that was made while recording.
-          sources: As for `gradient`.
-          tangents: One for each source, in its shape.
-          through_updates: As for `gradient`.
-
-        Returns:
-          A tensor in the shape of `target`; None where no path leads to a source.
-
-        >>> x = tf.constant([1.0, 2.0])
-        >>> with Tape() as tape:
-        ...     y = x * x
-        >>> tape.jvp(y, x, tf.constant([1.0, 10.0])).numpy().tolist()
-        [2.0, 40.0]
-        """
-        single(target, "jvp", "target")
-        log = self._asked()
-        parts = take_apart(sources, "source")
-        vectors = derivatives.vectors_for(parts, tangents, "tangent")
-        with log.extended_in_graph():
-            request = pose(log, target, parts, through_updates=through_updates)
-            (found,) = self._ask(log, request, lambda: derivatives.jvp(log, target, parts, vectors, through_updates))
-        return found
-
-    @_as_is
-    def hvp(self, target: Tensor, sources: Any, vectors: Any, *, through_updates: bool = False) -> Any:
-        """Return the product of the Hessian of `target` by `sources` with `vectors`, without the Hessian.
-
-        Args:
-          target: A scalar that was made while recording.
-          sources: As for `gradient`.
-          vectors: One for each source, in its shape.
-          through_updates: As for `gradient`.
-
-        Returns:
-          The products in the nest of `sources`; None where no path leads to a source.
-
-        >>> x = tf.constant(2.0)
-        >>> with Tape() as tape:
-        ...     y = x ** 3
-        >>> float(tape.hvp(y, x, tf.constant(1.0)))
-        12.0
-        """
-        derivatives.check_scalar(single(target, "hvp", "target"), "hvp")
-        log = self._asked()
-        parts = take_apart(sources, "source")
-        given = derivatives.vectors_for(parts, vectors, "vector")
-        with log.extended_in_graph():
-            request = pose(log, target, parts, through_updates=through_updates)
-            found = self._ask(log, request, lambda: derivatives.hvp(log, target, parts, given, through_updates))
-        return parts.pack(found)
-
-    @_as_is
-    def hessian(self, target: Tensor, sources: Any, *, whole: bool = False, through_updates: bool = False) -> Any:
-        """Return the second derivatives of a scalar `target` by `sources`.
-
-        Args:
-          target: A scalar that was made while recording.
-          sources: As for `gradient`.
-          whole: Return one matrix over all elements of all sources, in the order of the flattened nest.
-          through_updates: As for `gradient`.
-
-        Returns:
-          For one source, a tensor of its shape twice; for a nest, a nest of such blocks in the nest of the sources;
-          with `whole`, one matrix. Blocks without path are zero.
-
-        >>> x = tf.constant([1.0, 2.0])
-        >>> with Tape() as tape:
-        ...     y = x[0] ** 2 * x[1]
-        >>> tape.hessian(y, x).numpy().tolist()
-        [[4.0, 2.0], [2.0, 0.0]]
-        """
-        derivatives.check_scalar(single(target, "hessian", "target"), "hessian")
-        log = self._asked()
-        parts = take_apart(sources, "source")
-        with log.extended_in_graph():
-            request = pose(log, target, parts, through_updates=through_updates)
-
-            def compute() -> list[Any]:
-                blocks = derivatives.hessian(log, target, parts, through_updates)
-                return [derivatives.as_matrix(blocks, parts)] if whole else [b for row in blocks for b in row]
-
-            found = self._ask(log, request, compute)
-        if whole:
-            return found[0]
-        width = len(parts.flat())
-        return parts.pack([parts.pack(found[start : start + width]) for start in range(0, len(found), width)])
-
-    # ------------------------------------------------------------------ values that variables had
-
-    @_as_is
-    def versions(self, variable: Any) -> tuple[Version, ...]:
-        """Return every value that a variable had on this tape, oldest first.
-
-        >>> v = tf.Variable(1.0)
-        >>> with Tape() as tape:
-        ...     y = v * 2.0
-        ...     _ = v.assign(5.0)
-        >>> [float(version.value) for version in tape.versions(v)]
-        [1.0, 5.0]
-        """
-        return versions_of(self._asked(), unwrap(variable))
-
-    @_as_is
-    def at(self, variable: Any, k: int) -> Version:
-        """Return value number `k` of a variable, from the end if negative, to differentiate by.
-
-        Derivatives by it run through every later update.
-
-        >>> v = tf.Variable(3.0)
-        >>> with Tape() as tape:
-        ...     _ = v.assign(v * v)
-        ...     y = v * 2.0
-        >>> float(tape.gradient(y, tape.at(v, 0))), float(tape.gradient(y, tape.at(v, 1)))
-        (12.0, 2.0)
-        """
-        return pick(self.versions(variable), k)
 
     # ------------------------------------------------------------------ how answers are given
 

@@ -12,16 +12,16 @@ from retrotape._nests import is_variable, take_apart
 from retrotape._selftest import check_once
 from retrotape._tf import tf
 from retrotape.errors import EmptyTapeError, TapeUseError
+from retrotape.higher_order import HigherOrder
 from retrotape.ir import Program
 from retrotape.memory import Memory, measure
-from retrotape.questions import Questions
 from retrotape.record import EagerLog, GraphLog
 
 _as_is = tf.autograph.experimental.do_not_convert  # AutoGraph rewrites what a tf.function calls; not this
 _KEEP = ("needed", "all", "leaves")
 
 
-class Tape(Questions):
+class Tape(HigherOrder):
     """Record what runs; differentiate any of it by any of it, afterwards.
 
     Takes the place of `tf.GradientTape` and accepts its arguments. Nothing has to be watched, and any number
@@ -34,7 +34,7 @@ class Tape(Questions):
         "all"; or "leaves", those that cannot be computed again. The rest is computed again when asked for.
 
     >>> x = tf.constant(3.0)
-    >>> with Tape() as tape:
+    >>> with rt.Tape() as tape:
     ...     y = x * x
     >>> float(tape.gradient(y, x))
     6.0
@@ -101,7 +101,7 @@ class Tape(Questions):
         """Leave out what runs inside this block.
 
         >>> x = tf.constant(3.0)
-        >>> with Tape() as tape:
+        >>> with rt.Tape() as tape:
         ...     with tape.stop_recording():
         ...         scale = x * 2.0
         ...     y = x * scale

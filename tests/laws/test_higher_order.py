@@ -9,16 +9,24 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import retrotape as rt
 from retrotape import errors
 
 # The same examples on every machine, and few: each one records and differentiates.
-few = settings(max_examples=8, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
-numbers = st.floats(-1.5, 1.5, allow_nan=False, width=32).map(lambda number: round(number, 3))
-vectors = st.lists(numbers, min_size=3, max_size=3).map(lambda items: tf.constant(items, tf.float64))
+few = settings(
+    max_examples=4,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    phases=[Phase.explicit, Phase.generate],  # numbers in general position have no simpler form
+    suppress_health_check=list(HealthCheck),
+)
+seeds = st.integers(0, 2**31)
+vectors = seeds.map(lambda seed: tf.constant(np.random.default_rng(seed).normal(size=3), tf.float64))
+matrices = seeds.map(lambda seed: tf.constant(np.random.default_rng(seed).normal(size=(3, 3)), tf.float64))
 MATRIX = tf.constant([[0.6, -1.2, 0.3], [0.5, 0.8, -0.7], [-0.4, 0.9, 1.1]], tf.float64)
 
 
@@ -127,17 +135,16 @@ def tensors(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
 
 
 @few
-@given(x=vectors, y=vectors, u=vectors, v=vectors, w=st.lists(numbers, min_size=9, max_size=9))
-def test_jvp_and_vjp_are_adjoint(x: tf.Tensor, y: tf.Tensor, u: tf.Tensor, v: tf.Tensor, w: list[float]):
+@given(x=vectors, y=vectors, u=vectors, v=vectors, cotangent=matrices)
+def test_jvp_and_vjp_are_adjoint(x: tf.Tensor, y: tf.Tensor, u: tf.Tensor, v: tf.Tensor, cotangent: tf.Tensor):
     tape, z = record(tensors, x, y)
-    cotangent = tf.reshape(tf.constant(w, tf.float64), [3, 3])
     moved = tape.jvp(z, [x, y], [u, v])
     back = tape.vjp(z, [x, y], cotangent)
     left = float(tf.reduce_sum(moved * cotangent))
     right = sum(float(tf.reduce_sum(a * b)) for a, b in zip([u, v], back, strict=True))
     close(left, right)
-    jacobians = tape.jacobian(z, [x, y])
-    close(moved, jacobians[0] @ u.numpy() + jacobians[1] @ v.numpy())
+    by_x, by_y = (jacobian.numpy() for jacobian in tape.jacobian(z, [x, y]))
+    close(moved, by_x @ u.numpy() + by_y @ v.numpy())
 
 
 @few
@@ -411,7 +418,6 @@ def test_everything_inside_a_function_is_as_in_eager_code(name: str):
             "jvp": tape.jvp(rows, [x, y], [y, x]),
             "vjp": tape.vjp(rows, x, rows),
             "jacobian": tape.jacobian(rows, x),
-            "per_example": tape.per_example(rows[0] * 1.0, x) if False else tape.jacobian(rows, y),
         }
 
     for one, other in zip(tf.nest.flatten(tf.function(ask)(X, Y)), tf.nest.flatten(ask(X, Y)), strict=True):

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from retrotape import _tf
+from retrotape import _tf, _tf_functions
 from retrotape._tf import tf
-from retrotape.errors import NoRuleError, OpaqueUpdateError
+from retrotape.errors import NestedMomentsError, NoRuleError, OpaqueUpdateError
 from retrotape.execute._functions import pull_call
 from retrotape.execute._inline import inline
 from retrotape.execute._plan import Plan, plan_between
@@ -68,6 +68,7 @@ class Puller:
         if not isinstance(rule, Rule):
             raise NoRuleError(eqn.op, self._where(eqn))
         if operation is not None:
+            self._refuse_moments(eqn, operation, plan)
             grads = grads[: len(operation.outputs)]  # without the new values of variables
         if len(grads) > 1:
             self._fill_missing(eqn, grads, ACCEPTS_NONE.get(eqn.op, ()))
@@ -168,6 +169,15 @@ class Puller:
             if grad is not None and var in opaque:
                 name = self._recording.name_of(self._recording.cell_of[var])
                 raise OpaqueUpdateError(eqn.op, name, self._where(eqn))
+
+    def _refuse_moments(self, eqn: Eqn, operation: Any, plan: Plan) -> None:
+        """Raise where a second derivative passes a variance inside a call in a graph, where it cannot be repaired."""
+        if not eqn.op.endswith("PartitionedCall") or self._operations is None:
+            return
+        calls = [self._operations[i] for i in plan.indices if plan.eqns[i].op.endswith("PartitionedCall")]
+        second = any("__backward_" in call.get_attr("f").name for call in calls)
+        if second and {"StopGradient", "SquaredDifference"} <= set(_tf_functions.operations_called(operation)):
+            raise NestedMomentsError(operation.get_attr("f").name, self._where(eqn))
 
     def _where(self, eqn: Eqn) -> str:
         return str(self._recording.program().frame_of(eqn))

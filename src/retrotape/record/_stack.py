@@ -10,8 +10,8 @@ from math import prod
 from typing import Any
 
 from retrotape import _tf, _tf_functions
+from retrotape._closures import values_in
 from retrotape._tf import tf
-from retrotape.record._closures import variables_in
 from retrotape.record._frames import here
 from retrotape.record._functions import function_traits
 from retrotape.record._recording import Recording
@@ -38,6 +38,7 @@ class Stack:
         self._calls: list[_tf.FunctionCall] = []
         self._custom: list[bool] = []
         self._frugal = 0
+        self._known: set[int] = set()  # handles whose present value the active recordings can tell
         self._returned: deque[Sequence[Tensor]] = deque()
 
     # ------------------------------------------------------------------ which recordings are open
@@ -45,6 +46,7 @@ class Stack:
     def push(self, recording: Recording) -> None:
         """Let `recording` take part until `pop`."""
         self.flush()
+        self._known.clear()
         self._open.append(recording)
         self._active = [*self._active, recording]
         if len(self._open) == 1:
@@ -57,6 +59,7 @@ class Stack:
         finally:
             self._open = [other for other in self._open if other is not recording]
             self._active = [other for other in self._active if other is not recording]
+            self._known.clear()
             if not self._open:
                 _tf.detach(self)
 
@@ -113,6 +116,7 @@ class Stack:
     def _heard_by(self, recordings: list[Recording]) -> Iterator[None]:
         self.flush()
         before, self._active = self._active, recordings
+        self._known.clear()
         try:
             yield
         finally:
@@ -120,6 +124,7 @@ class Stack:
                 self.flush()
             finally:
                 self._active = before
+                self._known.clear()
 
     # ------------------------------------------------------------------ what runs
 
@@ -170,11 +175,33 @@ class Stack:
             writes = function_traits(call.function).writes
             for recording in self._active:
                 recording.append_call(op, inputs, outputs, recording.frames.number(place), writes, call)
+            self._known.clear()
 
     def on_variable(self, variable: Any) -> None:
         """Note which variable is read."""
         for recording in self._active:
             recording.variables.setdefault(variable.handle._id, variable)
+
+    def on_read(self, handle: Tensor) -> None:
+        """Note that the value of a variable is about to be known."""
+        self._known.add(handle._id)
+
+    def on_update(self, op: str, handles: Sequence[Tensor]) -> None:
+        """Read what is about to be overwritten, where nobody has: every value that a variable had is on the tape."""
+        if not self._active:
+            return
+        for handle in handles:
+            if handle._id not in self._known:
+                self._read(handle)
+            if traits(op).opaque:
+                self._known.discard(handle._id)
+
+    def _is_set(self, handle: Tensor) -> bool:
+        before, self._active = self._active, []  # not `unheard`, which forgets what is known
+        try:
+            return bool(tf.raw_ops.VarIsInitializedOp(resource=handle))
+        finally:
+            self._active = before
 
     def on_backward(self, name: str, outputs: Sequence[Tensor], inputs: Sequence[Tensor], backward: Callable) -> None:
         """Write down a custom gradient, or how a function goes back."""
@@ -183,7 +210,7 @@ class Stack:
             for recording in self._active:
                 recording.attach_backward(outputs, len(inputs), backward)
         elif not (self._custom and self._custom[-1] and name == "inner"):
-            self._read_unheld(variables_in(backward))
+            self._read_unheld(variable.handle for variable in _variables_in(backward))
             self.emit(name, outputs, inputs, backward)
         # else `tf.recompute_grad`: its ops are written down, which does what it wants to do, and does it right
 
@@ -221,27 +248,35 @@ class Stack:
         """Run a `tf.function` so that it can be asked about."""
         if not self._active:
             return call.run()
-        self._read_unheld(_tf_functions.variables_of(call.function))
+        inputs = call.arguments + call.captures
+        self._read_unheld(tensor for tensor in inputs if tensor.dtype == tf.resource)
         self.settle()
         self._calls.append(call)
         try:
             # With random draws inside, only TensorFlow's own record of the call can tell what was drawn, and
             # only a persistent tape makes it record enough for every order.
-            inputs = call.arguments + call.captures
             with _tf.watching(inputs, persistent=not function_traits(call.function).deterministic):
                 return call.run()
         finally:
             self.flush()
             self._calls.pop()
 
-    def _read_unheld(self, variables: Iterable[Any]) -> None:
+    def _read_unheld(self, handles: Iterable[Tensor]) -> None:
         """Record the values of variables that something is going to look at: by then they may have changed."""
         self.settle()
-        for variable in variables:
-            handle = variable.handle
-            if not all(recording.holds(handle) for recording in self._active) and variable.is_initialized():
-                tf.raw_ops.ReadVariableOp(resource=handle, dtype=variable.dtype)
-                self.on_variable(variable)
+        for handle in handles:
+            if not all(recording.holds(handle) for recording in self._active):
+                self._read(handle)
+
+    def _read(self, handle: Tensor) -> None:
+        held = _tf_functions.handle_type(handle)
+        if held is not None and self._is_set(handle):
+            tf.raw_ops.ReadVariableOp(resource=handle, dtype=held[0])
+
+
+def _variables_in(function: Callable) -> list[Any]:
+    seen = [getattr(value, "_value", value) for value in values_in(function)]  # a Keras variable holds one
+    return [value for value in seen if isinstance(value, tf.Variable)]
 
 
 class _Thread(threading.local):

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from retrotape import _tf
+from retrotape.rules._repairs import REPAIRS
 
 
 class Rule(NamedTuple):
@@ -46,8 +47,12 @@ def lookup(op: str) -> Rule | NoGradient | UnknownOp:
         return UnknownOp(op)  # not remembered: the user may register a gradient yet
     if function is None:
         return NoGradient(op)
-    rule = _rules[op] = Rule(function)
+    rule = _rules[op] = Rule(_repaired(op, function))
     return rule
+
+
+def _repaired(op: str, function: Callable) -> Callable:
+    return REPAIRS[op](function) if op in REPAIRS else function
 
 
 def lookup_operation(operation: Any) -> Rule | NoGradient | UnknownOp:
@@ -56,7 +61,7 @@ def lookup_operation(operation: Any) -> Rule | NoGradient | UnknownOp:
         function = _tf.operation_rule(operation)
     except LookupError:
         return UnknownOp(operation.type)
-    return NoGradient(operation.type) if function is None else Rule(function)
+    return NoGradient(operation.type) if function is None else Rule(_repaired(operation.type, function))
 
 
 # For these outputs the rule itself copes with None; everywhere else a missing gradient is handed in as zeros.

@@ -1,15 +1,19 @@
-"""A pattern whose second derivative TensorFlow has wrong, and where it is put right.
+"""Two places where TensorFlow has the second derivative wrong, put right; first derivatives are untouched.
 
 `tf.nn.moments`, and with it Keras' BatchNormalization, computes the variance as the mean of
 `squared_difference(y, stop_gradient(mean(y)))`. That is right for the first derivative: the part through the
 mean is zero. It is wrong for the second, where that part counts. So a `stop_gradient` in this pattern is passed
 where something else than the `squared_difference` looks at it, which is what a recorded first derivative does, and
-stops where nothing else does: first derivatives are untouched, to the bit.
+stops where nothing else does.
+
+`tf.nn.softmax_cross_entropy_with_logits` gives `softmax - labels` beside the loss, for its first derivative. The rule
+that goes back from there forgets the labels, which matters where they depend on what is differentiated by.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from retrotape.ir import Eqn, Equations
 
@@ -38,3 +42,16 @@ def repairable(program: Equations, indices: Sequence[int]) -> frozenset[int]:
 
 def _is_variance(eqn: Eqn, var: int, centers: dict[int, int]) -> bool:
     return eqn.op == "SquaredDifference" and set(eqn.inputs) == {var, centers[var]}
+
+
+def with_labels(rule: Callable) -> Callable:
+    """Return the rule of SoftmaxCrossEntropyWithLogits with the part through the labels."""
+
+    def repaired(op: Any, grad_loss: Any, grad_difference: Any) -> tuple[Any, Any]:
+        logits, labels = rule(op, grad_loss, grad_difference)
+        return logits, labels if grad_difference is None else labels - grad_difference
+
+    return repaired
+
+
+REPAIRS: dict[str, Callable[[Callable], Callable]] = {"SoftmaxCrossEntropyWithLogits": with_labels}

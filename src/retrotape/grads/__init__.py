@@ -1,0 +1,5 @@
+"""Gradients as a vector space."""
+
+from retrotape.grads._gradients import Gradients
+
+__all__ = ["Gradients"]

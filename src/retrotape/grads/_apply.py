@@ -1,0 +1,37 @@
+"""Gradients → a step of an optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from retrotape._tf import tf
+from retrotape.errors import NothingToApplyError, UnknownVariableError
+from retrotape.grads import _sparse as sparse
+from retrotape.grads._show import name_of
+
+Gradient = Any
+
+
+def apply(optimizer: Any, pairs: Sequence[tuple[Gradient, Any]]) -> None:
+    """Make one step. Variables without gradient are left as they are."""
+    there = [(grad, key) for grad, key in pairs if grad is not None]
+    for _, key in pairs:
+        if isinstance(key, tf.Tensor):
+            raise TypeError(f"An optimizer changes variables, and {name_of(key)} is a tensor; use `only(*variables)`.")
+    if not there:
+        raise NothingToApplyError([name_of(key) for _, key in pairs])
+    if not optimizer.built:
+        with tf.init_scope():
+            optimizer.build([key for _, key in pairs])
+    known = {id(_inner(variable)) for variable in optimizer._trainable_variables}
+    for _, key in there:
+        if id(_inner(key)) not in known:
+            raise UnknownVariableError(name_of(key), [name_of(variable) for variable in optimizer._trainable_variables])
+    # Rows that are named twice are added first: Keras' clipping takes norms of rows as they come.
+    grads = [sparse.summed(grad) if sparse.is_sparse(grad) else grad for grad, _ in there]
+    optimizer.apply(grads, [key for _, key in there])
+
+
+def _inner(variable: Any) -> Any:
+    return getattr(variable, "_value", variable)

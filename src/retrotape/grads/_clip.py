@@ -1,0 +1,52 @@
+"""Bounding and disturbing one gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from retrotape._tf import tf
+from retrotape.grads import _sparse as sparse
+
+Tensor = Any
+Gradient = Any
+
+
+def factor(norm: Tensor, bound: float) -> Tensor:
+    """Return what brings a norm down to a bound; one where it is below, so that nothing is scaled up."""
+    bound = tf.cast(bound, norm.dtype)
+    return bound / tf.maximum(norm, bound)
+
+
+def by_norm(grad: Gradient, bound: float) -> Gradient:
+    """Bound the norm of one gradient."""
+    return sparse.scale(grad, factor(tf.norm(sparse.values_of(grad)), bound))
+
+
+def by_value(grad: Gradient, bound: float) -> Gradient:
+    """Bound the size of each element; rows of a sparse gradient that are named twice are added first."""
+    grad = sparse.summed(grad) if sparse.is_sparse(grad) else grad
+    return sparse.on_values(grad, lambda values: tf.clip_by_value(values, -bound, bound))
+
+
+BY_KIND: dict[str, Callable[[Gradient, float], Gradient]] = {"norm": by_norm, "value": by_value}
+
+
+def adaptive(grad: Gradient, key: Any, share: float, epsilon: float = 1e-3) -> Gradient:
+    """Bound the norm of each unit by a share of the norm of its weights (adaptive gradient clipping)."""
+    if grad is None:
+        return None
+    dense = tf.convert_to_tensor(grad)
+    weights = tf.convert_to_tensor(key)
+    axes = list(range(max(len(weights.shape) - 1, 0))) or None
+    bound = share * tf.maximum(tf.norm(weights, axis=axes, keepdims=True) if axes else tf.abs(weights), epsilon)
+    size = tf.norm(dense, axis=axes, keepdims=True) if axes else tf.abs(dense)
+    return dense * (bound / tf.maximum(size, bound))
+
+
+def noisy(grad: Gradient, stddev: float, seed: int | None, number: int) -> Tensor:
+    """Add normal noise, the same again for the same seed."""
+    dense = tf.convert_to_tensor(grad)
+    if seed is None:
+        return dense + tf.random.normal(tf.shape(dense), stddev=stddev, dtype=dense.dtype)
+    return dense + tf.random.stateless_normal(tf.shape(dense), [seed, number], stddev=stddev, dtype=dense.dtype)

@@ -1,0 +1,88 @@
+"""Arithmetic on one gradient, which may be dense, sparse (`tf.IndexedSlices`) or missing (None, the zero vector)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from retrotape._tf import tf
+
+Tensor = Any
+Gradient = Any  # tf.Tensor, tf.IndexedSlices or None
+
+
+def is_sparse(grad: Gradient) -> bool:
+    """Say whether a gradient names the rows that it has."""
+    return isinstance(grad, tf.IndexedSlices)
+
+
+def summed(grad: tf.IndexedSlices) -> tf.IndexedSlices:
+    """Return the same gradient with every row named once.
+
+    >>> rows = tf.IndexedSlices(tf.constant([[1.0], [2.0], [4.0]]), tf.constant([3, 0, 3]), tf.constant([5, 1]))
+    >>> summed(rows).indices.numpy().tolist(), summed(rows).values.numpy().tolist()
+    ([3, 0], [[5.0], [2.0]])
+    """
+    unique, places = tf.unique(grad.indices)
+    values = tf.math.unsorted_segment_sum(grad.values, places, tf.size(unique))
+    return tf.IndexedSlices(values, unique, grad.dense_shape)
+
+
+def values_of(grad: Gradient) -> Tensor:
+    """Return what norms are taken of: all elements that are not zero by being absent, each place once."""
+    return summed(grad).values if is_sparse(grad) else grad
+
+
+def add(left: Gradient, right: Gradient) -> Gradient:
+    """Return the sum; two sparse ones stay sparse."""
+    if left is None or right is None:
+        return right if left is None else left
+    if left.dtype != right.dtype:
+        right = cast(right, left.dtype)
+    if is_sparse(left) and is_sparse(right):
+        indices = [left.indices, tf.cast(right.indices, left.indices.dtype)]
+        return tf.IndexedSlices(tf.concat([left.values, right.values], 0), tf.concat(indices, 0), left.dense_shape)
+    return tf.convert_to_tensor(left) + tf.convert_to_tensor(right)
+
+
+def scale(grad: Gradient, factor: Any) -> Gradient:
+    """Return the gradient times a number."""
+    if grad is None:
+        return None
+    return on_values(grad, lambda values: values * tf.cast(factor, values.dtype))
+
+
+def cast(grad: Gradient, dtype: Any) -> Gradient:
+    """Return the gradient in another dtype."""
+    return None if grad is None else on_values(grad, lambda values: tf.cast(values, dtype))
+
+
+def on_values(grad: Gradient, function: Any) -> Gradient:
+    """Apply a function that maps zero to zero; sparse gradients stay sparse."""
+    if grad is None:
+        return None
+    if is_sparse(grad):
+        return tf.IndexedSlices(function(grad.values), grad.indices, grad.dense_shape)
+    return function(grad)
+
+
+def dot(left: Gradient, right: Gradient) -> Tensor | None:
+    """Return the inner product, without making a sparse gradient dense."""
+    if left is None or right is None:
+        return None
+    right = cast(right, left.dtype)
+    if is_sparse(left) and is_sparse(right):
+        return _dot_of_rows(left, right)
+    if is_sparse(right):
+        left, right = right, left
+    if is_sparse(left):
+        return tf.reduce_sum(left.values * tf.gather(right, left.indices))
+    return tf.reduce_sum(left * right)
+
+
+def _dot_of_rows(left: tf.IndexedSlices, right: tf.IndexedSlices) -> Tensor:
+    indices = tf.concat([left.indices, tf.cast(right.indices, left.indices.dtype)], 0)
+    unique, places = tf.unique(indices)
+    split = tf.size(left.indices)
+    ours = tf.math.unsorted_segment_sum(left.values, places[:split], tf.size(unique))
+    theirs = tf.math.unsorted_segment_sum(right.values, places[split:], tf.size(unique))
+    return tf.reduce_sum(ours * theirs)

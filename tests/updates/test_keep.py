@@ -1,0 +1,247 @@
+"""What a tape keeps changes its memory and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import retrotape as rt
+
+KEEPS = ["needed", "all", "leaves"]
+
+
+def dense(value: Any) -> np.ndarray:
+    return tf.convert_to_tensor(value).numpy()
+
+
+def same(found: Any, wanted: Any) -> None:
+    found, wanted = tf.nest.flatten(found), tf.nest.flatten(wanted)
+    for one, other in zip(found, wanted, strict=True):
+        assert (one is None) == (other is None)
+        if one is not None:
+            np.testing.assert_array_equal(dense(one), dense(other))
+
+
+def answers(keep: str, program: Callable[[rt.Tape], Callable[[], Any]]) -> Any:
+    """Run a program under a tape of its own, and then ask what the program wants to know."""
+    tf.random.set_seed(5)
+    keras.utils.set_random_seed(5)
+    tape = rt.Tape(keep=keep)
+    return program(tape)()
+
+
+def check(program: Callable[[rt.Tape], Callable[[], Any]]) -> None:
+    wanted = answers("all", program)
+    assert any(item is not None for item in tf.nest.flatten(wanted))
+    for keep in ("needed", "leaves"):
+        same(answers(keep, program), wanted)
+
+
+# ------------------------------------------------------------------ the same answers
+
+
+def chain(tape: rt.Tape) -> Callable[[], Any]:
+    x, v = tf.constant([0.3, -0.8]), tf.Variable([1.0, 2.0])
+    with tape:
+        hidden = tf.tanh(x * v)
+        y = tf.reduce_sum(tf.exp(hidden) * tf.nn.softmax(hidden) * v)
+    return lambda: [tape.gradient(y, [x, v, hidden]), tape.hessian(y, x), tape.hvp(y, v, x), tape.gradient(y, x)]
+
+
+def model(tape: rt.Tape) -> Callable[[], Any]:
+    layers = [
+        keras.layers.Dense(8, activation="gelu"),
+        keras.layers.BatchNormalization(),
+        keras.layers.Dropout(0.5, seed=3),
+        keras.layers.Dense(3),
+    ]
+    net = keras.Sequential([keras.Input([5]), *layers])
+    x = tf.random.stateless_normal([6, 5], [1, 2])
+    with tape:
+        loss = tf.reduce_mean(net(x, training=True) ** 2)
+    return lambda: [tape.gradient(loss, net.trainable_variables), tape.gradient(loss, x)]
+
+
+def draws(tape: rt.Tape) -> Callable[[], Any]:
+    x = tf.ones([50])
+    with tape:
+        noisy = tf.nn.dropout(x, 0.5) * tf.random.normal([50]) + tf.random.uniform([50]) * x
+        y = tf.reduce_sum(tf.sin(noisy))
+    return lambda: [tape.gradient(y, x), tape.gradient(y, noisy), tape.hvp(y, x, x)]
+
+
+def updates(tape: rt.Tape) -> Callable[[], Any]:
+    v, x = tf.Variable([1.0, 2.0, 3.0]), tf.constant([0.5, 0.7, -0.2])
+    with tape:
+        for _ in range(3):
+            v.assign_sub(0.1 * tf.tanh(v * x))
+            v.scatter_mul(tf.IndexedSlices(x[:1], tf.constant([1])))
+            v[2:].assign(v[:1] * x[:1])
+        y = tf.reduce_sum(v * v)
+
+    def ask() -> Any:
+        v.assign([100.0, 100.0, 100.0])
+        return [tape.gradient(y, [v, x], through_updates=True), tape.gradient(y, [tape.at(v, k) for k in range(9)])]
+
+    return ask
+
+
+def optimizer(tape: rt.Tape) -> Callable[[], Any]:
+    w, x = keras.Variable([1.0, 2.0]), tf.constant([0.5, 0.7])
+    adam = keras.optimizers.Adam(0.1)
+    adam.build([w])
+    with tape:
+        for _ in range(2):
+            adam.apply([tape.gradient(tf.reduce_sum(tf.cos(w * x)), w)], [w])
+        y = tf.reduce_sum(w**2)
+
+    def ask() -> Any:
+        w.assign([0.0, 0.0])
+        adam.learning_rate.assign(7.0)
+        return tape.gradient(y, [w, x, adam.learning_rate], through_updates=True)
+
+    return ask
+
+
+def functions(tape: rt.Tape) -> Callable[[], Any]:
+    v, x = tf.Variable([1.0, 2.0]), tf.constant([0.5, 0.7])
+    f = tf.function(lambda x: tf.nn.silu(x * v) * tf.random.uniform([2]))
+    g = tf.function(lambda x: v.assign_add(x * v))
+    with tape:
+        hidden = f(tf.sin(x))
+        g(hidden * x)
+        y = tf.reduce_sum(v * hidden)
+
+    def ask() -> Any:
+        v.assign([100.0, 100.0])
+        return [tape.gradient(y, [v, x]), tape.gradient(y, [v, x], through_updates=True)]
+
+    return ask
+
+
+def stateful(tape: rt.Tape) -> Callable[[], Any]:
+    generator = tf.random.Generator.from_seed(4)
+    x = tf.ones([5])
+    with tape:
+        y = tf.reduce_sum(tf.exp(generator.normal([5]) * x) * generator.uniform([5]))
+    generator.normal([5])  # moves on: the state that was is gone
+    return lambda: tape.gradient(y, x)
+
+
+PROGRAMS = {f.__name__: f for f in (chain, model, draws, updates, optimizer, functions, stateful)}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_answers_do_not_depend_on_what_is_kept(name: str):
+    check(PROGRAMS[name])
+
+
+# ------------------------------------------------------------------ recorded draws
+
+
+@pytest.mark.parametrize("keep", KEEPS)
+def test_dropout_mask_is_the_recorded_one(keep: str):
+    x = tf.ones([1000])
+    layer = keras.layers.Dropout(0.5)
+    with rt.Tape(keep=keep) as tape:
+        dropped = layer(x, training=True)
+        again = tf.nn.dropout(dropped, 0.5)
+        y = tf.reduce_sum(again * again)
+    layer(x, training=True)  # draws anew and moves the state
+    wanted = 2 * again.numpy() * again.numpy()  # x is one: the slope is the factor, 4 or 0
+    np.testing.assert_array_equal(tape.gradient(y, x), wanted)
+    assert 0 < np.count_nonzero(wanted) < 1000
+    np.testing.assert_array_equal(tape.gradient(y, x), wanted)  # and the same when asked again
+
+
+@pytest.mark.parametrize("keep", KEEPS)
+def test_changed_variables_change_no_answer(keep: str):
+    v, x = tf.Variable(2.0), tf.constant(3.0)
+    with rt.Tape(keep=keep) as tape:
+        y = tf.exp(v * x / 4.0) * v
+    v.assign(50.0)
+    wanted = np.exp(1.5) * (1 + 2.0 * 3.0 / 4.0)
+    np.testing.assert_allclose(float(tape.gradient(y, v)), wanted, rtol=1e-6)
+    assert float(tape.versions(v)[0].value) == 2.0
+
+
+@pytest.mark.parametrize("keep", KEEPS)
+def test_versions_are_computed_again(keep: str):
+    v, x = tf.Variable(2.0), tf.constant(3.0)
+    with rt.Tape(keep=keep) as tape:
+        for _ in range(4):
+            v.assign(tf.sqrt(v * x))
+    v.assign(0.0)
+    values = [2.0]
+    for _ in range(4):
+        values.append(np.sqrt(values[-1] * 3.0))
+    np.testing.assert_allclose([float(version.value) for version in tape.versions(v)], values, rtol=1e-6)
+
+
+# ------------------------------------------------------------------ memory
+
+
+def held(keep: str, program: Callable[[], Any]) -> int:
+    with rt.Tape(keep=keep) as tape:
+        result = program()
+    size = tape.memory().bytes
+    del result
+    return size
+
+
+def deep() -> tf.Tensor:
+    x = tf.ones([100, 100])
+    for _ in range(20):
+        x = tf.tanh(x @ x) + tf.exp(-x)
+    return tf.reduce_sum(x)
+
+
+def unrolled() -> tf.Tensor:
+    v = tf.Variable(tf.ones([100, 100]))
+    for _ in range(20):
+        v.assign_sub(0.1 * tf.tanh(v * v))
+    return tf.reduce_sum(v)
+
+
+def test_leaves_are_few():
+    size = 100 * 100 * 4
+    assert held("leaves", deep) < 2 * size
+    assert held("needed", deep) > 20 * size
+    assert held("all", deep) > 60 * size
+    assert held("leaves", deep) < held("needed", deep) < held("all", deep)
+
+
+def test_leaves_are_few_through_updates():
+    # The increments are what the values are computed from: they stay, or can be computed again.
+    assert held("leaves", unrolled) < held("all", unrolled) / 2
+
+
+def test_draws_are_leaves():
+    def program() -> tf.Tensor:
+        x = tf.ones([100, 100])
+        for _ in range(5):
+            x = tf.tanh(tf.nn.dropout(x, 0.3))
+        return tf.reduce_sum(x)
+
+    size = 100 * 100 * 4
+    assert 5 * size <= held("leaves", program) < 8 * size
+
+
+def test_asking_keeps_nothing():
+    with rt.Tape(keep="leaves") as tape:
+        x = tf.ones([100, 100])
+        y = tf.reduce_sum(tf.tanh(tf.tanh(tf.tanh(x))))
+    before = tape.memory().bytes
+    tape.gradient(y, x)
+    tape.hvp(y, x, x)
+    assert tape.memory().bytes <= before + 100 * 100 * 4
+
+
+def test_unknown_keep():
+    with pytest.raises(ValueError, match="keep must be one of 'needed', 'all', 'leaves', got 'some'"):
+        rt.Tape(keep="some")
