@@ -35,7 +35,7 @@ bench: env
 	$(BIN)/python benchmarks/memory.py
 
 docs: env
-	$(BIN)/python -m pytest -q --doctest-glob='*.md' README.md docs
+	$(BIN)/python -m pytest -q tests/docs/test_markdown.py src
 
 $(VENV)/.ready: requirements/dev.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)

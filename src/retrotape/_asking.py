@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
+from weakref import ReferenceType, ref
 
+from retrotape import _tf
 from retrotape._nests import Parts, describe, is_variable, seeds_for, take_apart, zeros_like
 from retrotape._tf import tf
 from retrotape._versions import Version
-from retrotape.errors import NotDifferentiableError, NotRecordedError
+from retrotape.errors import NotDifferentiableError, NotRecordedError, TapeUseError
 from retrotape.execute import Question, Values, answer, make_plan
 from retrotape.record import EagerLog, GraphLog, Recording
 
@@ -20,11 +23,11 @@ class Request(NamedTuple):
     """A question as it was posed: the targets, and sources of both kinds in the order in which they came."""
 
     targets: tuple[int, ...]
-    identities: tuple[int, ...]  # of the targets
     seeds: tuple[Tensor | None, ...]
     sources: tuple[tuple[int, ...], ...]
     through: tuple[bool, ...]
     since: int | None
+    derived_from: tuple[Request, ...] = ()  # where targets are answers: what was asked
 
     def questions(self) -> list[tuple[list[int], Question]]:
         """Return one question for sources that end at assignments and one for those that do not."""
@@ -39,6 +42,7 @@ class Request(NamedTuple):
 
 def pose(
     log: Log,
+    answers: Answers,
     target: Any,
     sources: Parts,
     output_gradients: Any = None,
@@ -51,19 +55,20 @@ def pose(
     for part in targets:  # a target that is also a source took part, if only by being asked about
         if not is_variable(part) and any(part is source for source in parts):
             log.take_part(part)
-    found = tuple(_target(log, part) for part in targets)
+    found = tuple(_target(log, answers, part) for part in targets)
+    tensors = [part for part in targets if not is_variable(part)]
     seeds = tuple(seeds_for(targets, output_gradients, tf.ones_like)) if ones else ()
     return Request(
         found,
-        tuple(0 if is_variable(part) else part._id for part in targets),
         seeds,
         tuple(_source(log, part, through_updates, since) for part in parts),
         tuple(through_updates or isinstance(part, Version) for part in parts),
         since,
+        tuple(request for request in map(answers.request_of, tensors) if request is not None),
     )
 
 
-def _target(log: Log, part: Any) -> int:
+def _target(log: Log, answers: Answers, part: Any) -> int:
     if not (part.dtype.is_floating or part.dtype.is_complex):
         raise NotDifferentiableError(describe(part), part.dtype.name)
     if is_variable(part):
@@ -71,7 +76,9 @@ def _target(log: Log, part: Any) -> int:
         if cell is None:
             raise NotRecordedError(describe(part), "it was not read while recording", "Read it inside the block.")
         return cell.current
-    var = log.find(part)
+    var = answers.var(part, log)
+    if var is None:
+        var = log.find(part)
     if var is None:
         reason = log.why_absent(part)
         if reason is not None:
@@ -82,7 +89,14 @@ def _target(log: Log, part: Any) -> int:
 
 def _source(log: Log, part: Any, through_updates: bool, since: int | None) -> tuple[int, ...]:
     if isinstance(part, Version):
-        return (part.var,)
+        if part.token is not log.token:
+            raise TapeUseError(
+                f"{part!r} belongs to another tape, or to what this one had recorded before it was reset. "
+                "Take it from the tape that you ask: `tape.at(variable, k)`."
+            )
+        cell = log.cell(part.variable)
+        assert cell is not None
+        return (cell.versions[part.number],)
     if is_variable(part):
         cell = log.cell(part)
         if cell is None:
@@ -102,7 +116,8 @@ def versions_of(log: Log, variable: Any) -> tuple[Version, ...]:
         raise NotRecordedError(name, "no op read or assigned it while recording", "Use it inside the block.")
     fetch = Values(log.recording)
     count = len(cell.versions)
-    return tuple(Version(variable, number, count, var, fetch) for number, var in enumerate(cell.versions))
+    token = log.token
+    return tuple(Version(variable, number, count, var, token, fetch) for number, var in enumerate(cell.versions))
 
 
 def solve(log: Log, request: Request) -> list[Any]:
@@ -115,66 +130,77 @@ def solve(log: Log, request: Request) -> list[Any]:
     return found
 
 
-def fill_constants(
-    log: Log, request: Request, parts: Parts, derived: dict[int, Request], found: list[Any]
-) -> list[Any]:
+def fill_constants(log: Log, request: Request, parts: Parts, found: list[Any]) -> list[Any]:
     """Put zeros for derivatives of a gradient that is constant: there is a path, and the value is zero."""
     return [
-        zeros_like(part) if grad is None and source and _is_constant(log.recording, request, source, derived) else grad
+        zeros_like(part) if grad is None and source and _is_constant(log.recording, request, request, source) else grad
         for part, grad, source in zip(parts.flat(), found, request.sources, strict=True)
     ]
 
 
-def _is_constant(recording: Recording, request: Request, source: tuple[int, ...], derived: dict[int, Request]) -> bool:
+def _is_constant(recording: Recording, asked: Request, request: Request, source: tuple[int, ...]) -> bool:
     """Say whether a target is the derivative of something that does depend on the source."""
-    for identity in request.identities:
-        earlier = derived.get(identity)
-        if earlier is None:
-            continue
-        plan = make_plan(recording, earlier.targets, source, any(request.through), request.since)
-        if not plan.reached.isdisjoint(earlier.targets) or _is_constant(recording, earlier, source, derived):
+    for earlier in request.derived_from:
+        plan = make_plan(recording, earlier.targets, source, any(asked.through), asked.since)
+        if not plan.reached.isdisjoint(earlier.targets) or _is_constant(recording, asked, earlier, source):
             return True
     return False
 
 
+class _Answer(NamedTuple):
+    alive: ReferenceType[Any]
+    request: Request
+    compute: Callable[[], list[Any]] | None  # None where it was written down when it was made
+    position: int
+
+
 class Answers:
-    """The tensors that were handed out as answers, and how to compute each again.
+    """The tensors that were handed out as answers, for as long as somebody holds them, and how to compute each again.
 
     An answer is not written down when it is given. If somebody asks for its derivative, it is computed again and
     written down then: most answers are never asked about, and they would double what a tape holds.
     """
 
     def __init__(self) -> None:
-        self._again: dict[int, tuple[Callable[[], list[Any]], int]] = {}
-        self.derived: dict[int, Request] = {}  # what each answer is the derivative of
+        self._answers: dict[int, _Answer] = {}
+        self._vars: dict[int, int] = {}  # of those that were written down meanwhile
 
     def remember(self, request: Request, compute: Callable[[], list[Any]] | None, found: Sequence[Any]) -> None:
-        """Note what was handed out; `compute` is None where it was written down when it was made."""
+        """Note what was handed out."""
         for position, grad in enumerate(found):
-            if grad is not None:
-                identity = _main(grad)._id
-                self.derived[identity] = request
-                if compute is not None:
-                    self._again[identity] = (compute, position)
+            given = any(grad is seed for seed in request.seeds)  # handed back as it was handed in
+            if grad is not None and not given and isinstance(_main(grad), _tf.EagerTensor):
+                tensor = _main(grad)
+                alive = ref(tensor, partial(_forget, self._answers, self._vars, tensor._id))
+                self._answers[tensor._id] = _Answer(alive, request, compute, position)
 
-    def expand(self, identity: int, log: EagerLog) -> bool:
-        """Compute the answer with that identity again, writing it down; say whether there was one."""
-        if identity not in self._again:
-            return False
-        compute = self._again[identity][0]
-        with log.extended():
-            found = compute()
-        for known, (other, position) in list(self._again.items()):
-            if other is compute:
-                del self._again[known]
-                if found[position] is not None:
-                    log.recording.alias(known, log.recording.operand(_main(found[position])))
-        return True
+    def request_of(self, tensor: Tensor) -> Request | None:
+        """Return the question that a tensor was the answer to."""
+        found = self._answers.get(tensor._id)
+        return None if found is None else found.request
+
+    def var(self, tensor: Tensor, log: Log) -> int | None:
+        """Return the var of an answer that is asked about, computing it again and writing it down if need be."""
+        found = self._answers.get(tensor._id)
+        if found is None or found.compute is None or not isinstance(log, EagerLog):
+            return None
+        if tensor._id not in self._vars:
+            with log.extended():
+                grads = found.compute()
+            for identity, other in self._answers.items():
+                if other.compute is found.compute and grads[other.position] is not None:
+                    self._vars[identity] = log.recording.operand(_main(grads[other.position]))
+        return self._vars.get(tensor._id)
 
     def clear(self) -> None:
         """Forget everything."""
-        self._again.clear()
-        self.derived.clear()
+        self._answers.clear()
+        self._vars.clear()
+
+
+def _forget(answers: dict[int, _Answer], variables: dict[int, int], identity: int, _: Any) -> None:
+    answers.pop(identity, None)
+    variables.pop(identity, None)
 
 
 def _main(grad: Any) -> Tensor:

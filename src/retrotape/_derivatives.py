@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from retrotape._asking import Log, Request, pose, solve
-from retrotape._nests import Parts, take_apart, zeros_like
+from retrotape._asking import Log, Request, solve
+from retrotape._nests import Parts, zeros_like
 from retrotape._tf import tf
 from retrotape.errors import ShapeMismatchError
 from retrotape.execute import dot, rows
@@ -51,54 +51,56 @@ def _stack(log: Log, request: Request, seeds: Tensor, vectorize: bool, chunk: in
     return found
 
 
-def jvp(log: Log, target: Tensor, sources: Parts, tangents: list[Tensor], through_updates: bool) -> list[Tensor | None]:
+def jvp(log: Log, request: Request, target: Tensor, tangents: list[Tensor]) -> list[Tensor | None]:
     """Return the movement of the target along the tangents, as the only item of a list."""
     with log.provisional():
         # A gradient is linear in what flows in, so its derivative by that is the product sought.
         seed = tf.ones_like(target)
-        moved = dot(solve(log, pose(log, target, sources, seed, through_updates)), tangents)
+        moved = dot(solve(log, request._replace(seeds=(seed,))), tangents)
         if moved is None:
             return [None]
         log.refresh()
-        return solve(log, pose(log, moved, take_apart(seed, "source")))
+        return solve(log, _of(log, moved, request)._replace(sources=((log.take_part(seed),),), through=(True,)))
 
 
-def hvp(log: Log, target: Tensor, sources: Parts, vectors: list[Tensor], through_updates: bool) -> list[Tensor | None]:
+def hvp(log: Log, request: Request, sources: Parts, vectors: list[Tensor]) -> list[Tensor | None]:
     """Return the product of the Hessian with the vectors, for each source."""
     with log.provisional():
-        first = solve(log, pose(log, target, sources, through_updates=through_updates))
+        first = solve(log, request)
         moved = dot(first, vectors)
         if moved is None:
             return [None] * len(first)
         log.refresh()
-        second = solve(log, pose(log, moved, sources, through_updates=through_updates))
+        second = solve(log, _of(log, moved, request))
     return [
         zeros_like(part) if product is None and grad is not None else product
         for part, grad, product in zip(sources.flat(), first, second, strict=True)
     ]
 
 
-def hessian(log: Log, target: Tensor, sources: Parts, through_updates: bool) -> list[list[Tensor]]:
+def hessian(log: Log, request: Request, sources: Parts) -> list[list[Tensor]]:
     """Return all blocks of the Hessian."""
-    parts = sources.flat()
     with log.provisional():
-        first = solve(log, pose(log, target, sources, through_updates=through_updates))
-        dense = [None if grad is None else tf.convert_to_tensor(grad) for grad in first]
+        first = [None if grad is None else tf.convert_to_tensor(grad) for grad in solve(log, request)]
         log.refresh()
         return [
-            _hessian_row(log, grad, part, sources, through_updates) for grad, part in zip(dense, parts, strict=True)
+            _hessian_row(log, grad, request, sources, part) for grad, part in zip(first, sources.flat(), strict=True)
         ]
 
 
-def _hessian_row(log: Log, grad: Tensor | None, part: Any, sources: Parts, through_updates: bool) -> list[Tensor]:
+def _hessian_row(log: Log, grad: Tensor | None, request: Request, sources: Parts, part: Any) -> list[Tensor]:
     found: list[Tensor | None] = [None] * len(sources.flat())
     if grad is not None:
-        request = pose(log, grad, sources, through_updates=through_updates, ones=False)
-        found = jacobian(log, request, grad, True, None)
+        found = jacobian(log, _of(log, grad, request), grad, True, None)
     return [
         tf.zeros([*part.shape, *other.shape], part.dtype) if block is None else block
         for block, other in zip(found, sources.flat(), strict=True)
     ]
+
+
+def _of(log: Log, target: Tensor, request: Request) -> Request:
+    """Return the request for the derivative of something that has just been computed, by the same sources."""
+    return request._replace(targets=(log.take_part(target),), seeds=(tf.ones_like(target),), derived_from=())
 
 
 def as_matrix(blocks: list[list[Tensor]], sources: Parts) -> Tensor:

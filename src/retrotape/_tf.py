@@ -44,11 +44,9 @@ try:
     from tensorflow.python.eager.polymorphic_function import atomic_function as atomic_function
     from tensorflow.python.eager.polymorphic_function import concrete_function
     from tensorflow.python.framework import auto_control_deps_utils as auto_control_deps_utils
-    from tensorflow.python.framework import (
-        op_def_registry,
-        ops,
-    )
+    from tensorflow.python.framework import composite_tensor_gradient as composite_tensor_gradient
     from tensorflow.python.framework import func_graph as func_graph
+    from tensorflow.python.framework import op_def_registry, ops
     from tensorflow.python.ops import custom_gradient, resource_variable_ops, script_ops
     from tensorflow.python.ops import handle_data_util as handle_data_util
 except ImportError as error:
@@ -64,7 +62,7 @@ class _Thread(threading.local):
     listener: Listener | None = None
     past: Callable[[Tensor], Tensor | None] | None = None  # what a handle held at the time that is asked about
     py_inputs: Sequence[Tensor] | None = None  # what the `tf.py_function` that is starting was given
-    graph_calls: Callable[[Sequence[Tensor], Sequence[Tensor], Callable], None] | None = None
+    graph_calls: tuple[Callable[[Sequence[Tensor], Sequence[Tensor], Callable], None], ...] = ()
 
 
 _thread = _Thread()
@@ -94,12 +92,12 @@ def _execute_cancellable(op: Any, num_outputs: int, inputs: Any, attrs: Any, ctx
 
 # What an op can be given that holds no variable; anything else is looked at more closely.
 _PLAIN = frozenset((EagerTensor, str, int, bool, float, bytes, type(None)))
-# Ops that change a variable, so that its value has to be looked at before.
+# Ops that change a variable, or look at a part of it, so that its value may have to be looked at before.
 _UPDATES = frozenset(
     op
     for op in dir(tf.raw_ops)
     if op.startswith(("ResourceScatter", "ResourceApply", "ResourceSparse", "ResourceStrided"))
-) | {"AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"}
+) | {"AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp", "ResourceGather", "ResourceGatherNd"}
 _fast_path_original = pywrap_tfe.TFE_Py_FastPathExecute
 
 
@@ -111,10 +109,10 @@ def _fast_path(ctx: Any, op: str, name: Any, *args: Any) -> Any:
         return _fast_path_original(ctx, op, name, *args)
     if op == "ReadVariableOp":
         return _read(ctx, args[0], args[-1])
-    if op == "EagerPyFunc":
-        _thread.py_inputs = args[0]
-    elif _thread.listener is not None or _thread.past is not None:
+    if _thread.listener is not None or _thread.past is not None:
         args = tuple(_with_reads(ctx, arg) for arg in args)
+        if op == "EagerPyFunc":
+            _thread.py_inputs = args[0]
     return _fast_path_original(ctx, op, name, *args)
 
 
@@ -162,8 +160,9 @@ def _record_operation(
     elif type(output_tensors[0]) is EagerTensor:
         if _thread.listener is not None:
             _thread.listener.on_backward(name, output_tensors, input_tensors, backward_function)
-    elif _thread.graph_calls is not None and name.startswith("__forward_"):
-        _thread.graph_calls(output_tensors, input_tensors, backward_function)
+    elif name.startswith("__forward_"):
+        for on_call in _thread.graph_calls:
+            on_call(output_tensors, input_tensors, backward_function)
     _original["record_operation"](op_type, output_tensors, input_tensors, backward_function, forward_function)
 
 
@@ -249,16 +248,15 @@ def detach(listener: Listener) -> None:
     _uninstall()
 
 
-def attach_graph(on_call: Callable[[Sequence[Tensor], Sequence[Tensor], Callable], None]) -> Any:
-    """Let `on_call` hear how functions that are called inside a graph go back; return what heard it before."""
+def attach_graph(on_call: Callable[[Sequence[Tensor], Sequence[Tensor], Callable], None]) -> None:
+    """Let `on_call` hear how functions that are called inside a graph go back."""
     _install()
-    before, _thread.graph_calls = _thread.graph_calls, on_call
-    return before
+    _thread.graph_calls = (*_thread.graph_calls, on_call)
 
 
-def detach_graph(before: Any) -> None:
+def detach_graph(on_call: Callable) -> None:
     """End what `attach_graph` began."""
-    _thread.graph_calls = before
+    _thread.graph_calls = tuple(other for other in _thread.graph_calls if other != on_call)
     _uninstall()
 
 

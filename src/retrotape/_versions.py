@@ -17,11 +17,13 @@ class Version:
       count: How many values the variable had.
     """
 
-    __slots__ = ("_fetch", "count", "number", "var", "variable")
+    __slots__ = ("_fetch", "count", "number", "token", "var", "variable")
 
-    def __init__(self, variable: Any, number: int, count: int, var: int, fetch: Callable[[int], Any]) -> None:
+    def __init__(
+        self, variable: Any, number: int, count: int, var: int, token: object, fetch: Callable[[int], Any]
+    ) -> None:
         self.variable, self.number, self.count = variable, number, count
-        self.var = var
+        self.var, self.token = var, token  # the token is the recording's: vars mean nothing on another one
         self._fetch = fetch
 
     @property

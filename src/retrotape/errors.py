@@ -102,6 +102,18 @@ class OpaqueUpdateError(RetrotapeError, RuntimeError):
         )
 
 
+class UnseenUpdateError(RetrotapeError, RuntimeError):
+    """A path through updates crosses one that was not recorded."""
+
+    def __init__(self, variable: str) -> None:
+        self.variable = variable
+        super().__init__(
+            f"The target depends on a value of {variable} that was assigned while this tape was not recording, so the "
+            "path through its updates is broken there. Assign it inside the `with` block, or ask from that value on: "
+            "`since=k`, or without `through_updates`."
+        )
+
+
 class NestedMomentsError(RetrotapeError, NotImplementedError):
     """A second derivative passes a variance inside a function that is called inside a function."""
 
@@ -109,7 +121,7 @@ class NestedMomentsError(RetrotapeError, NotImplementedError):
         self.function, self.where = function, where
         super().__init__(
             f"The second derivative passes {function} (called at {where}), which takes a variance as `tf.nn.moments` "
-            "does. TensorFlow has that derivative wrong, and inside a tf.function retrotape cannot look into another one. "
+            "does. TensorFlow has that derivative wrong, and retrotape cannot look into this function to put it right. "
             "Call the model itself there, not wrapped in tf.function, or record in eager code."
         )
 

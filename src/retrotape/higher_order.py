@@ -8,18 +8,16 @@ from typing import Any
 from retrotape import _derivatives as derivatives
 from retrotape._asking import pose, versions_of
 from retrotape._nests import single, take_apart, unwrap
-from retrotape._tf import tf
 from retrotape._versions import Version, pick
-from retrotape.questions import Questions
+from retrotape.questions import Questions, question
 
 Tensor = Any
-_as_is = tf.autograph.experimental.do_not_convert  # AutoGraph rewrites what a tf.function calls; not this
 
 
 class HigherOrder(Questions, ABC):
     """What can be asked beyond the first derivative, from the same flat recording."""
 
-    @_as_is
+    @question
     def jvp(self, target: Tensor, sources: Any, tangents: Any, *, through_updates: bool = False) -> Tensor:
         """Return how `target` changes when `sources` move along `tangents`.
 
@@ -43,11 +41,11 @@ class HigherOrder(Questions, ABC):
         parts = take_apart(sources, "source")
         vectors = derivatives.vectors_for(parts, tangents, "tangent")
         with log.extended_in_graph():
-            request = pose(log, target, parts, through_updates=through_updates)
-            (found,) = self._ask(log, request, lambda: derivatives.jvp(log, target, parts, vectors, through_updates))
+            request = pose(log, self._answers, target, parts, through_updates=through_updates)
+            (found,) = self._ask(log, request, lambda: derivatives.jvp(log, request, target, vectors))
         return found
 
-    @_as_is
+    @question
     def hvp(self, target: Tensor, sources: Any, vectors: Any, *, through_updates: bool = False) -> Any:
         """Return the product of the Hessian of `target` by `sources` with `vectors`, without the Hessian.
 
@@ -71,11 +69,11 @@ class HigherOrder(Questions, ABC):
         parts = take_apart(sources, "source")
         given = derivatives.vectors_for(parts, vectors, "vector")
         with log.extended_in_graph():
-            request = pose(log, target, parts, through_updates=through_updates)
-            found = self._ask(log, request, lambda: derivatives.hvp(log, target, parts, given, through_updates))
+            request = pose(log, self._answers, target, parts, through_updates=through_updates)
+            found = self._ask(log, request, lambda: derivatives.hvp(log, request, parts, given))
         return parts.pack(found)
 
-    @_as_is
+    @question
     def hessian(self, target: Tensor, sources: Any, *, whole: bool = False, through_updates: bool = False) -> Any:
         """Return the second derivatives of a scalar `target` by `sources`.
 
@@ -99,10 +97,10 @@ class HigherOrder(Questions, ABC):
         log = self._asked()
         parts = take_apart(sources, "source")
         with log.extended_in_graph():
-            request = pose(log, target, parts, through_updates=through_updates)
+            request = pose(log, self._answers, target, parts, through_updates=through_updates)
 
             def compute() -> list[Any]:
-                blocks = derivatives.hessian(log, target, parts, through_updates)
+                blocks = derivatives.hessian(log, request, parts)
                 return [derivatives.as_matrix(blocks, parts)] if whole else [b for row in blocks for b in row]
 
             found = self._ask(log, request, compute)
@@ -113,7 +111,7 @@ class HigherOrder(Questions, ABC):
 
     # ------------------------------------------------------------------ values that variables had
 
-    @_as_is
+    @question
     def versions(self, variable: Any) -> tuple[Version, ...]:
         """Return every value that a variable had on this tape, oldest first.
 
@@ -126,7 +124,7 @@ class HigherOrder(Questions, ABC):
         """
         return versions_of(self._asked(), unwrap(variable))
 
-    @_as_is
+    @question
     def at(self, variable: Any, k: int) -> Version:
         """Return value number `k` of a variable, from the end if negative, to differentiate by.
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import wraps
+from threading import RLock
+from typing import Any, TypeVar
 
 from retrotape import _derivatives as derivatives
 from retrotape._asking import Answers, Log, Request, fill_constants, pose, solve
@@ -13,7 +15,20 @@ from retrotape._tf import tf
 from retrotape.grads import Gradients
 
 Tensor = Any
-_as_is = tf.autograph.experimental.do_not_convert  # AutoGraph rewrites what a tf.function calls; not this
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def question(method: _Method) -> _Method:
+    """Mark a method as a question: one at a time on one tape, and not rewritten by AutoGraph inside a tf.function."""
+
+    @wraps(method)
+    def alone(self: Questions, *args: Any, **options: Any) -> Any:
+        with self._lock:  # answering may write down what an earlier answer came from
+            return method(self, *args, **options)
+
+    return tf.autograph.experimental.do_not_convert(alone)
+
+
 _NONE = tf.UnconnectedGradients.NONE
 
 
@@ -21,6 +36,7 @@ class Questions(ABC):
     """What can be asked of anything that was recorded."""
 
     _answers: Answers
+    _lock: RLock
 
     @abstractmethod
     def _asked(self) -> Log:
@@ -28,7 +44,7 @@ class Questions(ABC):
 
     # ------------------------------------------------------------------ first order
 
-    @_as_is
+    @question
     def gradient(
         self,
         target: Any,
@@ -72,14 +88,13 @@ class Questions(ABC):
         log = self._asked()
         parts = take_apart(sources, "source")
         with log.extended_in_graph():
-            request = pose(log, target, parts, output_gradients, through_updates, since)
-            derived = self._answers.derived
-            found = self._ask(log, request, lambda: fill_constants(log, request, parts, derived, solve(log, request)))
+            request = pose(log, self._answers, target, parts, output_gradients, through_updates, since)
+            found = self._ask(log, request, lambda: fill_constants(log, request, parts, solve(log, request)))
         if unconnected is tf.UnconnectedGradients.ZERO:
             found = [zeros_like(part) if grad is None else grad for part, grad in zip(parts.flat(), found, strict=True)]
         return parts.pack(found)
 
-    @_as_is
+    @question
     def backward(self, loss: Any, wrt: Any = None, **options: Any) -> Gradients:
         """Return the gradient of a loss as a vector: keyed by variable, safe with None, safe with sparse ones.
 
@@ -98,7 +113,7 @@ class Questions(ABC):
         sources = tf.nest.flatten(wrt) if wrt is not None else [v for v in log.variables() if v.trainable]
         return Gradients(zip(sources, self.gradient(loss, sources, **options), strict=True))
 
-    @_as_is
+    @question
     def backward_each(self, losses: Sequence[Any], wrt: Any = None, **options: Any) -> list[Gradients]:
         """Return the gradient of each of several losses, as `backward` does.
 
@@ -110,7 +125,7 @@ class Questions(ABC):
         """
         return [self.backward(loss, wrt, **options) for loss in losses]
 
-    @_as_is
+    @question
     def vjp(self, target: Any, sources: Any, cotangents: Any, **options: Any) -> Any:
         """Return the product of `cotangents` with the Jacobian of `target`: `gradient` with `output_gradients`.
 
@@ -128,7 +143,7 @@ class Questions(ABC):
         """
         return self.gradient(target, sources, output_gradients=cotangents, **options)
 
-    @_as_is
+    @question
     def jacobian(
         self,
         target: Tensor,
@@ -165,7 +180,7 @@ class Questions(ABC):
         log = self._asked()
         parts = take_apart(sources, "source")
         with log.extended_in_graph():
-            request = pose(log, target, parts, through_updates=through_updates, ones=False)
+            request = pose(log, self._answers, target, parts, through_updates=through_updates, ones=False)
 
             found = self._ask(
                 log, request, lambda: derivatives.jacobian(log, request, target, experimental_use_pfor, chunk)
@@ -177,7 +192,7 @@ class Questions(ABC):
                 ]
         return parts.pack(found)
 
-    @_as_is
+    @question
     def batch_jacobian(
         self,
         target: Tensor,
@@ -209,7 +224,7 @@ class Questions(ABC):
         log = self._asked()
         parts = take_apart(source, "source")
         with log.extended_in_graph():
-            request = pose(log, target, parts, ones=False)
+            request = pose(log, self._answers, target, parts, ones=False)
             (found,) = self._ask(
                 log,
                 request,
@@ -219,7 +234,7 @@ class Questions(ABC):
                 return tf.zeros(tf.concat([tf.shape(target), tf.shape(source)[1:]], 0), target.dtype)
         return found
 
-    @_as_is
+    @question
     def per_example(self, losses: Tensor, sources: Any, *, chunk: int | None = None) -> Any:
         """Return the gradient of each element of a vector of losses by each of `sources`.
 
@@ -245,5 +260,7 @@ class Questions(ABC):
     def _ask(self, log: Log, request: Request, compute: Callable[[], list[Any]]) -> list[Any]:
         """Compute an answer and remember how, without `compute` holding on to the tape: that would be a cycle."""
         found = compute()
-        self._answers.remember(request, None if log.is_heard() else compute, found)
+        # In a pause an answer is a constant, like everything else that runs then.
+        if log.is_heard() or not log.is_open:
+            self._answers.remember(request, None if log.is_heard() else compute, found)
         return found

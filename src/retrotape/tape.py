@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import RLock
 from types import TracebackType
 from typing import Any
 
@@ -50,6 +51,7 @@ class Tape(HigherOrder):
         self._watched: dict[int, Any] = {}
         self._log: EagerLog | GraphLog | None = None
         self._answers = Answers()
+        self._lock = RLock()
         self._was_reset = False
 
     # ------------------------------------------------------------------ recording
@@ -70,7 +72,7 @@ class Tape(HigherOrder):
                     "This tape was recorded in eager code and is now entered inside a tf.function. "
                     "Use a tape of its own inside the function: `with rt.Tape() as tape:`."
                 )
-            log = EagerLog(self._keep, self._expand) if graph is None else GraphLog(graph)
+            log = EagerLog(self._keep) if graph is None else GraphLog(graph)
         log.start()
         self._log = log
         return self
@@ -154,14 +156,12 @@ class Tape(HigherOrder):
                 "This tape was recorded inside a tf.function and is asked outside of it. "
                 "Ask inside the function and return the answer, or record in eager code."
             )
+        if log.is_elsewhere:
+            raise TapeUseError("This tape is recording on another thread. Ask there, or when its block is left.")
         log.refresh()
         if self._was_reset and not log.recording.builder.types and not log.is_open:
             raise EmptyTapeError("it was reset")
         return log
-
-    def _expand(self, identity: int) -> bool:
-        """Write down how an answer that was handed out earlier came about."""
-        return isinstance(self._log, EagerLog) and self._answers.expand(identity, self._log)
 
 
 GradientTape = Tape

@@ -304,6 +304,25 @@ def tf_dot(tape: rt.Tape, a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
         return tf.reduce_sum(a * b)
 
 
+@pytest.mark.parametrize("ask", ["gradient", "hvp", "jvp"])
+def test_an_answer_used_in_a_block_entered_again(ask: str):
+    x, ones = tf.constant([0.3, -0.8], tf.float64), tf.ones([2], tf.float64)
+    with rt.Tape() as tape:
+        powers = x**4
+        y = tf.reduce_sum(powers)
+    answer = {
+        "gradient": lambda: tape.gradient(y, x),
+        "hvp": lambda: tape.hvp(y, x, ones),
+        "jvp": lambda: tape.jvp(powers, x, ones),
+    }[ask]()
+    with tape:
+        plain, direct = tf.reduce_sum(answer * ones), tf.reduce_sum(answer * x)
+    value, slope = {"hvp": (12 * x**2, 24 * x)}.get(ask, (4 * x**3, 12 * x**2))
+    close(answer, value)
+    close(tape.gradient(plain, x), slope)
+    close(tape.gradient(direct, x), slope * x + value)
+
+
 def test_hessian_of_a_gradient_norm():
     x = tf.constant([0.3, -0.8, 1.1], tf.float64)
     with rt.Tape() as tape:

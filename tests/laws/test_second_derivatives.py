@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 import retrotape as rt
+from retrotape import errors
 
 _RANDOM = np.random.default_rng(11)
 X = _RANDOM.normal(size=(4, 3))
@@ -166,7 +167,9 @@ def stock_inside_ours(f: Callable) -> np.ndarray:
 
 
 WAYS = {f.__name__: f for f in (eager, inside, called)}
-MORE_WAYS = {f.__name__: f for f in (called_inside, repeated, nested, stock_inside_ours)}
+MORE_WAYS = {f.__name__: f for f in (repeated, nested, stock_inside_ours)}
+# Those that stop the gradient of the mean inside the variance, which only the second derivative notices.
+STOPPING = ("moments", "moments_of_all", "moments_keepdims", "keras_moments")
 
 
 def check(f: Callable, way: Callable) -> None:
@@ -202,6 +205,31 @@ def test_hessian_of_moments_asked_in_other_ways(way: str):
 @pytest.mark.parametrize("way", MORE_WAYS)
 def test_hessian_asked_in_other_ways(way: str, name: str):
     check(layer_function(name) if name == "batch" else FUNCTIONS[name], MORE_WAYS[way])
+
+
+@pytest.mark.parametrize("name", ["moments", "batch"])
+def test_function_called_inside_a_function_is_refused_rather_than_wrong(name: str):
+    f = layer_function(name) if name == "batch" else FUNCTIONS[name]
+    with pytest.raises(errors.NestedMomentsError, match=r"The second derivative passes .* as `tf\.nn\.moments` does"):
+        called_inside(f)
+
+
+def test_first_derivative_of_a_function_called_inside_a_function():
+    f = tf.function(over_moments)
+
+    @tf.function
+    def ask(x: tf.Tensor) -> tf.Tensor:
+        with rt.Tape() as tape:
+            y = f(x)
+        return tape.gradient(y, x)
+
+    np.testing.assert_allclose(ask(tf.constant(X)), stock(over_moments)[0], rtol=1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in FUNCTIONS if name not in STOPPING])
+def test_function_called_inside_a_function(name: str):
+    check(FUNCTIONS[name], called_inside)
 
 
 # ------------------------------------------------------------------ models
@@ -270,7 +298,6 @@ def stock(f: Callable) -> tuple[np.ndarray, np.ndarray]:
     return gradient.numpy(), outer.jacobian(gradient, x).numpy()
 
 
-# These stop the gradient of the mean inside the variance, which only the second derivative notices.
 STOPPED = {
     "moments": over_moments,
     "batch_normalization": lambda x: layer_function("batch")(x),

@@ -18,5 +18,7 @@ def dot(grads: Sequence[Any], vectors: Sequence[Tensor]) -> Tensor | None:
 
 def _dot(grad: Any, vector: Tensor) -> Tensor:
     if isinstance(grad, tf.IndexedSlices):
-        return tf.reduce_sum(grad.values * tf.gather(vector, grad.indices))
+        return _dot(grad.values, tf.gather(vector, grad.indices))
+    if grad.dtype.is_complex:  # as for pairs of real numbers
+        return tf.reduce_sum(tf.math.real(tf.math.conj(grad) * vector))
     return tf.reduce_sum(grad * vector)

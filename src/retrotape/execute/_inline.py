@@ -117,7 +117,10 @@ def _run_step(step: _Step, inputs: list[Tensor], graph: Any) -> list[Tensor]:
             return inputs
     if _tf.op_def(step.op) is None:
         return run(step.op, inputs)
-    return _tf.run(step.op, inputs, step.attrs, len(step.outputs))
+    outputs = _tf.run(step.op, inputs, step.attrs, len(step.outputs))
+    if step.op == "StopGradient" and "moments" in step.node.name.split("/"):
+        current_stack().note_moments(outputs[0])
+    return outputs
 
 
 class _Place(NamedTuple):

@@ -6,6 +6,7 @@ from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from retrotape.errors import UnseenUpdateError
 from retrotape.ir import Eqn, reached_from, slice_to
 from retrotape.record import Recording
 from retrotape.rules import repairable
@@ -68,7 +69,21 @@ def make_plan(
         stops = frozenset()
     else:
         stops = frozenset(cell.number(since) for cell in recording.cells.values())
-    return _between(recording, targets, frozenset(sources), stops, through_updates)
+    plan = _between(recording, targets, frozenset(sources), stops, through_updates)
+    if through_updates:
+        _refuse_gaps(recording, targets, stops)
+    return plan
+
+
+def _refuse_gaps(recording: Recording, targets: Iterable[int], stops: Collection[int]) -> None:
+    """Raise where the targets depend on a value that a variable got while nobody was listening."""
+    if not recording.gaps:
+        return
+    eqns = recording.builder.eqns
+    seen = {var for index in slice_to(recording.builder, targets, stops) for var in eqns[index].inputs} | set(targets)
+    for var in seen & recording.gaps:
+        if var not in stops:
+            raise UnseenUpdateError(recording.name_of(recording.cell_of[var]))
 
 
 def plan_between(recording: Recording, targets: Iterable[int], sources: Iterable[int]) -> Plan:
@@ -87,7 +102,7 @@ def _between(
     builder = recording.builder
     wanted = sources - recording.inert
     indices = slice_to(builder, targets, stops)
-    repaired = repairable(builder, indices)
+    repaired = repairable(builder, indices, recording.stopped_by_moments())
     ends = recording.ends - repaired if repaired else recording.ends
     kept, reached = reached_from(builder, wanted, indices, (recording.inert, ends, stops))
     return Plan(builder.eqns, kept, reached, wanted, stops, through_updates, repaired)

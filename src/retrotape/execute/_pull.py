@@ -120,6 +120,9 @@ class Puller:
         given = [self._zeros(var) if by_var[var] is None else by_var[var] for var in backward.outputs]
         call = self._recording.calls.get(index)
         if call is not None:
+            sides = eqn.outputs[len(_tf_functions.output_types(call.function)) :]
+            if function_traits(call.function).takes_moments and any(by_var[var] is not None for var in sides):
+                raise NestedMomentsError(eqn.op, self._where(eqn))  # draws inside: TensorFlow's is the only way back
             found = pull_call(self._recording, eqn, call, backward, given, self._values)
         else:
             found = self._run_custom(index, backward, given)
@@ -132,7 +135,8 @@ class Puller:
             var in recording.assigned and var not in recording.inert for var in eqn.outputs
         ):
             return True  # what it returns may have come by way of what it assigned
-        return function_traits(call.function).takes_moments and current_stack().hearing()
+        traits = function_traits(call.function)
+        return traits.takes_moments and traits.deterministic and current_stack().hearing()
 
     def _pull_inlined(self, eqn: Eqn, call: _tf.FunctionCall, grads: list[Cotangent | None]) -> list[Cotangent | None]:
         recording = self._recording

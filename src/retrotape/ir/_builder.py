@@ -53,6 +53,12 @@ class Builder:
         """Add the equation that defines `outputs`."""
         self.eqns.append(Eqn(op, inputs, outputs, attrs, frame))
 
+    def truncate(self, variables: int, equations: int) -> None:
+        """Take back all but the first so many vars and equations."""
+        del self.types[variables:], self.producers[variables:], self.eqns[equations:]
+        self._built = None
+        self._checked = (min(self._checked[0], equations), min(self._checked[1], variables))
+
     def build(self, frames: Callable[[], tuple[Frame, ...]] = tuple) -> Program:
         """Return the program so far, checked. Equations that were checked before are not checked again.
 
@@ -61,8 +67,6 @@ class Builder:
         built = self._built
         if built is None or len(built.eqns) != len(self.eqns) or len(built.types) != len(self.types):
             built = Program(tuple(self.types), tuple(self.producers), tuple(self.eqns), frames())
-            if self._checked > (len(self.eqns), len(self.types)):  # something was taken back
-                self._checked = (0, 0)
             check(built, *self._checked)
             self._checked = (len(self.eqns), len(self.types))
             self._built = built

@@ -1,9 +1,10 @@
 """Running ops → program. Knows nothing of derivatives beyond which values they will look at."""
 
 from retrotape.record._attrs import for_execution, for_rule
+from retrotape.record._cells import Backward, Cell
 from retrotape.record._eager import EagerLog
 from retrotape.record._functions import function_traits
-from retrotape.record._recording import Backward, Cell, Recording
+from retrotape.record._recording import Recording
 from retrotape.record._stack import Stack, current_stack
 from retrotape.record._symbolic import GraphLog
 from retrotape.record._traits import CUSTOM, TRAINABLE

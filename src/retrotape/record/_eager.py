@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
-from weakref import WeakMethod
 
 from retrotape import _tf
-from retrotape.record._recording import Cell, Recording
+from retrotape.record._cells import Cell
+from retrotape.record._recording import Recording
 from retrotape.record._stack import Stack, current_stack
 
 Tensor = Any
-
-
-def _call(method: WeakMethod, identity: int) -> bool:
-    function = method()
-    return function is not None and function(identity)
 
 
 class EagerLog:
@@ -26,14 +21,23 @@ class EagerLog:
     graph = None
     operations = None
 
-    def __init__(self, keep: str, expand: Callable[[int], bool]) -> None:
-        # Weakly: the tape owns the log, and dropping the tape must free everything at once.
-        expanding = WeakMethod(expand)
-        self.recording = Recording(keep, expand=lambda identity: _call(expanding, identity))
+    def __init__(self, keep: str) -> None:
+        self.recording = Recording(keep)
         self._stack: Stack | None = None
         self._spans: list[tuple[int, int]] = []
         self._pauses: list[tuple[int, int]] = []
+        self._paused_since: list[int] = []
         self._since = 0
+
+    @property
+    def token(self) -> object:
+        """What changes when everything is forgotten."""
+        return self.recording.token
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether the block is open on another thread."""
+        return self._stack is not None and self._stack is not current_stack()
 
     @property
     def is_open(self) -> bool:
@@ -47,27 +51,35 @@ class EagerLog:
     def start(self) -> None:
         """Write down what runs on this thread from now on."""
         self._stack = current_stack()
+        self.recording.doubt()
         self._since = _tf.next_id()
         self._stack.push(self.recording)
 
     def stop(self) -> None:
         """Stop writing."""
-        assert self._stack is not None
-        self._stack.pop(self.recording)
-        self._stack = None
+        stack, self._stack = self._stack, None
+        assert stack is not None
+        try:
+            if stack is current_stack():
+                stack.look_at_assigned(self.recording)
+        finally:
+            stack.pop(self.recording)
         self._spans.append((self._since, _tf.next_id()))
 
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Write nothing down meanwhile."""
         assert self._stack is not None
+        self._stack.look_at_assigned(self.recording)
         begin = _tf.next_id()
-        self._pauses.append((begin, sys.maxsize))
+        self._paused_since.append(begin)
         try:
             with self._stack.without(self.recording):
                 yield
         finally:
-            self._pauses[-1] = (begin, _tf.next_id())
+            self._paused_since.remove(begin)
+            self._pauses.append((begin, _tf.next_id()))
+            self.recording.doubt()
 
     @contextmanager
     def extended(self) -> Iterator[None]:
@@ -115,6 +127,8 @@ class EagerLog:
         """Forget everything that was written down."""
         self.refresh()
         self.recording.clear()
+        if self._stack is not None:
+            self._stack.forget()
         self._spans.clear()
         self._pauses.clear()
 
@@ -134,7 +148,8 @@ class EagerLog:
                 "Return it from the function, or open the tape inside the function.",
             )
         made = tensor._id
-        if any(begin < made < end for begin, end in self._pauses):
+        pauses = [*self._pauses, *((begin, sys.maxsize) for begin in self._paused_since)]
+        if any(begin < made < end for begin, end in pauses):
             return (
                 "it was made while recording was paused",
                 "Move the code that makes it out of `tape.stop_recording()`.",

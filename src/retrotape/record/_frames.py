@@ -50,6 +50,21 @@ def here(depth: int) -> tuple[CodeType, int] | None:
     return None
 
 
+def in_moments() -> bool:
+    """Say whether `tf.nn.moments` is running: its `stop_gradient` is not meant for derivatives of derivatives."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and is_foreign(frame.f_code.co_filename):
+        if is_moments(frame.f_code.co_filename, frame.f_code.co_name):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def is_moments(filename: str, function: str) -> bool:
+    """Say whether a place is in `tf.nn.moments`."""
+    return function.startswith("moments") and filename.endswith("nn_impl.py")
+
+
 class Frames:
     """A table of places, numbered as they are first seen: `(code, instruction)`, or an operation of a graph."""
 

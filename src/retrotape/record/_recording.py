@@ -3,62 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from retrotape import _tf, _tf_functions
 from retrotape.ir import LEAF, Attr, Builder, Eqn, Program, TensorType
 from retrotape.record._attrs import canonical
+from retrotape.record._cells import Backward, Cell, Event
 from retrotape.record._frames import Frames
 from retrotape.record._traits import CUSTOM, RESOURCE, TRAINABLE, Kind, traits
 
 Tensor = Any
-
-
-class Event(NamedTuple):
-    """An op that has run, as TensorFlow reports it."""
-
-    op: str | bytes
-    inputs: tuple[Tensor, ...]
-    attrs: Any
-    outputs: tuple[Tensor, ...]
-    place: Any  # whose line it was
-    frugal: bool  # keep nothing that can be computed again
-
-
-class Backward(NamedTuple):
-    """A way back that is code, not a rule: of a custom gradient, or of a function."""
-
-    function: Callable
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-
-
-class Cell:
-    """A variable as the program sees it: the values that it had, oldest first."""
-
-    __slots__ = ("handle", "since", "versions")
-
-    def __init__(self, handle: Tensor, first: int) -> None:
-        self.handle = handle
-        self.versions = [first]
-        self.since = [-1]  # the equation that made each version
-
-    @property
-    def current(self) -> int:
-        """The version that an op sees now."""
-        return self.versions[-1]
-
-    def number(self, k: int) -> int:
-        """Return version `k`, or from the end if negative; the nearest one where there are not so many."""
-        count = len(self.versions)
-        return self.versions[max(0, min(k if k >= 0 else count - 1 + k, count - 1))]
-
-    def at(self, index: int) -> int:
-        """Return the version that equation number `index` saw."""
-        for version, since in zip(reversed(self.versions), reversed(self.since), strict=True):
-            if since < index:
-                return version
-        return self.versions[0]
 
 
 class Recording:
@@ -72,11 +26,9 @@ class Recording:
         self,
         keep: str = "needed",
         dtype_of: Callable[[Tensor], int] = _tf.eager_dtype,
-        expand: Callable[[int], bool] = lambda identity: False,
     ) -> None:
         self.keep = keep
         self._dtype_of = dtype_of
-        self._expand = expand  # writes down how a tensor came about that was not recorded when it was made
         self.clear()
 
     def clear(self) -> None:
@@ -91,9 +43,13 @@ class Recording:
         self.cell_of: dict[int, Cell] = {}  # by version
         self.assigned: set[int] = set()  # versions that were made while recording
         self.opaque: set[int] = set()  # those made by something that has no derivative rule
+        self.gaps: set[int] = set()  # versions that came about while nobody was listening
+        self._doubted: set[int] = set()
         self.inert: set[int] = set()  # vars of a dtype without derivative
         self.ends: set[int] = set()  # vars made by an op without gradient: paths may start here, but not pass
         self.inlined: dict[tuple[int, ...], Any] = {}  # bodies of calls that were run again, by the call's outputs
+        self.moments: set[int] = set()  # identities of tensors that `tf.nn.moments` has stopped the gradient of
+        self.token = object()  # what was handed out before is not to be used after
         self.waiting: list[Event] = []
         self._latest_call = -1
         self._vars: dict[int, int] = {}  # by identity of the tensor
@@ -108,34 +64,37 @@ class Recording:
         """Return everything recorded so far, frozen and checked."""
         return self.builder.build(self.frames.resolve)
 
+    def stopped_by_moments(self) -> set[int]:
+        """Return the vars that `tf.nn.moments` has stopped the gradient of."""
+        return {self._vars[identity] for identity in self.moments if identity in self._vars}
+
     def mark(self) -> tuple[int, int]:
         """Return how far the program goes."""
         return len(self.builder.types), len(self.builder.eqns)
 
     def rollback(self, mark: tuple[int, int]) -> None:
-        """Forget what was written down since `mark`, where no variable was assigned since."""
+        """Forget what was written down since `mark`."""
         count, length = mark
-        del self.builder.types[count:], self.builder.producers[count:], self.builder.eqns[length:]
+        self.builder.truncate(count, length)
         self.values = {var: tensor for var, tensor in self.values.items() if var < count}
         self._vars = {identity: var for identity, var in self._vars.items() if var < count}
         self.backwards = {index: back for index, back in self.backwards.items() if index < length}
         self.calls = {index: call for index, call in self.calls.items() if index < length}
         self.inlined = {outputs: found for outputs, found in self.inlined.items() if max(found[0], default=0) < count}
-        self.inert = {var for var in self.inert if var < count}
-        self.ends = {var for var in self.ends if var < count}
+        for known in (self.inert, self.ends, self.assigned, self.opaque):
+            known.difference_update([var for var in known if var >= count])
+        self.cell_of = {var: cell for var, cell in self.cell_of.items() if var < count}
+        self.cells = {identity: cell for identity, cell in self.cells.items() if cell.forget(count)}
 
     # ------------------------------------------------------------------ tensors
 
     def find(self, tensor: Tensor) -> int | None:
         """Return the var that stands for `tensor`, None where it took no part."""
-        var = self._vars.get(tensor._id)
-        if var is None and self._expand(tensor._id):
-            var = self._vars[tensor._id]
-        return var
+        return self._vars.get(tensor._id)
 
     def operand(self, tensor: Tensor) -> int:
         """Return the var of an input; what comes from outside becomes a leaf."""
-        var = self.find(tensor)
+        var = self._vars.get(tensor._id)
         if var is None:
             var = self._new_leaf(self._type_of(tensor))
             self._vars[tensor._id] = var
@@ -178,14 +137,42 @@ class Recording:
             self.cell_of[first] = cell
         return cell
 
+    def doubt(self) -> None:
+        """Take no variable's value for granted any more: for a while nobody has heard of assignments."""
+        self._doubted = set(self.cells)
+
+    def unread(self) -> list[Tensor]:
+        """Return the handles of variables that were assigned and whose value nobody has looked at since."""
+        return [cell.handle for cell in self.cells.values() if cell.current not in self.values]
+
+    def hold(self, handle: Tensor, value: Tensor) -> None:
+        """Keep the present value of a variable."""
+        self.values[self.cells[handle._id].current] = value
+
+    def _settle_doubt(self, cell: Cell, value: Tensor) -> None:
+        """Give a variable one more version if its value is not the one that it had."""
+        self._doubted.discard(cell.handle._id)
+        held = self.values.get(cell.current)
+        if held is not None and held.shape == value.shape and _same(held, value):
+            return
+        version = self._new_leaf(self.builder.types[cell.current])
+        cell.versions.append(version)
+        cell.since.append(len(self.builder.eqns) - 1)
+        self.cell_of[version] = cell
+        self.gaps.add(version)
+
     def adopt(self, handle: Tensor, value: Tensor) -> None:
         """Take a new variable for one that holds `value`."""
         self.cells[handle._id] = Cell(handle, self.operand(value))
 
     def holds(self, handle: Tensor) -> bool:
-        """Say whether the present value of a variable is kept."""
+        """Say whether the present value of a variable is kept, beyond doubt."""
         cell = self.cells.get(handle._id)
-        return cell is not None and cell.current in self.values
+        return cell is not None and cell.current in self.values and not self.doubts(handle)
+
+    def doubts(self, handle: Tensor) -> bool:
+        """Say whether a variable may have changed since its value was last seen."""
+        return handle._id in self._doubted
 
     def name_of(self, cell: Cell) -> str:
         """Return the name of a variable, for messages."""
@@ -269,6 +256,9 @@ class Recording:
     ) -> None:
         """Write down an op that reads or writes variables."""
         features = traits(op)
+        if op == "AssignVariableOp" and inputs[0]._id not in self.cells:
+            self._append_first(inputs, attrs, frame)
+            return
         if op == "ReadVariableOp":
             self._append_read(inputs[0], attrs, outputs, frame)
             return
@@ -287,9 +277,25 @@ class Recording:
             if self._dtype_of(tensor) != RESOURCE:
                 self.values[var] = tensor
 
+    def _append_first(self, inputs: tuple[Tensor, ...], attrs: tuple[Attr, ...], frame: int) -> None:
+        """Write down the assignment that gives a new variable its first value."""
+        handle, value = inputs
+        var = self.operand(value)
+        (version,) = self.builder.define([self.builder.types[var]])
+        cell = self.cells[handle._id] = Cell(handle, version)
+        cell.since = [len(self.builder.eqns)]
+        self.cell_of[version] = cell
+        self.assigned.add(version)
+        if version in self.inert or self.builder.types[var].dtype not in TRAINABLE:
+            self.inert.add(version)
+        self.values[var] = value
+        self.builder.append("AssignVariableOp", (var,), (version,), attrs, frame)
+
     def _append_read(self, handle: Tensor, attrs: tuple[Attr, ...], outputs: tuple[Tensor, ...], frame: int) -> None:
         cell = self.cell(handle, self._type_of(outputs[0]))
         assert cell is not None
+        if handle._id in self._doubted:
+            self._settle_doubt(cell, outputs[0])
         version = cell.current
         self.builder.append("ReadVariableOp", (version,), self._define(outputs), attrs, frame)
         if self.keep != "leaves" or self.builder.producers[version] == LEAF or version in self.opaque:
@@ -334,3 +340,8 @@ class Recording:
         index = self._latest_call
         outs = tuple(self._vars[tensor._id] for tensor in outputs)
         self.backwards[index] = Backward(function, self.builder.eqns[index].inputs[:count], outs)
+
+
+def _same(left: Tensor, right: Tensor) -> bool:
+    """Say whether two values are the same to the bit."""
+    return left.numpy().tobytes() == right.numpy().tobytes()

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import prod
+from types import ModuleType
 from typing import Any
 
 from retrotape import _tf, _tf_functions
 from retrotape._closures import values_in
 from retrotape._tf import tf
-from retrotape.record._frames import here
+from retrotape.record._frames import here, in_moments
 from retrotape.record._functions import function_traits
 from retrotape.record._recording import Recording
 from retrotape.record._traits import Kind, traits
@@ -39,7 +40,8 @@ class Stack:
         self._custom: list[bool] = []
         self._frugal = 0
         self._known: set[int] = set()  # handles whose present value the active recordings can tell
-        self._returned: deque[Sequence[Tensor]] = deque()
+        self._returned: deque[Sequence[Tensor]] = deque()  # by `tf.py_function`s that have not been heard of yet
+        self._inside_python = 0
 
     # ------------------------------------------------------------------ which recordings are open
 
@@ -60,16 +62,35 @@ class Stack:
             self._open = [other for other in self._open if other is not recording]
             self._active = [other for other in self._active if other is not recording]
             self._known.clear()
-            if not self._open:
+            if not self._open and current_stack() is self:
                 _tf.detach(self)
+            # On another thread that cannot be done: the owner does it when it runs its next op.
+
+    def forget(self) -> None:
+        """Take no variable's value for known: a recording has forgotten what it had."""
+        self._known.clear()
 
     def hears(self, recording: Recording) -> bool:
         """Say whether ops are being written to `recording` now."""
         return any(other is recording for other in self._active)
 
+    def look_at_assigned(self, recording: Recording) -> None:
+        """Read what was assigned last, while it is sure that nobody has changed it since."""
+        self.settle()
+        with self.unheard():
+            for handle in recording.unread():
+                held = _tf_functions.handle_type(handle)
+                if held is not None and self._is_set(handle):
+                    recording.hold(handle, tf.raw_ops.ReadVariableOp(resource=handle, dtype=held[0]))
+
     def hearing(self) -> bool:
         """Say whether anything is being written down now."""
         return bool(self._active)
+
+    def note_moments(self, tensor: Tensor) -> None:
+        """Note that `tf.nn.moments`, in a function that is run again, has stopped the gradient of a tensor."""
+        for recording in self._active:
+            recording.moments.add(tensor._id)
 
     def adopt(self, handle: Tensor, value: Tensor) -> None:
         """Let every open recording know that the variable behind `handle` holds `value`."""
@@ -92,7 +113,9 @@ class Stack:
     @contextmanager
     def also(self, recording: Recording) -> Iterator[None]:
         """Run ops that `recording` writes down too, whether it is open or not."""
-        if self._open:
+        if self.hears(recording):
+            yield
+        elif self._open:
             with self._heard_by([*self._active, recording]):
                 yield
         else:
@@ -131,7 +154,12 @@ class Stack:
     def on_op(self, op: Any, inputs: Any, attrs: Any, outputs: Any, op_name: Any = None, graph: Any = None) -> None:
         """Note an eager op."""
         if graph is not None or not self._active:
+            if not self._open:
+                _tf.detach(self)
             return
+        if op == "StopGradient" and in_moments():
+            for recording in self._active:
+                recording.moments.add(outputs[0]._id)
         events = self._events
         # `outputs` is the very list that the caller gets, and TensorArray writes None into it.
         events.append((op, inputs, attrs, tuple(outputs), here(_OUTSIDE), self._frugal))
@@ -168,6 +196,8 @@ class Stack:
             for tensor, made in zip(outputs, self._returned.popleft(), strict=True):
                 for recording in self._active:
                     recording.alias(tensor._id, recording.operand(made))
+        elif self._returned and not self._inside_python:
+            self._returned.clear()
         elif self._calls and traits(op).kind is Kind.CALL:
             self._events.pop()
             self.settle()
@@ -190,8 +220,9 @@ class Stack:
         """Read what is about to be overwritten, where nobody has: every value that a variable had is on the tape."""
         if not self._active:
             return
+        looks = op.startswith("ResourceGather")  # and changes nothing: the whole is read only where it may have changed
         for handle in handles:
-            if handle._id not in self._known:
+            if any(r.doubts(handle) for r in self._active) if looks else handle._id not in self._known:
                 self._read(handle)
             if traits(op).opaque:
                 self._known.discard(handle._id)
@@ -233,12 +264,20 @@ class Stack:
 
     def on_py_function(self, outer: Sequence[Tensor], inner: Sequence[Tensor], run: Callable[[], Any]) -> Any:
         """Run the body of a `tf.py_function`, whose tensors are copies of those outside."""
+        if not self._active:
+            return run()
         self.settle()
+        if not self._inside_python:
+            self._returned.clear()  # left by one that failed after its body had run
         for recording in self._active:
             for tensor, copied in zip(tf.nest.flatten(outer), tf.nest.flatten(inner), strict=True):
                 if isinstance(tensor, _tf.EagerTensor):
                     recording.alias(copied._id, recording.operand(tensor))
-        result = run()
+        self._inside_python += 1
+        try:
+            result = run()
+        finally:
+            self._inside_python -= 1
         self._returned.append([] if result is None else tf.nest.flatten(result))
         return result
 
@@ -275,8 +314,13 @@ class Stack:
 
 
 def _variables_in(function: Callable) -> list[Any]:
-    seen = [getattr(value, "_value", value) for value in values_in(function)]  # a Keras variable holds one
-    return [value for value in seen if isinstance(value, tf.Variable)]
+    """Return the variables that a function can see, also in lists, dictionaries and attributes of what it sees."""
+    seen: list[Any] = []
+    for value in values_in(function):
+        inside = vars(value) if hasattr(value, "__dict__") and not isinstance(value, (type, ModuleType)) else value
+        seen += [value, *tf.nest.flatten(dict(inside) if isinstance(inside, Mapping) else [inside])]
+    unwrapped = [getattr(value, "_value", value) for value in seen]  # a Keras variable holds one
+    return [value for value in unwrapped if isinstance(value, tf.Variable)]
 
 
 class _Thread(threading.local):

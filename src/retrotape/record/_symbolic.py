@@ -9,7 +9,9 @@ from typing import Any
 from retrotape import _tf, _tf_functions
 from retrotape.ir import Attr
 from retrotape.record._attrs import canonical
-from retrotape.record._recording import Cell, Event, Recording
+from retrotape.record._cells import Cell, Event
+from retrotape.record._frames import is_moments
+from retrotape.record._recording import Recording
 from retrotape.record._traits import RESOURCE, Kind, traits
 
 Tensor = Any
@@ -26,10 +28,12 @@ class GraphLog:
         self.graph = graph
         self.recording = Recording("all", _dtype_of)
         self.operations: list[Any] = []
+        self.token = object()  # what changes when everything is forgotten
+        self.is_elsewhere = False  # a graph is built on one thread
+        self._paused = 0
         self._stretches: list[tuple[int, int]] = []
         self._since: int | None = None
         self._calls: dict[Any, tuple[Sequence[Tensor], Sequence[Tensor], Callable]] = {}
-        self._heard_before: Any = None
 
     @property
     def is_open(self) -> bool:
@@ -43,34 +47,34 @@ class GraphLog:
     def start(self) -> None:
         """Begin a stretch."""
         self._since = self._now()
-        self._heard_before = _tf.attach_graph(self._on_call)
+        _tf.attach_graph(self._on_call)
 
     def stop(self) -> None:
         """End the stretch."""
         if self._since is not None:
             self._stretches.append((self._since, self._now()))
             self._since = None
-            _tf.detach_graph(self._heard_before)
+            _tf.detach_graph(self._on_call)
 
     def _on_call(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], backward: Callable) -> None:
         """Note TensorFlow's own way back through a call, which knows the side outputs that a stock tape asked for."""
         self._calls[outputs[0].op] = (outputs, inputs, backward)
-        if self._heard_before is not None:
-            self._heard_before(outputs, inputs, backward)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Leave out what is added meanwhile."""
         self.stop()
+        self._paused += 1
         try:
             yield
         finally:
+            self._paused -= 1
             self.start()
 
     @contextmanager
     def extended(self) -> Iterator[None]:
         """Let what is added meanwhile belong to the tape, so that it can be differentiated again."""
-        if self.is_open:
+        if self.is_open or self._paused:
             yield
             return
         self.start()
@@ -90,6 +94,7 @@ class GraphLog:
     def clear(self) -> None:
         """Forget everything; an open stretch begins anew."""
         self._stretches.clear()
+        self.token = object()
         if self._since is not None:
             self._since = self._now()
 
@@ -108,6 +113,8 @@ class GraphLog:
         self.operations = _in_order(inside)
         for operation in self.operations:
             _append(self.recording, operation)
+            if operation.type == "StopGradient" and any(is_moments(e.filename, e.name) for e in operation.traceback):
+                self.recording.moments.add(operation.outputs[0]._id)
             if operation in self._calls:
                 outputs, inputs, backward = self._calls[operation]
                 self.recording.attach_backward(outputs, len(inputs), backward)

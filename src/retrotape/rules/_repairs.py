@@ -2,9 +2,9 @@
 
 `tf.nn.moments`, and with it Keras' BatchNormalization, computes the variance as the mean of
 `squared_difference(y, stop_gradient(mean(y)))`. That is right for the first derivative: the part through the
-mean is zero. It is wrong for the second, where that part counts. So a `stop_gradient` in this pattern is passed
-where something else than the `squared_difference` looks at it, which is what a recorded first derivative does, and
-stops where nothing else does.
+mean is zero. It is wrong for the second, where that part counts. So the `stop_gradient` of `tf.nn.moments`, and no
+other, is passed where something else than the `squared_difference` looks at it, which only a recorded first derivative
+does, and stops where nothing else does.
 
 `tf.nn.softmax_cross_entropy_with_logits` gives `softmax - labels` beside the loss, for its first derivative. The rule
 that goes back from there forgets the labels, which matters where they depend on what is differentiated by.
@@ -12,36 +12,23 @@ that goes back from there forgets the labels, which matters where they depend on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from retrotape.ir import Eqn, Equations
+from retrotape.ir import Equations
 
 
-def repairable(program: Equations, indices: Sequence[int]) -> frozenset[int]:
-    """Return the outputs of those `stop_gradient`s among the equations that this derivative has to pass."""
-    eqns, producers = program.eqns, program.producers
-    centers: dict[int, int] = {}  # stopped mean → what it is the mean of
-    for index in indices:
-        eqn = eqns[index]
-        if eqn.op == "StopGradient":
-            producer = producers[eqn.inputs[0]]
-            if producer >= 0 and eqns[producer].op == "Mean":
-                centers[eqn.outputs[0]] = eqns[producer].inputs[0]
-    if not centers:
+def repairable(program: Equations, indices: Sequence[int], stopped: Collection[int]) -> frozenset[int]:
+    """Return those of the vars that `tf.nn.moments` stopped which this derivative has to pass."""
+    if not stopped:
         return frozenset()
-    looked_at = {
+    eqns = program.eqns
+    return frozenset(
         var
         for index in indices
-        for var in centers.keys() & set(eqns[index].inputs)
-        if not _is_variance(eqns[index], var, centers)
-    }
-    squared = {var for eqn in eqns for var in looked_at & set(eqn.inputs) if _is_variance(eqn, var, centers)}
-    return frozenset(squared)
-
-
-def _is_variance(eqn: Eqn, var: int, centers: dict[int, int]) -> bool:
-    return eqn.op == "SquaredDifference" and set(eqn.inputs) == {var, centers[var]}
+        for var in eqns[index].inputs
+        if var in stopped and eqns[index].op != "SquaredDifference"
+    )
 
 
 def with_labels(rule: Callable) -> Callable:

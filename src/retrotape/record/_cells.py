@@ -1,0 +1,61 @@
+"""What a recording is made of: events, ways back that are code, and variables with the values that they had."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+Tensor = Any
+
+
+class Event(NamedTuple):
+    """An op that has run, as TensorFlow reports it."""
+
+    op: str | bytes
+    inputs: tuple[Tensor, ...]
+    attrs: Any
+    outputs: tuple[Tensor, ...]
+    place: Any  # whose line it was
+    frugal: bool  # keep nothing that can be computed again
+
+
+class Backward(NamedTuple):
+    """A way back that is code, not a rule: of a custom gradient, or of a function."""
+
+    function: Callable
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+class Cell:
+    """A variable as the program sees it: the values that it had, oldest first."""
+
+    __slots__ = ("handle", "since", "versions")
+
+    def __init__(self, handle: Tensor, first: int) -> None:
+        self.handle = handle
+        self.versions = [first]
+        self.since = [-1]  # the equation that made each version
+
+    @property
+    def current(self) -> int:
+        """The version that an op sees now."""
+        return self.versions[-1]
+
+    def forget(self, count: int) -> bool:
+        """Forget the versions that are not among the first `count` vars; say whether any is left."""
+        kept = sum(version < count for version in self.versions)
+        del self.versions[kept:], self.since[kept:]
+        return bool(self.versions)
+
+    def number(self, k: int) -> int:
+        """Return version `k`, or from the end if negative; the nearest one where there are not so many."""
+        count = len(self.versions)
+        return self.versions[max(0, min(k if k >= 0 else count - 1 + k, count - 1))]
+
+    def at(self, index: int) -> int:
+        """Return the version that equation number `index` saw."""
+        for version, since in zip(reversed(self.versions), reversed(self.since), strict=True):
+            if since < index:
+                return version
+        return self.versions[0]
