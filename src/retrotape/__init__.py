@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from retrotape.grads import Gradients as Gradients
     from retrotape.ir import Program as Program
     from retrotape.memory import Memory as Memory
+    from retrotape.nonfinite import Nonfinite as Nonfinite
     from retrotape.tape import GradientTape as GradientTape
     from retrotape.tape import Tape as Tape
 
@@ -29,12 +30,13 @@ _HOMES = {
     "Gradients": "retrotape.grads",
     "GradientTape": "retrotape.tape",
     "Memory": "retrotape.memory",
+    "Nonfinite": "retrotape.nonfinite",
     "Program": "retrotape.ir",
     "Tape": "retrotape.tape",
     "errors": "retrotape.errors",
 }
 
-__all__ = ["GradientTape", "Gradients", "Memory", "Program", "Tape", "__version__", "errors"]
+__all__ = ["GradientTape", "Gradients", "Memory", "Nonfinite", "Program", "Tape", "__version__", "errors"]
 
 
 def __getattr__(name: str) -> Any:

@@ -19,17 +19,14 @@ Tried with TensorFlow 2.16 and 2.21. What is used, and why there is no public wa
 `EagerTensor._id`, `._shape_tuple`, `._datatype_enum`  identity that is never reused; cheap types
 =====================================================  ===========================================================
 
-Modules are changed only while a tape records, and put back when the last one stops.
+`_hooks` changes modules only while a tape records, and puts them back when the last one stops.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from retrotape._listener import Listener
 from retrotape.errors import IncompatibleTensorFlowError, MissingTensorFlowError
 
 try:
@@ -38,17 +35,23 @@ except ImportError as error:
     raise MissingTensorFlowError from error
 
 try:
-    # Those that are not used below are for `_tf_functions`, which may not import them itself.
-    from tensorflow.python import pywrap_tfe
-    from tensorflow.python.eager import backprop_util, context, execute, record
+    # Most are for `_hooks` and `_tf_functions`, which may not import them themselves.
+    from tensorflow.python import pywrap_tfe as pywrap_tfe
+    from tensorflow.python.eager import backprop_util as backprop_util
+    from tensorflow.python.eager import context as context
+    from tensorflow.python.eager import execute as execute
+    from tensorflow.python.eager import record as record
     from tensorflow.python.eager.polymorphic_function import atomic_function as atomic_function
-    from tensorflow.python.eager.polymorphic_function import concrete_function
+    from tensorflow.python.eager.polymorphic_function import concrete_function as concrete_function
     from tensorflow.python.framework import auto_control_deps_utils as auto_control_deps_utils
     from tensorflow.python.framework import composite_tensor_gradient as composite_tensor_gradient
     from tensorflow.python.framework import func_graph as func_graph
-    from tensorflow.python.framework import op_def_registry, ops
-    from tensorflow.python.ops import custom_gradient, resource_variable_ops, script_ops
+    from tensorflow.python.framework import op_def_registry as op_def_registry
+    from tensorflow.python.framework import ops as ops
+    from tensorflow.python.ops import custom_gradient as custom_gradient
     from tensorflow.python.ops import handle_data_util as handle_data_util
+    from tensorflow.python.ops import resource_variable_ops as resource_variable_ops
+    from tensorflow.python.ops import script_ops as script_ops
 except ImportError as error:
     raise IncompatibleTensorFlowError(tf.__version__, str(error)) from error
 
@@ -56,224 +59,6 @@ EagerTensor = ops.EagerTensor
 BaseVariable = resource_variable_ops.BaseResourceVariable
 Tensor = Any  # tf.Tensor, which has no type information
 eager_dtype: Callable[[Tensor], int] = EagerTensor._datatype_enum
-
-
-class _Thread(threading.local):
-    listener: Listener | None = None
-    past: Callable[[Tensor], Tensor | None] | None = None  # what a handle held at the time that is asked about
-    py_inputs: Sequence[Tensor] | None = None  # what the `tf.py_function` that is starting was given
-    graph_calls: tuple[Callable[[Sequence[Tensor], Sequence[Tensor], Callable], None], ...] = ()
-
-
-_thread = _Thread()
-_lock = threading.Lock()
-_installed = 0
-_original: dict[str, Any] = {}
-
-
-# ------------------------------------------------------------------ hooks, in place only while something records
-
-
-def _execute(op: Any, num_outputs: int, inputs: Any, attrs: Any, ctx: Any, name: Any = None) -> Any:
-    if op == "EagerPyFunc":
-        _thread.py_inputs = inputs
-    tensors = _original["quick_execute"](op, num_outputs, inputs, attrs, ctx, name)
-    for callback in ctx.op_callbacks:
-        callback(op, tuple(inputs), attrs, tensors, name)
-    return tensors
-
-
-def _execute_cancellable(op: Any, num_outputs: int, inputs: Any, attrs: Any, ctx: Any, *rest: Any, **kw: Any) -> Any:
-    tensors = _original["execute_with_cancellation"](op, num_outputs, inputs, attrs, ctx, *rest, **kw)
-    for callback in ctx.op_callbacks:
-        callback(op, tuple(inputs), attrs, tensors, None)
-    return tensors
-
-
-# What an op can be given that holds no variable; anything else is looked at more closely.
-_PLAIN = frozenset((EagerTensor, str, int, bool, float, bytes, type(None)))
-# Ops that change a variable, or look at a part of it, so that its value may have to be looked at before.
-_UPDATES = frozenset(
-    op
-    for op in dir(tf.raw_ops)
-    if op.startswith(("ResourceScatter", "ResourceApply", "ResourceSparse", "ResourceStrided"))
-) | {"AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp", "ResourceGather", "ResourceGatherNd"}
-_fast_path_original = pywrap_tfe.TFE_Py_FastPathExecute
-
-
-def _fast_path(ctx: Any, op: str, name: Any, *args: Any) -> Any:
-    # Every op of the process passes here while anything records: no more than this for the most of them.
-    if op in _UPDATES and _thread.listener is not None:
-        _thread.listener.on_update(op, [arg for arg in args if type(arg) is EagerTensor and arg.dtype == tf.resource])
-    if _PLAIN.issuperset(map(type, args)):
-        return _fast_path_original(ctx, op, name, *args)
-    if op == "ReadVariableOp":
-        return _read(ctx, args[0], args[-1])
-    if _thread.listener is not None or _thread.past is not None:
-        args = tuple(_with_reads(ctx, arg) for arg in args)
-        if op == "EagerPyFunc":
-            _thread.py_inputs = args[0]
-    return _fast_path_original(ctx, op, name, *args)
-
-
-def _with_reads(ctx: Any, arg: Any) -> Any:
-    if isinstance(arg, (list, tuple)):
-        return [_with_reads(ctx, item) for item in arg] if any(isinstance(item, BaseVariable) for item in arg) else arg
-    if not isinstance(arg, BaseVariable):
-        return arg
-    if arg.trainable:  # what the fast path itself would tell
-        pywrap_tfe.TFE_Py_TapeVariableAccessed(arg)
-        pywrap_tfe.TFE_Py_VariableWatcherVariableAccessed(arg)
-    if _thread.listener is not None:
-        _thread.listener.on_variable(arg)
-    return _read(ctx, arg.handle, arg.dtype)
-
-
-def _read(ctx: Any, handle: Tensor, dtype: Any) -> Tensor:
-    if _thread.listener is not None:
-        _thread.listener.on_read(handle)
-    value = None if _thread.past is None else _past_read(handle)
-    return _fast_path_original(ctx, "ReadVariableOp", None, handle, "dtype", dtype) if value is None else value
-
-
-def _past_read(handle: Tensor) -> Tensor | None:
-    assert _thread.past is not None
-    value = _thread.past(handle)
-    if value is None:
-        return None
-    result = tf.identity(value)
-    # A tape of the user's within the backward function must still see a read of the variable.
-    _original["record_operation"]("ReadVariableOp", [result], [handle], lambda grad: [grad])
-    return result
-
-
-def _record_operation(
-    op_type: Any,
-    output_tensors: Any,
-    input_tensors: Any,
-    backward_function: Any,
-    forward_function: Any = None,
-) -> None:
-    name = op_type if isinstance(op_type, str) else op_type.decode()
-    if not output_tensors or name == "captured_value":
-        pass
-    elif type(output_tensors[0]) is EagerTensor:
-        if _thread.listener is not None:
-            _thread.listener.on_backward(name, output_tensors, input_tensors, backward_function)
-    elif name.startswith("__forward_"):
-        for on_call in _thread.graph_calls:
-            on_call(output_tensors, input_tensors, backward_function)
-    _original["record_operation"](op_type, output_tensors, input_tensors, backward_function, forward_function)
-
-
-def _variable_accessed(variable: Any) -> None:
-    listener = _thread.listener
-    if listener is not None and tf.executing_eagerly():
-        listener.on_variable(variable)
-    _original["variable_accessed"](variable)
-
-
-def _eager_mode_decorator(f: Any, args: Any, kwargs: Any) -> Any:
-    original = _original["_eager_mode_decorator"]
-    listener = _thread.listener
-    if listener is None:
-        return original(f, args, kwargs)
-    recomputes = f.__module__ == custom_gradient.__name__ and f.__qualname__.startswith("recompute_grad.")
-    return listener.on_custom_gradient(recomputes, lambda: original(f, args, kwargs))
-
-
-def _call_flat(self: Any, tensor_inputs: Any, captured_inputs: Any) -> Any:
-    listener = _thread.listener
-    if listener is None or not tf.executing_eagerly():
-        return _original["_call_flat"](self, tensor_inputs, captured_inputs)
-    return listener.on_call(FunctionCall(self, list(tensor_inputs), list(captured_inputs)))
-
-
-def _eager_func_call(self: Any, device: Any, token: Any, args: Any) -> Any:
-    original = _original["__call__"]
-    listener, outer = _thread.listener, _thread.py_inputs
-    _thread.py_inputs = None
-    if listener is None or outer is None:
-        return original(self, device, token, args)
-    return listener.on_py_function(outer, args, lambda: original(self, device, token, args))
-
-
-_HOOKS: tuple[tuple[Any, str, Callable], ...] = (
-    (pywrap_tfe, "TFE_Py_FastPathExecute", _fast_path),
-    (execute, "quick_execute", _execute),
-    (execute, "execute_with_callbacks", _execute),
-    (execute, "execute", _execute),
-    (execute, "execute_with_cancellation", _execute_cancellable),
-    (record, "record_operation", _record_operation),
-    (resource_variable_ops, "variable_accessed", _variable_accessed),
-    (custom_gradient, "_eager_mode_decorator", _eager_mode_decorator),
-    (concrete_function.ConcreteFunction, "_call_flat", _call_flat),
-    (script_ops.EagerFunc, "__call__", _eager_func_call),
-)
-
-
-def _install() -> None:
-    global _installed
-    with _lock:
-        _installed += 1
-        if _installed == 1:
-            for owner, name, hook in _HOOKS:
-                _original[name] = getattr(owner, name)
-                setattr(owner, name, hook)
-
-
-def _uninstall() -> None:
-    global _installed
-    with _lock:
-        _installed -= 1
-        if _installed == 0:
-            for owner, name, _ in _HOOKS:
-                setattr(owner, name, _original[name])
-            # Somebody else's callbacks may have come or gone meanwhile; they need the slow path's switch.
-            listening = bool(context.context().op_callbacks)
-            execute.execute = execute.execute_with_callbacks if listening else execute.quick_execute
-
-
-def attach(listener: Listener) -> None:
-    """Let `listener` hear of everything that runs on this thread."""
-    _install()
-    _thread.listener = listener
-    context.context().add_op_callback(listener.on_op)
-
-
-def detach(listener: Listener) -> None:
-    """End what `attach` began."""
-    context.context().remove_op_callback(listener.on_op)
-    _thread.listener = None
-    _uninstall()
-
-
-def attach_graph(on_call: Callable[[Sequence[Tensor], Sequence[Tensor], Callable], None]) -> None:
-    """Let `on_call` hear how functions that are called inside a graph go back."""
-    _install()
-    _thread.graph_calls = (*_thread.graph_calls, on_call)
-
-
-def detach_graph(on_call: Callable) -> None:
-    """End what `attach_graph` began."""
-    _thread.graph_calls = tuple(other for other in _thread.graph_calls if other != on_call)
-    _uninstall()
-
-
-@contextmanager
-def variables_as(past: Callable[[Tensor], Tensor | None]) -> Iterator[None]:
-    """Let reads of variables give what `past` says that they held, for backward functions that read them."""
-    before = _thread.past
-    _install()
-    _thread.past = past
-    try:
-        yield
-    finally:
-        _thread.past = before
-        _uninstall()
-
-
-# ------------------------------------------------------------------ tensors, ops and their rules
 
 
 def next_id() -> int:
@@ -318,27 +103,3 @@ def aggregate(gradients: Sequence[Any]) -> Any:
     if all(isinstance(gradient, tf.Tensor) for gradient in gradients):
         return tf.raw_ops.AddN(inputs=list(gradients))
     return backprop_util.AggregateIndexedSlicesGradients(list(gradients))
-
-
-class FunctionCall(NamedTuple):
-    """One call of a `tf.function`, before it runs."""
-
-    function: Any
-    arguments: list[Tensor]
-    captures: list[Tensor]
-
-    def run(self) -> Any:
-        """Run it and return its structured result."""
-        original = _original.get("_call_flat", concrete_function.ConcreteFunction._call_flat)
-        return original(self.function, self.arguments, self.captures)
-
-
-@contextmanager
-def watching(tensors: Sequence[Tensor], persistent: bool) -> Iterator[None]:
-    """Let TensorFlow believe that somebody watches `tensors`, so that a function tells how it goes back."""
-    with tf.GradientTape(persistent=persistent, watch_accessed_variables=False) as tape:
-        inner = tape._tape._tape
-        for tensor in tensors:
-            if is_trainable(tensor):
-                pywrap_tfe.TFE_Py_TapeWatch(inner, tensor)
-        yield

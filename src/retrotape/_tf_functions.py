@@ -10,9 +10,9 @@ from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 from retrotape._closures import values_in
+from retrotape._hooks import FunctionCall
 from retrotape._tf import (
     EagerTensor,
-    FunctionCall,
     atomic_function,
     auto_control_deps_utils,
     composite_tensor_gradient,

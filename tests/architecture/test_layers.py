@@ -20,11 +20,12 @@ LAYERS = [
     {"errors"},
     {"ir", "_listener", "_closures"},
     {"_tf"},
+    {"_hooks"},
     {"_tf_functions", "_versions"},
     {"rules", "grads"},
     {"record"},
     {"execute"},
-    {"memory", "_nests"},
+    {"memory", "_nests", "nonfinite"},
     {"_asking"},
     {"_derivatives"},
     {"questions", "_selftest"},
@@ -40,6 +41,7 @@ PLAIN = ("errors", "ir", "_version")  # the standard library only
 # Public names that are understood without an example, each with the reason.
 NO_EXAMPLE = {
     "Memory": "a result; `Tape.memory` makes it",
+    "Nonfinite": "a result; `Tape.first_nonfinite` makes it",
     "Tape.__enter__": "the class shows it",
     "Tape.__exit__": "the class shows it",
     "Tape.watch": "there is no need to call it",

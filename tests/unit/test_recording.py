@@ -13,14 +13,14 @@ from tensorflow.python.eager import context
 from tensorflow.python.framework import op_callbacks
 
 import retrotape as rt
-from retrotape import _tf, errors
+from retrotape import _hooks, errors
 
 X = tf.constant(1.7)
 
 
 def hooked() -> list[Any]:
     """Return everything of TensorFlow that recording may replace, as it is now."""
-    return [owner.__dict__[name] for owner, name, _ in _tf._HOOKS]
+    return [owner.__dict__[name] for owner, name, _ in _hooks._HOOKS]
 
 
 UNTOUCHED = hooked()
@@ -1262,7 +1262,7 @@ def test_a_wrong_rule_is_noticed(monkeypatch):
 
 
 def test_a_hook_left_behind_is_noticed(monkeypatch):
-    owner, name, hook = _tf._HOOKS[1]
+    owner, name, hook = _hooks._HOOKS[1]
     with monkeypatch.context() as patched:
         patched.setattr(owner, name, hook)
         assert not is_untouched()

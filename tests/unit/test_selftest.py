@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 import retrotape as rt
-from retrotape import _selftest, _tf
+from retrotape import _hooks, _selftest
 
 
 @pytest.fixture
@@ -21,8 +21,8 @@ def test_an_untried_tensorflow_is_checked_before_it_is_trusted(untried):
 
 
 def test_a_tensorflow_that_hides_reads_is_refused(untried, monkeypatch):
-    hooks = [hook for hook in _tf._HOOKS if hook[1] != "TFE_Py_FastPathExecute"]
-    monkeypatch.setattr(_tf, "_HOOKS", tuple(hooks))
+    hooks = [hook for hook in _hooks._HOOKS if hook[1] != "TFE_Py_FastPathExecute"]
+    monkeypatch.setattr(_hooks, "_HOOKS", tuple(hooks))
     for _ in range(2):  # and not only the first time
         with (
             pytest.raises(

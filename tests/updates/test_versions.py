@@ -828,6 +828,8 @@ def test_update_outside_the_block_is_not_hidden():
         y = v * v
     assert float(tape.gradient(early, v)) == 3.0
     assert float(tape.gradient(y, v)) == 20.0
+    with pytest.raises(errors.UnseenUpdateError, match="assigned while this tape was not recording"):
+        tape.gradient(y, v, through_updates=True)
 
 
 def test_updates_inside_a_function():

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from retrotape import _tf, _tf_functions
+from retrotape import _hooks, _tf_functions
 from retrotape._tf import tf
 from retrotape.execute._values import Values
 from retrotape.ir import Eqn
@@ -26,7 +26,7 @@ _gradient_functions: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 def pull_call(
     recording: Recording,
     eqn: Eqn,
-    call: _tf.FunctionCall,
+    call: _hooks.FunctionCall,
     backward: Backward,
     grads: list[Cotangent | None],
     values: Values,

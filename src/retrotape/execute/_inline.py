@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from retrotape import _tf, _tf_functions
+from retrotape import _hooks, _tf, _tf_functions
 from retrotape._tf import tf
 from retrotape.errors import OpaqueUpdateError
 from retrotape.ir import Eqn
@@ -21,7 +21,7 @@ Tensor = Any
 
 class _Step(NamedTuple):
     op: str
-    node: Any
+    spec: Any  # its NodeDef
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attrs: tuple[Any, ...]
@@ -31,11 +31,11 @@ class _Body(NamedTuple):
     arguments: tuple[str, ...]
     steps: tuple[_Step, ...]
     results: tuple[str, ...]
-    nodes: tuple[str, ...]  # as the definition lists them
+    listed: tuple[str, ...]  # as the definition lists them
 
 
 def inline(
-    recording: Recording, eqn: Eqn, call: _tf.FunctionCall, values: Callable[[int], Tensor], where: str
+    recording: Recording, eqn: Eqn, call: _hooks.FunctionCall, values: Callable[[int], Tensor], where: str
 ) -> tuple[int, ...]:
     """Run the body of a call again and return the vars that stand for the equation's outputs."""
     traits = function_traits(call.function)
@@ -82,7 +82,7 @@ def _run(name: str, given: Sequence[Tensor], graph: Any) -> list[Tensor]:
     for number, step in enumerate(body.steps):
         inputs = [env[ref] for ref in step.inputs]
         outputs = _run_step(step, inputs, graph)
-        if "_gradient_op_type" in step.node.attr and step.op not in _CALLS:
+        if "_gradient_op_type" in step.spec.attr and step.op not in _CALLS:
             _emit_custom(step, inputs, outputs, _Place(body, number, graph, env))
         env.update(zip(step.outputs, outputs, strict=False))
     return [env[ref] for ref in body.results]
@@ -92,7 +92,7 @@ _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 
 
 def _run_step(step: _Step, inputs: list[Tensor], graph: Any) -> list[Tensor]:
-    attr = step.node.attr
+    attr = step.spec.attr
 
     def run(name: str, given: list[Tensor]) -> list[Tensor]:
         return _run(name, given, _tf_functions.inner_graph(graph, name))
@@ -118,7 +118,7 @@ def _run_step(step: _Step, inputs: list[Tensor], graph: Any) -> list[Tensor]:
     if _tf.op_def(step.op) is None:
         return run(step.op, inputs)
     outputs = _tf.run(step.op, inputs, step.attrs, len(step.outputs))
-    if step.op == "StopGradient" and "moments" in step.node.name.split("/"):
+    if step.op == "StopGradient" and "moments" in step.spec.name.split("/"):
         current_stack().note_moments(outputs[0])
     return outputs
 
@@ -133,39 +133,42 @@ class _Place(NamedTuple):
 
 
 def _emit_custom(step: _Step, inputs: list[Tensor], outputs: list[Tensor], place: _Place) -> None:
-    """Write down that a node goes back by the gradient that was registered for it alone.
+    """Write down that a spec goes back by the gradient that was registered for it alone.
 
     That gradient is code which looks at tensors of the traced graph. It is traced in turn, and run on what stands
     for those tensors here.
     """
     graph, env = place.graph, place.env
     if graph is None:
-        raise OpaqueUpdateError(f"{step.op} with a custom gradient inside a nested function", "a value", step.node.name)
-    names = _names_of(place.body, graph)
+        raise OpaqueUpdateError(f"{step.op} with a custom gradient inside a nested function", "a value", step.spec.name)
+    operations = _operations_of(place.body, graph)
 
     def back(*grads: Any) -> list[Any]:
-        traced = _tf_functions.trace_rule(graph, graph.get_operation_by_name(names[step.node.name]), grads)
-        seen = [env[_reference(place.body, names, tensor)] for tensor in traced.captures]
+        traced = _tf_functions.trace_rule(graph, operations[step.spec.name], grads)
+        seen = [env[_reference(place.body, operations, tensor)] for tensor in traced.captures]
         found = iter(traced.run([*grads, *seen]))
         return [next(found) if there else None for there in traced.connected]
 
-    current_stack().emit(f"gradient of {step.node.name}", outputs, inputs, back)
+    current_stack().emit(f"gradient of {step.spec.name}", outputs, inputs, back)
 
 
-def _names_of(body: _Body, graph: Any) -> dict[str, str]:
-    """Return what each node of a body is called in the graph: TensorFlow renames some, but keeps their order."""
-    inputs = {tensor.op.name for tensor in graph.inputs}
-    traced = [operation.name for operation in graph.get_operations() if operation.name not in inputs]
-    return dict(zip(body.nodes, traced, strict=False))
+def _operations_of(body: _Body, graph: Any) -> dict[str, Any]:
+    """Return the operation behind each step: TensorFlow renames some in a definition, but keeps their order."""
+    inputs = {tensor.op for tensor in graph.inputs}
+    traced = [operation for operation in graph.get_operations() if operation not in inputs][: len(body.listed)]
+    kinds = {step.spec.name: step.op for step in body.steps}
+    if [kinds[name] for name in body.listed] != [operation.type for operation in traced]:
+        raise OpaqueUpdateError("a custom gradient in a function whose graph has changed", "a value", graph.name)
+    return dict(zip(body.listed, traced, strict=True))
 
 
-def _reference(body: _Body, names: dict[str, str], tensor: Tensor) -> str:
+def _reference(body: _Body, operations: dict[str, Any], tensor: Tensor) -> str:
     """Return the reference under which a body knows a tensor of its graph."""
     for argument, placeholder in zip(body.arguments, tensor.graph.inputs, strict=False):
         if placeholder is tensor:
             return argument
-    node = next(node for node, name in names.items() if name == tensor.op.name)
-    step = next(step for step in body.steps if step.node.name == node)
+    name = next(name for name, operation in operations.items() if operation is tensor.op)
+    step = next(step for step in body.steps if step.spec.name == name)
     return step.outputs[tensor.value_index]
 
 
@@ -176,24 +179,24 @@ def _truth(value: Tensor) -> bool:
 def _body(name: str) -> _Body:
     definition = _tf_functions.function_def(name)
     arguments = tuple(argument.name for argument in definition.signature.input_arg)
-    steps = tuple(_step(node) for node in _in_order(definition, set(arguments)))
+    steps = tuple(_step(spec) for spec in _in_order(definition, set(arguments)))
     results = tuple(definition.ret[result.name] for result in definition.signature.output_arg)
-    return _Body(arguments, steps, results, tuple(node.name for node in definition.node_def))
+    return _Body(arguments, steps, results, tuple(spec.name for spec in definition.node_def))
 
 
 def _in_order(definition: Any, done: set[str]) -> list[Any]:
-    """Return the nodes so that each follows what it waits for, control dependencies too."""
-    pending = {node.name: node for node in definition.node_def}
+    """Return the listed so that each follows what it waits for, control dependencies too."""
+    pending = {spec.name: spec for spec in definition.node_def}
     ordered = []
     for first in list(pending):
         path = [first]
         while path:
-            node = pending.get(path[-1])
-            if node is None:
+            spec = pending.get(path[-1])
+            if spec is None:
                 path.pop()
                 continue
-            waiting = (ref.lstrip("^").split(":")[0] for ref in node.input)
-            next_one = next((name for name in waiting if name in pending and name != node.name), None)
+            waiting = (ref.lstrip("^").split(":")[0] for ref in spec.input)
+            next_one = next((name for name in waiting if name in pending and name != spec.name), None)
             if next_one is None:
                 ordered.append(pending.pop(path.pop()))
             else:
@@ -201,21 +204,21 @@ def _in_order(definition: Any, done: set[str]) -> list[Any]:
     return ordered
 
 
-def _step(node: Any) -> _Step:
-    inputs = tuple(ref for ref in node.input if not ref.startswith("^"))
-    definition = _tf.op_def(node.op)
+def _step(spec: Any) -> _Step:
+    inputs = tuple(ref for ref in spec.input if not ref.startswith("^"))
+    definition = _tf.op_def(spec.op)
     if definition is None:
-        results = _tf_functions.function_def(node.op).signature.output_arg
-        return _Step(node.op, node, inputs, tuple(f"{node.name}:{result.name}:0" for result in results), ())
+        results = _tf_functions.function_def(spec.op).signature.output_arg
+        return _Step(spec.op, spec, inputs, tuple(f"{spec.name}:{result.name}:0" for result in results), ())
     outputs = tuple(
-        f"{node.name}:{arg.name}:{position}"
+        f"{spec.name}:{arg.name}:{position}"
         for arg in definition.output_arg
-        for position in range(_tf_functions.output_count(arg, node.attr))
+        for position in range(_tf_functions.output_count(arg, spec.attr))
     )
     attrs = tuple(
         part
         for attr in definition.attr
-        if attr.name in node.attr
-        for part in (attr.name, _tf_functions.attr_value(node.attr[attr.name]))
+        if attr.name in spec.attr
+        for part in (attr.name, _tf_functions.attr_value(spec.attr[attr.name]))
     )
-    return _Step(node.op, node, inputs, outputs, attrs)
+    return _Step(spec.op, spec, inputs, outputs, attrs)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from retrotape import _tf, _tf_functions
+from retrotape import _hooks, _tf_functions
 from retrotape._tf import tf
 from retrotape.errors import NestedMomentsError, NoRuleError, OpaqueUpdateError
 from retrotape.execute._functions import pull_call
@@ -128,7 +128,7 @@ class Puller:
             found = self._run_custom(index, backward, given)
         return [*found, *[None] * (len(eqn.inputs) - len(found))]
 
-    def _must_look_inside(self, eqn: Eqn, call: _tf.FunctionCall, plan: Plan) -> bool:
+    def _must_look_inside(self, eqn: Eqn, call: _hooks.FunctionCall, plan: Plan) -> bool:
         """Say whether TensorFlow's derivative of a call is not the one that is asked for."""
         recording = self._recording
         if plan.through_updates and any(
@@ -138,7 +138,9 @@ class Puller:
         traits = function_traits(call.function)
         return traits.takes_moments and traits.deterministic and current_stack().hearing()
 
-    def _pull_inlined(self, eqn: Eqn, call: _tf.FunctionCall, grads: list[Cotangent | None]) -> list[Cotangent | None]:
+    def _pull_inlined(
+        self, eqn: Eqn, call: _hooks.FunctionCall, grads: list[Cotangent | None]
+    ) -> list[Cotangent | None]:
         recording = self._recording
         known = recording.inlined.get(eqn.outputs)
         inner = known[0] if known else inline(recording, eqn, call, self._values, self._where(eqn))
@@ -161,7 +163,7 @@ class Puller:
 
         with ExitStack() as stack:
             if self._recording.cells:
-                stack.enter_context(_tf.variables_as(past))
+                stack.enter_context(_hooks.variables_as(past))
             found = backward.function(*grads)
         return list(found) if isinstance(found, (list, tuple)) else [found]
 

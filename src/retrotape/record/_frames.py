@@ -93,7 +93,7 @@ def _resolve(place: Any) -> Frame:
     if place is None:
         return Frame("<unknown>", 0, "?")
     if not isinstance(place, tuple):
-        lines = [entry for entry in place.traceback if not is_foreign(entry.filename)]
+        lines = [line for line in place.traceback if not is_foreign(line.filename)]
         return Frame(lines[-1].filename, lines[-1].lineno, lines[-1].name) if lines else Frame("<graph>", 0, "?")
     code, instruction = place
     return Frame(code.co_filename, _line(code, instruction), code.co_name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from retrotape import _tf, _tf_functions
+from retrotape import _hooks, _tf, _tf_functions
 from retrotape.ir import LEAF, Attr, Builder, Eqn, Program, TensorType
 from retrotape.record._attrs import canonical
 from retrotape.record._cells import Backward, Cell, Event
@@ -37,7 +37,7 @@ class Recording:
         self.frames = Frames()
         self.values: dict[int, Tensor] = {}
         self.backwards: dict[int, Backward] = {}  # by equation
-        self.calls: dict[int, _tf.FunctionCall] = {}  # by equation
+        self.calls: dict[int, _hooks.FunctionCall] = {}  # by equation
         self.variables: dict[int, Any] = {}  # by identity of the handle, as they were first read
         self.cells: dict[int, Cell] = {}  # by identity of the handle
         self.cell_of: dict[int, Cell] = {}  # by version
@@ -137,9 +137,9 @@ class Recording:
             self.cell_of[first] = cell
         return cell
 
-    def doubt(self) -> None:
-        """Take no variable's value for granted any more: for a while nobody has heard of assignments."""
-        self._doubted = set(self.cells)
+    def doubt(self, *identities: int) -> None:
+        """Take the values of these variables, or of all, for granted no more: they may have been assigned unheard."""
+        self._doubted.update(identities or self.cells)
 
     def unread(self) -> list[Tensor]:
         """Return the handles of variables that were assigned and whose value nobody has looked at since."""
@@ -308,7 +308,7 @@ class Recording:
         outputs: tuple[Tensor, ...],
         frame: int,
         writes: Sequence[int],
-        call: _tf.FunctionCall | None = None,
+        call: _hooks.FunctionCall | None = None,
     ) -> None:
         """Write down the call of a function, which may have assigned some of its inputs."""
         ins, cells = self._operands(inputs)

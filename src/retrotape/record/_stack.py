@@ -10,7 +10,7 @@ from math import prod
 from types import ModuleType
 from typing import Any
 
-from retrotape import _tf, _tf_functions
+from retrotape import _hooks, _tf, _tf_functions
 from retrotape._closures import values_in
 from retrotape._tf import tf
 from retrotape.record._frames import here, in_moments
@@ -36,9 +36,10 @@ class Stack:
         self._active: list[Recording] = []
         self._events: list[Any] = []  # plain tuples in the order of `Event`, which is cheaper
         self._batch = BATCH
-        self._calls: list[_tf.FunctionCall] = []
+        self._calls: list[_hooks.FunctionCall] = []
         self._custom: list[bool] = []
         self._frugal = 0
+        self._seen: dict[int, int] = {}  # how often somebody else had changed a variable when it was read last
         self._known: set[int] = set()  # handles whose present value the active recordings can tell
         self._returned: deque[Sequence[Tensor]] = deque()  # by `tf.py_function`s that have not been heard of yet
         self._inside_python = 0
@@ -52,7 +53,7 @@ class Stack:
         self._open.append(recording)
         self._active = [*self._active, recording]
         if len(self._open) == 1:
-            _tf.attach(self)
+            _hooks.attach(self)
 
     def pop(self, recording: Recording) -> None:
         """End what `push` began; blocks may be left in any order."""
@@ -63,7 +64,7 @@ class Stack:
             self._active = [other for other in self._active if other is not recording]
             self._known.clear()
             if not self._open and current_stack() is self:
-                _tf.detach(self)
+                _hooks.detach(self)
             # On another thread that cannot be done: the owner does it when it runs its next op.
 
     def forget(self) -> None:
@@ -155,7 +156,7 @@ class Stack:
         """Note an eager op."""
         if graph is not None or not self._active:
             if not self._open:
-                _tf.detach(self)
+                _hooks.detach(self)
             return
         if op == "StopGradient" and in_moments():
             for recording in self._active:
@@ -213,8 +214,15 @@ class Stack:
             recording.variables.setdefault(variable.handle._id, variable)
 
     def on_read(self, handle: Tensor) -> None:
-        """Note that the value of a variable is about to be known."""
-        self._known.add(handle._id)
+        """Note that the value of a variable is about to be known, and whether somebody else has changed it."""
+        identity = handle._id
+        self._known.add(identity)
+        count = _hooks.unheard_updates.get(identity)
+        if count is not None and count != self._seen.get(identity):
+            self.settle()
+            self._seen[identity] = count
+            for recording in self._active:
+                recording.doubt(identity)
 
     def on_update(self, op: str, handles: Sequence[Tensor]) -> None:
         """Read what is about to be overwritten, where nobody has: every value that a variable had is on the tape."""
@@ -283,7 +291,7 @@ class Stack:
 
     # ------------------------------------------------------------------ functions
 
-    def on_call(self, call: _tf.FunctionCall) -> Any:
+    def on_call(self, call: _hooks.FunctionCall) -> Any:
         """Run a `tf.function` so that it can be asked about."""
         if not self._active:
             return call.run()
@@ -294,7 +302,7 @@ class Stack:
         try:
             # With random draws inside, only TensorFlow's own record of the call can tell what was drawn, and
             # only a persistent tape makes it record enough for every order.
-            with _tf.watching(inputs, persistent=not function_traits(call.function).deterministic):
+            with _hooks.watching(inputs, persistent=not function_traits(call.function).deterministic):
                 return call.run()
         finally:
             self.flush()

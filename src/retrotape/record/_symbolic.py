@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from retrotape import _tf, _tf_functions
+from retrotape import _hooks, _tf, _tf_functions
 from retrotape.ir import Attr
 from retrotape.record._attrs import canonical
 from retrotape.record._cells import Cell, Event
@@ -47,14 +47,14 @@ class GraphLog:
     def start(self) -> None:
         """Begin a stretch."""
         self._since = self._now()
-        _tf.attach_graph(self._on_call)
+        _hooks.attach_graph(self._on_call)
 
     def stop(self) -> None:
         """End the stretch."""
         if self._since is not None:
             self._stretches.append((self._since, self._now()))
             self._since = None
-            _tf.detach_graph(self._on_call)
+            _hooks.detach_graph(self._on_call)
 
     def _on_call(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], backward: Callable) -> None:
         """Note TensorFlow's own way back through a call, which knows the side outputs that a stock tape asked for."""
