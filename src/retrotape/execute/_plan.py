@@ -71,12 +71,12 @@ def make_plan(
         stops = frozenset(cell.number(since) for cell in recording.cells.values())
     plan = _between(recording, targets, frozenset(sources), stops, through_updates)
     if through_updates:
-        _refuse_gaps(recording, targets, stops)
+        _refuse_gaps(recording, targets, plan.sources.union(stops))
     return plan
 
 
 def _refuse_gaps(recording: Recording, targets: Iterable[int], stops: Collection[int]) -> None:
-    """Raise where the targets depend on a value that a variable got while nobody was listening."""
+    """Raise where the targets depend, beyond `stops`, on a value that a variable got while nobody was listening."""
     if not recording.gaps:
         return
     eqns = recording.builder.eqns

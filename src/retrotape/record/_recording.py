@@ -159,7 +159,8 @@ class Recording:
         cell.versions.append(version)
         cell.since.append(len(self.builder.eqns) - 1)
         self.cell_of[version] = cell
-        self.gaps.add(version)
+        if version not in self.inert:
+            self.gaps.add(version)
 
     def adopt(self, handle: Tensor, value: Tensor) -> None:
         """Take a new variable for one that holds `value`."""

@@ -215,8 +215,10 @@ class Stack:
 
     def on_read(self, handle: Tensor) -> None:
         """Note that the value of a variable is about to be known, and whether somebody else has changed it."""
-        identity = handle._id
-        self._known.add(identity)
+        self._known.add(handle._id)
+        self._notice_others(handle._id)
+
+    def _notice_others(self, identity: int) -> None:
         count = _hooks.unheard_updates.get(identity)
         if count is not None and count != self._seen.get(identity):
             self.settle()
@@ -312,6 +314,7 @@ class Stack:
         """Record the values of variables that something is going to look at: by then they may have changed."""
         self.settle()
         for handle in handles:
+            self._notice_others(handle._id)
             if not all(recording.holds(handle) for recording in self._active):
                 self._read(handle)
 
