@@ -148,7 +148,7 @@ def _is_constant(recording: Recording, asked: Request, request: Request, source:
 
 
 class _Answer(NamedTuple):
-    alive: ReferenceType[Any]
+    alive: ReferenceType[Any] | None
     request: Request
     compute: Callable[[], list[Any]] | None  # None where it was written down when it was made
     position: int
@@ -169,9 +169,11 @@ class Answers:
         """Note what was handed out."""
         for position, grad in enumerate(found):
             given = any(grad is seed for seed in request.seeds)  # handed back as it was handed in
-            if grad is not None and not given and isinstance(_main(grad), _tf.EagerTensor):
+            if grad is not None and not given:
                 tensor = _main(grad)
-                alive = ref(tensor, partial(_forget, self._answers, self._vars, tensor._id))
+                # A graph keeps its tensors anyway, and they cannot be referred to weakly.
+                eager = isinstance(tensor, _tf.EagerTensor)
+                alive = ref(tensor, partial(_forget, self._answers, self._vars, tensor._id)) if eager else None
                 self._answers[tensor._id] = _Answer(alive, request, compute, position)
 
     def request_of(self, tensor: Tensor) -> Request | None:

@@ -136,7 +136,8 @@ class Puller:
         ):
             return True  # what it returns may have come by way of what it assigned
         traits = function_traits(call.function)
-        return traits.takes_moments and traits.deterministic and current_stack().hearing()
+        to_repair = traits.takes_moments or traits.takes_labels
+        return to_repair and traits.deterministic and current_stack().hearing()
 
     def _pull_inlined(
         self, eqn: Eqn, call: _hooks.FunctionCall, grads: list[Cotangent | None]

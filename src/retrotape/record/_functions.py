@@ -15,6 +15,7 @@ class FunctionTraits(NamedTuple):
     deterministic: bool  # the same again for the same arguments and variables
     writes: tuple[int, ...]  # inputs that are variables which it may assign
     takes_moments: bool  # may contain the variance of `tf.nn.moments`, whose second derivative TensorFlow has wrong
+    takes_labels: bool  # the same for a cross entropy by its labels
 
 
 _known: WeakKeyDictionary[Any, FunctionTraits] = WeakKeyDictionary()
@@ -46,6 +47,7 @@ def function_traits(function: Any) -> FunctionTraits:
             all(_is_repeatable(op) for op in ops),
             _tf_functions.written_inputs(function),
             {"StopGradient", "SquaredDifference"} <= ops,
+            "SoftmaxCrossEntropyWithLogits" in ops,
         )
     return found
 
