@@ -114,15 +114,16 @@ class UnseenUpdateError(RetrotapeError, RuntimeError):
         )
 
 
-class NestedMomentsError(RetrotapeError, NotImplementedError):
-    """A second derivative passes a variance inside a function that is called inside a function."""
+class UnrepairableError(RetrotapeError, NotImplementedError):
+    """A second derivative that TensorFlow has wrong passes a function into which retrotape cannot look."""
 
     def __init__(self, function: str, where: str) -> None:
         self.function, self.where = function, where
         super().__init__(
-            f"The second derivative passes {function} (called at {where}), which takes a variance as `tf.nn.moments` "
-            "does. TensorFlow has that derivative wrong, and retrotape cannot look into this function to put it right. "
-            "Call the model itself there, not wrapped in tf.function, or record in eager code."
+            f"The second derivative passes {function} (called at {where}), which contains `tf.nn.moments` or "
+            "`tf.nn.softmax_cross_entropy_with_logits`. TensorFlow has their second derivatives wrong, and retrotape "
+            "cannot look into this function to put them right. Call the model itself there, not wrapped in a function, "
+            "or record in eager code."
         )
 
 

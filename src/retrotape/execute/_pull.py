@@ -8,7 +8,7 @@ from typing import Any
 
 from retrotape import _hooks, _tf_functions
 from retrotape._tf import tf
-from retrotape.errors import NestedMomentsError, NoRuleError, OpaqueUpdateError
+from retrotape.errors import NoRuleError, OpaqueUpdateError, UnrepairableError
 from retrotape.execute._functions import pull_call
 from retrotape.execute._inline import inline
 from retrotape.execute._plan import Plan, plan_between
@@ -25,6 +25,7 @@ from retrotape.rules import (
     Tensors,
     gathered,
     go_back,
+    has_wrong_second,
     lookup,
     lookup_operation,
 )
@@ -68,7 +69,7 @@ class Puller:
         if not isinstance(rule, Rule):
             raise NoRuleError(eqn.op, self._where(eqn))
         if operation is not None:
-            self._refuse_moments(eqn, operation, plan)
+            self._refuse_unrepairable(eqn, operation, plan)
             grads = grads[: len(operation.outputs)]  # without the new values of variables
         if len(grads) > 1:
             self._fill_missing(eqn, grads, ACCEPTS_NONE.get(eqn.op, ()))
@@ -121,8 +122,8 @@ class Puller:
         call = self._recording.calls.get(index)
         if call is not None:
             sides = eqn.outputs[len(_tf_functions.output_types(call.function)) :]
-            if function_traits(call.function).takes_moments and any(by_var[var] is not None for var in sides):
-                raise NestedMomentsError(eqn.op, self._where(eqn))  # draws inside: TensorFlow's is the only way back
+            if function_traits(call.function).wrong_second and any(by_var[var] is not None for var in sides):
+                raise UnrepairableError(eqn.op, self._where(eqn))  # draws inside: TensorFlow's is the only way back
             found = pull_call(self._recording, eqn, call, backward, given, self._values)
         else:
             found = self._run_custom(index, backward, given)
@@ -136,8 +137,7 @@ class Puller:
         ):
             return True  # what it returns may have come by way of what it assigned
         traits = function_traits(call.function)
-        to_repair = traits.takes_moments or traits.takes_labels
-        return to_repair and traits.deterministic and current_stack().hearing()
+        return traits.wrong_second and traits.deterministic and current_stack().hearing()
 
     def _pull_inlined(
         self, eqn: Eqn, call: _hooks.FunctionCall, grads: list[Cotangent | None]
@@ -177,14 +177,14 @@ class Puller:
                 name = self._recording.name_of(self._recording.cell_of[var])
                 raise OpaqueUpdateError(eqn.op, name, self._where(eqn))
 
-    def _refuse_moments(self, eqn: Eqn, operation: Any, plan: Plan) -> None:
-        """Raise where a second derivative passes a variance inside a call in a graph, where it cannot be repaired."""
+    def _refuse_unrepairable(self, eqn: Eqn, operation: Any, plan: Plan) -> None:
+        """Raise where a second derivative that TensorFlow has wrong is inside a call in a graph."""
         if not eqn.op.endswith("PartitionedCall") or self._operations is None:
             return
         calls = [self._operations[i] for i in plan.indices if plan.eqns[i].op.endswith("PartitionedCall")]
         second = any("__backward_" in call.get_attr("f").name for call in calls)
-        if second and {"StopGradient", "SquaredDifference"} <= set(_tf_functions.operations_called(operation)):
-            raise NestedMomentsError(operation.get_attr("f").name, self._where(eqn))
+        if second and has_wrong_second(set(_tf_functions.operations_called(operation))):
+            raise UnrepairableError(operation.get_attr("f").name, self._where(eqn))
 
     def _where(self, eqn: Eqn) -> str:
         return str(self._recording.program().frame_of(eqn))

@@ -7,6 +7,7 @@ from weakref import WeakKeyDictionary
 
 from retrotape import _tf, _tf_functions
 from retrotape.record._traits import RESOURCE
+from retrotape.rules import has_wrong_second
 
 
 class FunctionTraits(NamedTuple):
@@ -14,8 +15,7 @@ class FunctionTraits(NamedTuple):
 
     deterministic: bool  # the same again for the same arguments and variables
     writes: tuple[int, ...]  # inputs that are variables which it may assign
-    takes_moments: bool  # may contain the variance of `tf.nn.moments`, whose second derivative TensorFlow has wrong
-    takes_labels: bool  # the same for a cross entropy by its labels
+    wrong_second: bool  # contains something whose second derivative TensorFlow has wrong
 
 
 _known: WeakKeyDictionary[Any, FunctionTraits] = WeakKeyDictionary()
@@ -46,8 +46,7 @@ def function_traits(function: Any) -> FunctionTraits:
         found = _known[function] = FunctionTraits(
             all(_is_repeatable(op) for op in ops),
             _tf_functions.written_inputs(function),
-            {"StopGradient", "SquaredDifference"} <= ops,
-            "SoftmaxCrossEntropyWithLogits" in ops,
+            has_wrong_second(ops),
         )
     return found
 

@@ -2,7 +2,7 @@
 
 from retrotape.rules._lookup import ACCEPTS_NONE, NoGradient, Rule, UnknownOp, lookup, lookup_operation
 from retrotape.rules._opview import OpView, Tensors
-from retrotape.rules._repairs import repairable
+from retrotape.rules._repairs import has_wrong_second, repairable
 from retrotape.rules._variables import FORWARD, gathered, go_back, new_values
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "UnknownOp",
     "gathered",
     "go_back",
+    "has_wrong_second",
     "lookup",
     "lookup_operation",
     "new_values",

@@ -42,3 +42,8 @@ def with_labels(rule: Callable) -> Callable:
 
 
 REPAIRS: dict[str, Callable[[Callable], Callable]] = {"SoftmaxCrossEntropyWithLogits": with_labels}
+
+
+def has_wrong_second(ops: Collection[str]) -> bool:
+    """Say whether among these ops may be one of the two whose second derivative has to be put right."""
+    return ("StopGradient" in ops and "SquaredDifference" in ops) or "SoftmaxCrossEntropyWithLogits" in ops
