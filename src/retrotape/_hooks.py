@@ -31,7 +31,7 @@ class _Thread(threading.local):
     listener: Listener | None = None
     past: Callable[[Tensor], Tensor | None] | None = None  # what a handle held at the time that is asked about
     py_inputs: Sequence[Tensor] | None = None  # what the `tf.py_function` that is starting was given
-    graph_calls: tuple[Callable[[Sequence[Tensor], Sequence[Tensor], Callable], None], ...] = ()
+    graph_logs: tuple[Any, ...] = ()
 
 
 _thread = _Thread()
@@ -136,15 +136,17 @@ def _record_operation(
         if _thread.listener is not None:
             _thread.listener.on_backward(name, output_tensors, input_tensors, backward_function)
     elif name.startswith("__forward_"):
-        for on_call in _thread.graph_calls:
-            on_call(output_tensors, input_tensors, backward_function)
+        for log in _thread.graph_logs:
+            log.on_call(output_tensors, input_tensors, backward_function)
     _original["record_operation"](op_type, output_tensors, input_tensors, backward_function, forward_function)
 
 
 def _variable_accessed(variable: Any) -> None:
-    listener = _thread.listener
-    if listener is not None and tf.executing_eagerly():
-        listener.on_variable(variable)
+    if not tf.executing_eagerly():
+        for log in _thread.graph_logs:
+            log.on_variable(variable)
+    elif _thread.listener is not None:
+        _thread.listener.on_variable(variable)
     _original["variable_accessed"](variable)
 
 
@@ -224,15 +226,15 @@ def detach(listener: Listener) -> None:
     _uninstall()
 
 
-def attach_graph(on_call: Callable[[Sequence[Tensor], Sequence[Tensor], Callable], None]) -> None:
-    """Let `on_call` hear how functions that are called inside a graph go back."""
+def attach_graph(log: Any) -> None:
+    """Let `log` hear which variables are read in a graph, and how functions that are called there go back."""
     _install()
-    _thread.graph_calls = (*_thread.graph_calls, on_call)
+    _thread.graph_logs = (*_thread.graph_logs, log)
 
 
-def detach_graph(on_call: Callable) -> None:
+def detach_graph(log: Any) -> None:
     """End what `attach_graph` began."""
-    _thread.graph_calls = tuple(other for other in _thread.graph_calls if other != on_call)
+    _thread.graph_logs = tuple(other for other in _thread.graph_logs if other is not log)
     _uninstall()
 
 

@@ -14,13 +14,13 @@ Gradient = Any
 
 def factor(norm: Tensor, bound: float) -> Tensor:
     """Return what brings a norm down to a bound; one where it is below, so that nothing is scaled up."""
-    bound = tf.cast(bound, norm.dtype)
-    return bound / tf.maximum(norm, bound)
+    limit = tf.cast(bound, norm.dtype)
+    return tf.where(norm > limit, tf.math.divide_no_nan(limit, norm), tf.ones_like(norm))
 
 
 def by_norm(grad: Gradient, bound: float) -> Gradient:
     """Bound the norm of one gradient."""
-    return sparse.scale(grad, factor(tf.norm(sparse.values_of(grad)), bound))
+    return sparse.scale(grad, factor(tf.sqrt(sparse.square(grad)), bound))
 
 
 def by_value(grad: Gradient, bound: float) -> Gradient:
@@ -33,15 +33,22 @@ BY_KIND: dict[str, Callable[[Gradient, float], Gradient]] = {"norm": by_norm, "v
 
 
 def adaptive(grad: Gradient, key: Any, share: float, epsilon: float = 1e-3) -> Gradient:
-    """Bound the norm of each unit by a share of the norm of its weights (adaptive gradient clipping)."""
+    """Bound the norm of each unit by a share of the norm of its weights (adaptive gradient clipping).
+
+    A unit is what belongs to one index of the last dimension; a vector or a number is one unit.
+    """
     if grad is None:
         return None
     dense = tf.convert_to_tensor(grad)
-    weights = tf.convert_to_tensor(key)
-    axes = list(range(max(len(weights.shape) - 1, 0))) or None
-    bound = share * tf.maximum(tf.norm(weights, axis=axes, keepdims=True) if axes else tf.abs(weights), epsilon)
-    size = tf.norm(dense, axis=axes, keepdims=True) if axes else tf.abs(dense)
-    return dense * (bound / tf.maximum(size, bound))
+    dtype = sparse.wide(dense.dtype)
+    size, weight = _unit_norm(tf.cast(dense, dtype)), _unit_norm(tf.cast(tf.convert_to_tensor(key), dtype))
+    bound = tf.cast(share, dtype) * tf.maximum(weight, tf.cast(epsilon, dtype))
+    return tf.cast(tf.cast(dense, dtype) * (bound / tf.maximum(size, bound)), dense.dtype)
+
+
+def _unit_norm(value: Tensor) -> Tensor:
+    axes = list(range(value.shape.rank - 1)) if value.shape.rank > 1 else None
+    return tf.sqrt(tf.reduce_sum(tf.square(value), axes, keepdims=True))
 
 
 def noisy(grad: Gradient, stddev: float, seed: int | None, number: int) -> Tensor:

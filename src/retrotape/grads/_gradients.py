@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from retrotape._tf import tf
@@ -22,7 +22,7 @@ def _identity(key: Any) -> int:
     return id(inner if isinstance(inner, tf.Variable) else key)
 
 
-class Gradients(Mapping[Any, Gradient]):
+class Gradients:
     """The gradient of something by several variables or tensors, as one vector.
 
     It never changes; every operation gives a new one. A key without gradient is the zero vector there, and
@@ -39,14 +39,21 @@ class Gradients(Mapping[Any, Gradient]):
     """
 
     __slots__ = ("_grads", "_keys")
+    __array_ufunc__ = None  # NumPy leaves `number * gradients` to us
 
     def __init__(self, gradients: Iterable[tuple[Any, Gradient]]) -> None:
         self._keys: dict[int, Any] = {}
         self._grads: dict[int, Gradient] = {}
         for key, grad in gradients:
             identity = _identity(key)
+            if sparse.is_sparse(grad) and grad.dense_shape is None:
+                grad = tf.IndexedSlices(grad.values, grad.indices, tf.constant(key.shape))
             self._grads[identity] = sparse.add(self._grads.get(identity), grad)
             self._keys.setdefault(identity, key)
+
+    def __tf_tensor__(self, dtype: Any = None, name: str | None = None) -> Tensor:
+        # Not a `collections.abc.Mapping` and not a tensor: TensorFlow takes the one apart and would stack the other.
+        raise TypeError("Gradients are several tensors; use `flatten()` for one.")
 
     # ------------------------------------------------------------------ a mapping
 
@@ -66,6 +73,14 @@ class Gradients(Mapping[Any, Gradient]):
 
     def __contains__(self, key: Any) -> bool:
         return _identity(key) in self._keys
+
+    def get(self, key: Any) -> Gradient:
+        """Return the gradient of a key as it is: None where it is missing, or the key unknown."""
+        return self._grads.get(_identity(key))
+
+    def items(self) -> list[tuple[Any, Gradient]]:
+        """Return (variable, gradient) pairs; None where there is no gradient."""
+        return [(key, grad) for grad, key in self.pairs()]
 
     def pairs(self) -> list[tuple[Gradient, Any]]:
         """Return (gradient, variable) pairs, as `apply_gradients` takes them; None where there is no gradient."""
@@ -102,7 +117,7 @@ class Gradients(Mapping[Any, Gradient]):
     def __add__(self, other: Gradients) -> Gradients:
         if not isinstance(other, Gradients):
             return NotImplemented
-        return Gradients([*((key, grad) for grad, key in self.pairs()), *((key, grad) for grad, key in other.pairs())])
+        return Gradients([*self.items(), *other.items()])
 
     def __radd__(self, other: Any) -> Gradients:
         return self if isinstance(other, int) and other == 0 else NotImplemented  # so that `sum` works
@@ -121,32 +136,36 @@ class Gradients(Mapping[Any, Gradient]):
     __rmul__ = __mul__
 
     def __truediv__(self, divisor: Any) -> Gradients:
-        return self * (1.0 / divisor)
+        return self * (1.0 / tf.cast(divisor, tf.float64))
 
     def __matmul__(self, other: Gradients) -> Tensor:
-        return self.dot(other)
+        return self.dot(other) if isinstance(other, Gradients) else NotImplemented
 
     def dot(self, other: Gradients) -> Tensor:
         """Return the inner product with another vector."""
         terms = [sparse.dot(self._grads[i], other._grads.get(i)) for i in self._grads]
-        return _total([tf.cast(term, _wide(term.dtype)) for term in terms if term is not None])
+        return _total([term for term in terms if term is not None])
 
     def norm(self) -> Tensor:
         """Return the Euclidean norm; a row of a sparse gradient that is named twice counts as its sum."""
-        return tf.sqrt(_total([_square(grad) for grad in self._grads.values() if grad is not None]))
+        return tf.sqrt(_total([sparse.square(grad) for grad in self._grads.values() if grad is not None]))
 
-    def norms(self) -> dict[str, float]:
-        """Return the norm of each gradient by name."""
-        return {name_of(key): float(tf.sqrt(_square(grad))) if grad is not None else 0.0 for grad, key in self.pairs()}
+    def norms(self) -> list[tuple[str, float]]:
+        """Return the name and the norm of each gradient."""
+        return [
+            (name_of(key), 0.0 if grad is None else float(tf.sqrt(sparse.square(grad)))) for key, grad in self.items()
+        ]
 
     def sum(self) -> Tensor:
         """Return the sum of all elements."""
-        return _total([tf.reduce_sum(sparse.values_of(grad)) for grad in self._grads.values() if grad is not None])
+        values = [grad.values if sparse.is_sparse(grad) else grad for grad in self._grads.values() if grad is not None]
+        return _total([tf.reduce_sum(tf.cast(value, sparse.wide(value.dtype))) for value in values])
 
-    def is_finite(self) -> bool:
-        """Say whether no element is infinite or not a number."""
-        there = [sparse.values_of(grad) for grad in self._grads.values() if grad is not None]
-        return all(bool(tf.reduce_all(tf.math.is_finite(values))) for values in there)
+    def is_finite(self) -> Any:
+        """Say whether no element is infinite or not a number; inside a tf.function, as a tensor."""
+        there = [tf.abs(sparse.values_of(grad)) for grad in self._grads.values() if grad is not None]
+        finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(values)) for values in there])
+        return bool(finite) if tf.executing_eagerly() else finite
 
     def is_close(self, other: Gradients, rtol: float = 1e-5, atol: float = 1e-6) -> bool:
         """Say whether two vectors are the same up to rounding, where missing is zero."""
@@ -154,24 +173,32 @@ class Gradients(Mapping[Any, Gradient]):
         return difference <= atol + rtol * size
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Gradients) and bool(self.is_close(other, rtol=0.0, atol=0.0))
+        if not isinstance(other, Gradients):
+            return NotImplemented
+        apart = (self - other)._grads.values()
+        return all(grad is None or not bool(tf.reduce_any(sparse.values_of(grad) != 0)) for grad in apart)
 
     __hash__ = None  # type: ignore[assignment]
 
     def flatten(self) -> Tensor:
-        """Return one dense vector over all keys, in their order."""
-        return tf.concat([tf.reshape(tf.convert_to_tensor(self[key]), [-1]) for key in self], 0)
+        """Return one dense vector over all keys, in their order and in the widest of their dtypes."""
+        dense = [tf.reshape(tf.convert_to_tensor(self[key]), [-1]) for key in self]
+        dtype = max((value.dtype for value in dense), key=lambda dtype: dtype.size, default=tf.float32)
+        return tf.concat([tf.cast(value, dtype) for value in dense], 0) if dense else tf.zeros([0])
 
     def unflatten(self, vector: Tensor) -> Gradients:
         """Return the gradients that `flatten` makes this vector of."""
+        vector = tf.reshape(tf.convert_to_tensor(vector), [-1])
         sizes = [tf.TensorShape(key.shape).num_elements() for key in self]
-        if tf.TensorShape(vector.shape).num_elements() != sum(sizes):
+        if vector.shape.num_elements() != sum(sizes):
             raise ShapeMismatchError(
                 f"Got a vector of {vector.shape.num_elements()} elements for {sum(sizes)}; "
                 "give one of the size that `flatten` makes."
             )
-        parts = tf.split(tf.reshape(vector, [-1]), sizes)
-        return Gradients([(key, tf.reshape(part, key.shape)) for key, part in zip(self, parts, strict=True)])
+        parts = tf.split(vector, sizes) if sizes else []
+        return Gradients(
+            [(key, tf.cast(tf.reshape(part, key.shape), key.dtype)) for key, part in zip(self, parts, strict=True)]
+        )
 
     @staticmethod
     def mean(gradients: Sequence[Gradients], weights: Sequence[float] | None = None) -> Gradients:
@@ -185,7 +212,8 @@ class Gradients(Mapping[Any, Gradient]):
         weights = [1.0] * len(gradients) if weights is None else list(weights)
         if len(weights) != len(gradients) or not gradients:
             raise ShapeMismatchError(f"Got {len(weights)} weights for {len(gradients)} gradients; give one for each.")
-        return sum((w * grads for w, grads in zip(weights, gradients, strict=True)), start=Gradients([])) / sum(weights)
+        shares = [weight / sum(weights) for weight in weights]
+        return sum((share * grads for share, grads in zip(shares, gradients, strict=True)), start=Gradients([]))
 
     # ------------------------------------------------------------------ what is done with gradients
 
@@ -216,6 +244,8 @@ class Gradients(Mapping[Any, Gradient]):
                 f"clip takes one of {', '.join(f'{name}=' for name in given)}, got {list(bounds) or 'none'}."
             )
         ((kind, bound),) = bounds.items()
+        if bound < 0:
+            raise ValueError(f"clip takes a bound that is not negative, got {kind}={bound}.")
         if kind == "global_norm":
             return self * clipping.factor(self.norm(), bound)
         if kind == "adaptive":
@@ -238,17 +268,8 @@ class Gradients(Mapping[Any, Gradient]):
         return render(self.pairs())
 
 
-def _wide(dtype: Any) -> Any:
-    return tf.float32 if dtype in (tf.float16, tf.bfloat16) else dtype
-
-
-def _square(grad: Gradient) -> Tensor:
-    values = sparse.values_of(grad)
-    return tf.reduce_sum(tf.square(tf.abs(tf.cast(values, _wide(values.dtype)))))
-
-
 def _total(terms: list[Tensor]) -> Tensor:
     if not terms:
         return tf.constant(0.0)
-    wide = tf.float64 if any(term.dtype == tf.float64 for term in terms) else _wide(terms[0].dtype)
-    return tf.add_n([tf.cast(term, wide) for term in terms])
+    widest = max((term.dtype for term in terms), key=lambda dtype: dtype.size)
+    return tf.add_n([tf.cast(term, widest) for term in terms])

@@ -15,7 +15,8 @@ def name_of(key: Any) -> str:
     """Return what to call a key: a Keras variable's path, a variable's name, or what a tensor looks like."""
     if isinstance(key, tf.Tensor):
         return f"tensor {key.dtype.name}{list(key.shape)}"
-    return getattr(key, "path", None) or key.name.removesuffix(":0")
+    name = getattr(key, "path", None) or getattr(key, "name", None)
+    return name.removesuffix(":0") if isinstance(name, str) else repr(key)
 
 
 def rows(pairs: Sequence[tuple[Gradient, Any]]) -> list[tuple[str, str, str, str]]:
@@ -35,7 +36,8 @@ def rows(pairs: Sequence[tuple[Gradient, Any]]) -> list[tuple[str, str, str, str
 
 def render(pairs: Sequence[tuple[Gradient, Any]]) -> str:
     """Return the table as text."""
-    if not all(grad is None or hasattr(grad, "numpy") or sparse.is_sparse(grad) for grad, _ in pairs):
+    values = [grad.values if sparse.is_sparse(grad) else grad for grad, _ in pairs]
+    if not all(value is None or hasattr(value, "numpy") for value in values):
         return f"<Gradients of {len(pairs)} variables, symbolic>"
     header = ("variable", "shape", "norm", "share")
     lines = [header, *rows(pairs)]

@@ -32,12 +32,18 @@ def values_of(grad: Gradient) -> Tensor:
     return summed(grad).values if is_sparse(grad) else grad
 
 
+def wide(dtype: Any) -> Any:
+    """Return the dtype to compute in: half precision overflows in norms, sums and products."""
+    return tf.float32 if dtype in (tf.float16, tf.bfloat16) else dtype
+
+
 def add(left: Gradient, right: Gradient) -> Gradient:
-    """Return the sum; two sparse ones stay sparse."""
+    """Return the sum; two sparse ones stay sparse, and of two dtypes the wider one stays."""
     if left is None or right is None:
         return right if left is None else left
     if left.dtype != right.dtype:
-        right = cast(right, left.dtype)
+        dtype = left.dtype if left.dtype.size >= right.dtype.size else right.dtype
+        left, right = cast(left, dtype), cast(right, dtype)
     if is_sparse(left) and is_sparse(right):
         indices = [left.indices, tf.cast(right.indices, left.indices.dtype)]
         return tf.IndexedSlices(tf.concat([left.values, right.values], 0), tf.concat(indices, 0), left.dense_shape)
@@ -46,9 +52,12 @@ def add(left: Gradient, right: Gradient) -> Gradient:
 
 def scale(grad: Gradient, factor: Any) -> Gradient:
     """Return the gradient times a number."""
-    if grad is None:
-        return None
-    return on_values(grad, lambda values: values * tf.cast(factor, values.dtype))
+
+    def scaled(values: Tensor) -> Tensor:
+        dtype = wide(values.dtype)
+        return tf.cast(tf.cast(values, dtype) * tf.cast(factor, dtype), values.dtype)
+
+    return on_values(grad, scaled)
 
 
 def cast(grad: Gradient, dtype: Any) -> Gradient:
@@ -65,18 +74,25 @@ def on_values(grad: Gradient, function: Any) -> Gradient:
     return function(grad)
 
 
+def square(grad: Gradient) -> Tensor:
+    """Return the squared norm."""
+    values = values_of(grad)
+    return tf.reduce_sum(tf.square(tf.abs(tf.cast(values, wide(values.dtype)))))
+
+
 def dot(left: Gradient, right: Gradient) -> Tensor | None:
-    """Return the inner product, without making a sparse gradient dense."""
+    """Return the inner product, without making a sparse gradient dense; of complex ones the real part."""
     if left is None or right is None:
         return None
-    right = cast(right, left.dtype)
+    dtype = wide(left.dtype if left.dtype.size >= right.dtype.size else right.dtype)
+    left, right = cast(left, dtype), cast(right, dtype)
     if is_sparse(left) and is_sparse(right):
         return _dot_of_rows(left, right)
     if is_sparse(right):
         left, right = right, left
     if is_sparse(left):
-        return tf.reduce_sum(left.values * tf.gather(right, left.indices))
-    return tf.reduce_sum(left * right)
+        return _product(left.values, tf.gather(right, left.indices))
+    return _product(left, right)
 
 
 def _dot_of_rows(left: tf.IndexedSlices, right: tf.IndexedSlices) -> Tensor:
@@ -85,4 +101,10 @@ def _dot_of_rows(left: tf.IndexedSlices, right: tf.IndexedSlices) -> Tensor:
     split = tf.size(left.indices)
     ours = tf.math.unsorted_segment_sum(left.values, places[:split], tf.size(unique))
     theirs = tf.math.unsorted_segment_sum(right.values, places[split:], tf.size(unique))
-    return tf.reduce_sum(ours * theirs)
+    return _product(ours, theirs)
+
+
+def _product(left: Tensor, right: Tensor) -> Tensor:
+    if left.dtype.is_complex:
+        return tf.reduce_sum(tf.math.real(tf.math.conj(left) * right))
+    return tf.reduce_sum(left * right)

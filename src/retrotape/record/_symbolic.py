@@ -28,6 +28,7 @@ class GraphLog:
         self.graph = graph
         self.recording = Recording("all", _dtype_of)
         self.operations: list[Any] = []
+        self._variables: dict[int, Any] = {}  # as they were first read
         self.token = object()  # what changes when everything is forgotten
         self.is_elsewhere = False  # a graph is built on one thread
         self._paused = 0
@@ -47,16 +48,20 @@ class GraphLog:
     def start(self) -> None:
         """Begin a stretch."""
         self._since = self._now()
-        _hooks.attach_graph(self._on_call)
+        _hooks.attach_graph(self)
 
     def stop(self) -> None:
         """End the stretch."""
         if self._since is not None:
             self._stretches.append((self._since, self._now()))
             self._since = None
-            _hooks.detach_graph(self._on_call)
+            _hooks.detach_graph(self)
 
-    def _on_call(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], backward: Callable) -> None:
+    def on_variable(self, variable: Any) -> None:
+        """Note that a variable is read."""
+        self._variables.setdefault(id(variable), variable)
+
+    def on_call(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], backward: Callable) -> None:
         """Note TensorFlow's own way back through a call, which knows the side outputs that a stock tape asked for."""
         self._calls[outputs[0].op] = (outputs, inputs, backward)
 
@@ -94,6 +99,7 @@ class GraphLog:
     def clear(self) -> None:
         """Forget everything; an open stretch begins anew."""
         self._stretches.clear()
+        self._variables.clear()
         self.token = object()
         if self._since is not None:
             self._since = self._now()
@@ -125,9 +131,7 @@ class GraphLog:
 
     def variables(self) -> list[Any]:
         """Return the variables that were read."""
-        read = set(self.recording.cells)
-        found = getattr(self.graph, "variables", ())
-        return [variable for variable in found if _inside(self.graph, variable.handle)._id in read]
+        return list(self._variables.values())
 
     def find(self, tensor: Tensor) -> int | None:
         """Return the var of a tensor, also of one that the graph took from outside."""
