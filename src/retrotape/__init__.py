@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from retrotape import errors as errors
     from retrotape.grads import Gradients as Gradients
     from retrotape.ir import Program as Program
+    from retrotape.joined import JoinedTape as JoinedTape
+    from retrotape.joined import join as join
     from retrotape.memory import Memory as Memory
     from retrotape.nonfinite import Nonfinite as Nonfinite
     from retrotape.tape import GradientTape as GradientTape
@@ -29,14 +31,27 @@ if TYPE_CHECKING:
 _HOMES = {
     "Gradients": "retrotape.grads",
     "GradientTape": "retrotape.tape",
+    "JoinedTape": "retrotape.joined",
     "Memory": "retrotape.memory",
     "Nonfinite": "retrotape.nonfinite",
     "Program": "retrotape.ir",
     "Tape": "retrotape.tape",
     "errors": "retrotape.errors",
+    "join": "retrotape.joined",
 }
 
-__all__ = ["GradientTape", "Gradients", "Memory", "Nonfinite", "Program", "Tape", "__version__", "errors"]
+__all__ = [
+    "GradientTape",
+    "Gradients",
+    "JoinedTape",
+    "Memory",
+    "Nonfinite",
+    "Program",
+    "Tape",
+    "__version__",
+    "errors",
+    "join",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -31,6 +31,7 @@ LAYERS = [
     {"questions", "_selftest"},
     {"higher_order"},
     {"tape"},
+    {"joined"},
     {"demo"},
     {"cli"},
     {"__main__"},
@@ -41,6 +42,7 @@ PLAIN = ("errors", "ir", "_version")  # the standard library only
 # Public names that are understood without an example, each with the reason.
 NO_EXAMPLE = {
     "Memory": "a result; `Tape.memory` makes it",
+    "JoinedTape": "a result; `join` makes it",
     "Nonfinite": "a result; `Tape.first_nonfinite` makes it",
     "Tape.__enter__": "the class shows it",
     "Tape.__exit__": "the class shows it",

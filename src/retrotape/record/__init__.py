@@ -4,6 +4,7 @@ from retrotape.record._attrs import for_execution, for_rule
 from retrotape.record._cells import Backward, Cell
 from retrotape.record._eager import EagerLog
 from retrotape.record._functions import function_traits
+from retrotape.record._merge import merge
 from retrotape.record._recording import Recording
 from retrotape.record._stack import Stack, current_stack
 from retrotape.record._symbolic import GraphLog
@@ -22,4 +23,5 @@ __all__ = [
     "for_execution",
     "for_rule",
     "function_traits",
+    "merge",
 ]

@@ -17,6 +17,7 @@ class Event(NamedTuple):
     outputs: tuple[Tensor, ...]
     place: Any  # whose line it was
     frugal: bool  # keep nothing that can be computed again
+    stamp: int  # when it ran, the same on every tape that heard it
 
 
 class Backward(NamedTuple):
@@ -59,3 +60,8 @@ class Cell:
             if since < index:
                 return version
         return self.versions[0]
+
+
+def same(left: Tensor, right: Tensor) -> bool:
+    """Say whether two values are the same to the bit."""
+    return left.numpy().tobytes() == right.numpy().tobytes()

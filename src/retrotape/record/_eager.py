@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from retrotape import _tf
 from retrotape.record._cells import Cell
 from retrotape.record._recording import Recording
+from retrotape.record._rollback import mark, rollback
 from retrotape.record._stack import Stack, current_stack
 
 Tensor = Any
@@ -28,6 +29,18 @@ class EagerLog:
         self._pauses: list[tuple[int, int]] = []
         self._paused_since: list[int] = []
         self._since = 0
+
+    @classmethod
+    def of(cls, logs: Sequence[EagerLog], recording: Recording) -> EagerLog:
+        """Return a log that holds what others have written down."""
+        log = cls(recording.keep)
+        log.recording = recording
+        log._spans = sorted(span for other in logs for span in other._all_spans())
+        log._pauses = [pause for other in logs for pause in other._pauses]
+        return log
+
+    def _all_spans(self) -> list[tuple[int, int]]:
+        return [*self._spans, *([(self._since, _tf.next_id())] if self.is_open else [])]
 
     @property
     def token(self) -> object:
@@ -99,13 +112,13 @@ class EagerLog:
             yield
             return
         self.refresh()
-        mark = self.recording.mark()
+        before = mark(self.recording)
         try:
             with current_stack().also(self.recording):
                 yield
         finally:
             self.recording.settle()
-            self.recording.rollback(mark)
+            rollback(self.recording, before)
 
     def refresh(self) -> None:
         """Bring the recording up to date."""

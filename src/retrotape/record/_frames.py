@@ -84,6 +84,10 @@ class Frames:
             self._places.append(place)
         return number
 
+    def place(self, number: int) -> Any:
+        """Return the place of a number."""
+        return self._places[number]
+
     def resolve(self) -> tuple[Frame, ...]:
         """Return every place as file, line and function."""
         return tuple(_resolve(place) for place in self._places)

@@ -1,11 +1,15 @@
-"""What is known of a `tf.function` before it runs."""
+"""What is known of a function before it runs: of a `tf.function`, and of one that goes back."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from retrotape import _tf, _tf_functions
+from retrotape._closures import values_in
+from retrotape._tf import tf
 from retrotape.record._traits import RESOURCE
 from retrotape.rules import has_wrong_second
 
@@ -58,3 +62,13 @@ def _is_repeatable(op: str) -> bool:
     # What depends on a variable depends on a recorded value; iterators and tables are not variables.
     takes_resource = any(arg.type == RESOURCE for arg in definition.input_arg)
     return takes_resource and ("Variable" in op or op.startswith("Resource"))
+
+
+def variables_in(function: Callable) -> list[Any]:
+    """Return the variables that a function can see, also in lists, dictionaries and attributes of what it sees."""
+    seen: list[Any] = []
+    for value in values_in(function):
+        inside = vars(value) if hasattr(value, "__dict__") and not isinstance(value, (type, ModuleType)) else value
+        seen += [value, *tf.nest.flatten(dict(inside) if isinstance(inside, Mapping) else [inside])]
+    unwrapped = [getattr(value, "_value", value) for value in seen]  # a Keras variable holds one
+    return [value for value in unwrapped if isinstance(value, tf.Variable)]

@@ -8,7 +8,7 @@ from typing import Any
 from retrotape import _hooks, _tf, _tf_functions
 from retrotape.ir import LEAF, Attr, Builder, Eqn, Program, TensorType
 from retrotape.record._attrs import canonical
-from retrotape.record._cells import Backward, Cell, Event
+from retrotape.record._cells import Backward, Cell, Event, same
 from retrotape.record._frames import Frames
 from retrotape.record._traits import CUSTOM, RESOURCE, TRAINABLE, Kind, traits
 
@@ -34,6 +34,7 @@ class Recording:
     def clear(self) -> None:
         """Forget everything, in place: tapes that are open go on writing here."""
         self.builder = Builder()
+        self.stamps: list[int] = []  # when each equation ran, the same on every tape that heard it
         self.frames = Frames()
         self.values: dict[int, Tensor] = {}
         self.backwards: dict[int, Backward] = {}  # by equation
@@ -68,24 +69,6 @@ class Recording:
         """Return the vars that `tf.nn.moments` has stopped the gradient of."""
         return {self._vars[identity] for identity in self.moments if identity in self._vars}
 
-    def mark(self) -> tuple[int, int]:
-        """Return how far the program goes."""
-        return len(self.builder.types), len(self.builder.eqns)
-
-    def rollback(self, mark: tuple[int, int]) -> None:
-        """Forget what was written down since `mark`."""
-        count, length = mark
-        self.builder.truncate(count, length)
-        self.values = {var: tensor for var, tensor in self.values.items() if var < count}
-        self._vars = {identity: var for identity, var in self._vars.items() if var < count}
-        self.backwards = {index: back for index, back in self.backwards.items() if index < length}
-        self.calls = {index: call for index, call in self.calls.items() if index < length}
-        self.inlined = {outputs: found for outputs, found in self.inlined.items() if max(found[0], default=0) < count}
-        for known in (self.inert, self.ends, self.assigned, self.opaque):
-            known.difference_update([var for var in known if var >= count])
-        self.cell_of = {var: cell for var, cell in self.cell_of.items() if var < count}
-        self.cells = {identity: cell for identity, cell in self.cells.items() if cell.forget(count)}
-
     # ------------------------------------------------------------------ tensors
 
     def find(self, tensor: Tensor) -> int | None:
@@ -100,6 +83,18 @@ class Recording:
             self._vars[tensor._id] = var
             self.values[var] = tensor
         return var
+
+    def identities(self) -> Iterable[tuple[int, int]]:
+        """Return the identity of every tensor that took part, with its var."""
+        return self._vars.items()
+
+    def known(self, identity: int) -> int | None:
+        """Return the var of the tensor of that identity."""
+        return self._vars.get(identity)
+
+    def forget_from(self, count: int) -> None:
+        """Know no tensor by a var that is not among the first `count`."""
+        self._vars = {identity: var for identity, var in self._vars.items() if var < count}
 
     def alias(self, identity: int, var: int) -> None:
         """Let the tensor of that identity, which may be gone, stand for `var` from now on."""
@@ -137,6 +132,17 @@ class Recording:
             self.cell_of[first] = cell
         return cell
 
+    def add_version(self, handle: Tensor, version: int, since: int) -> None:
+        """Let a variable have one more version, or its first."""
+        cell = self.cells.get(handle._id)
+        if cell is None:
+            cell = self.cells[handle._id] = Cell(handle, version)
+            cell.since = [since]
+        else:
+            cell.versions.append(version)
+            cell.since.append(since)
+        self.cell_of[version] = cell
+
     def doubt(self, *identities: int) -> None:
         """Take the values of these variables, or of all, for granted no more: they may have been assigned unheard."""
         self._doubted.update(identities or self.cells)
@@ -153,12 +159,10 @@ class Recording:
         """Give a variable one more version if its value is not the one that it had."""
         self._doubted.discard(cell.handle._id)
         held = self.values.get(cell.current)
-        if held is not None and held.shape == value.shape and _same(held, value):
+        if held is not None and held.shape == value.shape and same(held, value):
             return
         version = self._new_leaf(self.builder.types[cell.current])
-        cell.versions.append(version)
-        cell.since.append(len(self.builder.eqns) - 1)
-        self.cell_of[version] = cell
+        self.add_version(cell.handle, version, len(self.builder.eqns) - 1)
         if version not in self.inert:
             self.gaps.add(version)
 
@@ -183,9 +187,7 @@ class Recording:
     def _update(self, cell: Cell, opaque: bool) -> int:
         kind = self.builder.types[cell.current]
         (version,) = self.builder.define([kind])
-        cell.versions.append(version)
-        cell.since.append(len(self.builder.eqns))
-        self.cell_of[version] = cell
+        self.add_version(cell.handle, version, len(self.builder.eqns))
         self.assigned.add(version)
         if opaque:
             self.opaque.add(version)
@@ -208,12 +210,14 @@ class Recording:
         builder, known, values, inert = self.builder, self._vars, self.values, self.inert
         types, producers, eqns = builder.types, builder.producers, builder.eqns
         dtype_of, frame_of, new, keep = self._dtype_of, self.frames.number, tuple.__new__, self.keep
-        for op, inputs, attrs, outputs, place, frugal in events:
+        stamps = self.stamps
+        for op, inputs, attrs, outputs, place, frugal, stamp in events:
             if type(op) is not str:
                 op = op.decode()  # type: ignore[union-attr]
             features = traits(op)
             if features.kind is not Kind.PLAIN:
                 self.append_access(op, inputs, canonical(op, attrs), outputs, frame_of(place))
+                stamps.append(stamp)
                 continue
             ins = []
             for tensor in inputs:
@@ -232,6 +236,7 @@ class Recording:
                 var += 1
             if features.final:
                 self.ends.update(outs)
+            stamps.append(stamp)
             eqns.append(new(Eqn, (op, tuple(ins), tuple(outs), canonical(op, attrs), frame_of(place))))
             if keep == "needed" and not frugal:
                 some, but = features.inputs
@@ -283,9 +288,7 @@ class Recording:
         handle, value = inputs
         var = self.operand(value)
         (version,) = self.builder.define([self.builder.types[var]])
-        cell = self.cells[handle._id] = Cell(handle, version)
-        cell.since = [len(self.builder.eqns)]
-        self.cell_of[version] = cell
+        self.add_version(handle, version, len(self.builder.eqns))
         self.assigned.add(version)
         if version in self.inert or self.builder.types[var].dtype not in TRAINABLE:
             self.inert.add(version)
@@ -341,8 +344,3 @@ class Recording:
         index = self._latest_call
         outs = tuple(self._vars[tensor._id] for tensor in outputs)
         self.backwards[index] = Backward(function, self.builder.eqns[index].inputs[:count], outs)
-
-
-def _same(left: Tensor, right: Tensor) -> bool:
-    """Say whether two values are the same to the bit."""
-    return left.numpy().tobytes() == right.numpy().tobytes()

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import count
 from math import prod
-from types import ModuleType
 from typing import Any
 
 from retrotape import _hooks, _tf, _tf_functions
-from retrotape._closures import values_in
 from retrotape._tf import tf
 from retrotape.record._frames import here, in_moments
-from retrotape.record._functions import function_traits
+from retrotape.record._functions import function_traits, variables_in
 from retrotape.record._recording import Recording
 from retrotape.record._traits import Kind, traits
 
@@ -25,6 +24,7 @@ Tensor = Any
 BATCH = 64
 ELEMENTS = 250_000  # in the outputs of a batch, from which on it is digested at once
 WAITING = 4096  # events that may wait
+_stamps = count()  # of the whole process
 _OUTSIDE = 3  # from `here` past `on_op` and the hook to TensorFlow's own code
 
 
@@ -163,7 +163,7 @@ class Stack:
                 recording.moments.add(outputs[0]._id)
         events = self._events
         # `outputs` is the very list that the caller gets, and TensorArray writes None into it.
-        events.append((op, inputs, attrs, tuple(outputs), here(_OUTSIDE), self._frugal))
+        events.append((op, inputs, attrs, tuple(outputs), here(_OUTSIDE), self._frugal, next(_stamps)))
         if self._calls or self._returned:
             self._inside_call()
         elif len(events) >= self._batch:
@@ -190,7 +190,7 @@ class Stack:
 
     def _inside_call(self) -> None:
         """Deal with what may be the end of a function or of a `tf.py_function`, at once."""
-        op, inputs, _, outputs, place, _ = self._events[-1]
+        op, inputs, _, outputs, place, _, stamp = self._events[-1]
         if op == "EagerPyFunc" and self._returned:
             self._events.pop()
             self.settle()
@@ -206,6 +206,7 @@ class Stack:
             writes = function_traits(call.function).writes
             for recording in self._active:
                 recording.append_call(op, inputs, outputs, recording.frames.number(place), writes, call)
+                recording.stamps.append(stamp)
             self._known.clear()
 
     def on_variable(self, variable: Any) -> None:
@@ -251,16 +252,17 @@ class Stack:
             for recording in self._active:
                 recording.attach_backward(outputs, len(inputs), backward)
         elif not (self._custom and self._custom[-1] and name == "inner"):
-            self._read_unheld(variable.handle for variable in _variables_in(backward))
+            self._read_unheld(variable.handle for variable in variables_in(backward))
             self.emit(name, outputs, inputs, backward)
         # else `tf.recompute_grad`: its ops are written down, which does what it wants to do, and does it right
 
     def emit(self, name: str, outputs: Sequence[Tensor], inputs: Sequence[Tensor], backward: Callable) -> None:
         """Write down that `outputs` go back to `inputs` by `backward`, whatever ops made them."""
         self.settle()
-        place = here(2)
+        place, stamp = here(2), next(_stamps)
         for recording in self._active:
             recording.append_backward(name, outputs, inputs, backward, recording.frames.number(place))
+            recording.stamps.append(stamp)
 
     def on_custom_gradient(self, recomputes: bool, run: Callable[[], Any]) -> Any:
         """Run the body of a custom gradient; one that recomputes keeps nothing that can be computed again."""
@@ -322,16 +324,6 @@ class Stack:
         held = _tf_functions.handle_type(handle)
         if held is not None and self._is_set(handle):
             tf.raw_ops.ReadVariableOp(resource=handle, dtype=held[0])
-
-
-def _variables_in(function: Callable) -> list[Any]:
-    """Return the variables that a function can see, also in lists, dictionaries and attributes of what it sees."""
-    seen: list[Any] = []
-    for value in values_in(function):
-        inside = vars(value) if hasattr(value, "__dict__") and not isinstance(value, (type, ModuleType)) else value
-        seen += [value, *tf.nest.flatten(dict(inside) if isinstance(inside, Mapping) else [inside])]
-    unwrapped = [getattr(value, "_value", value) for value in seen]  # a Keras variable holds one
-    return [value for value in unwrapped if isinstance(value, tf.Variable)]
 
 
 class _Thread(threading.local):

@@ -159,7 +159,7 @@ def _append(recording: Recording, operation: Any) -> None:
     elif operation.type.endswith("PartitionedCall") or any(_dtype_of(tensor) == RESOURCE for tensor in inputs):
         recording.append_call(op, inputs, outputs, frame, _tf_functions.written_by(operation))
     else:
-        recording.digest([Event(op, inputs, (), outputs, operation, False)])
+        recording.digest([Event(op, inputs, (), outputs, operation, False, 0)])
 
 
 def _attrs_of(operation: Any) -> tuple[Attr, ...]:

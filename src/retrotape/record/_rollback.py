@@ -1,0 +1,28 @@
+"""Taking back what was written down for one answer only."""
+
+from __future__ import annotations
+
+from retrotape.record._recording import Recording
+
+
+def mark(recording: Recording) -> tuple[int, int]:
+    """Return how far the program goes."""
+    return len(recording.builder.types), len(recording.builder.eqns)
+
+
+def rollback(recording: Recording, to: tuple[int, int]) -> None:
+    """Forget what was written down since `mark`."""
+    count, length = to
+    recording.builder.truncate(count, length)
+    del recording.stamps[length:]
+    recording.values = {var: tensor for var, tensor in recording.values.items() if var < count}
+    recording.forget_from(count)
+    recording.backwards = {index: back for index, back in recording.backwards.items() if index < length}
+    recording.calls = {index: call for index, call in recording.calls.items() if index < length}
+    recording.inlined = {
+        outputs: found for outputs, found in recording.inlined.items() if max(found[0], default=0) < count
+    }
+    for known in (recording.inert, recording.ends, recording.assigned, recording.opaque):
+        known.difference_update([var for var in known if var >= count])
+    recording.cell_of = {var: cell for var, cell in recording.cell_of.items() if var < count}
+    recording.cells = {identity: cell for identity, cell in recording.cells.items() if cell.forget(count)}
