@@ -45,7 +45,7 @@ def per_op() -> None:
                 for _ in range(CALLS):
                     op()
 
-        found = _measure.interleaved({"bare": bare, "stock": stock, "ours": ours}, repeat=21)
+        found = _measure.interleaved({"bare": bare, "stock": stock, "ours": ours}, repeat=41)
         micros = {key: value / CALLS * 1e6 for key, value in found.items()}
         ratios = [found["stock"] / found["bare"], found["ours"] / found["bare"]]
         rows.append([name, *(f"{value:.1f}" for value in micros.values()), *(f"{ratio:.2f}" for ratio in ratios)])
@@ -83,7 +83,7 @@ def per_step() -> None:
             "stock": stock,
             "ours": ours,
         }
-        found = _measure.interleaved(contenders, repeat=31)
+        found = _measure.interleaved(contenders, repeat=61)
         rows.append(
             [
                 name,
