@@ -103,6 +103,39 @@ def _centered_rmsprop(attrs: Attrs, var: Tensor, mg: Tensor, ms: Tensor, mom: Te
     return var - mom, mg, ms, mom
 
 
+def _signed(weight: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Values]:
+    """Return a step that weighs the gradient by whether it agrees in sign with its running mean."""
+
+    def step(attrs: Attrs, var: Tensor, m: Tensor, rate: Tensor, base: Tensor, decay: Tensor, *rest: Tensor) -> Values:
+        beta, grad = rest
+        m = beta * m + (1 - beta) * grad
+        return var - rate * weight(base, decay * tf.sign(grad) * tf.sign(m)) * grad, m
+
+    return step
+
+
+def _proximal_adagrad(attrs: Attrs, var: Tensor, acc: Tensor, *rest: Tensor) -> Values:
+    rate, l1, l2, grad = rest
+    acc = acc + tf.square(grad)
+    rate = rate * tf.math.rsqrt(acc)
+    return _shrink(var - rate * grad, rate * l1, rate * l2), acc
+
+
+def _ftrl(attrs: Attrs, var: Tensor, acc: Tensor, linear: Tensor, *rest: Tensor) -> Values:
+    grad, rate, l1, l2, power = rest
+    return _ftrl_v2(attrs, var, acc, linear, grad, rate, l1, l2, tf.zeros_like(l2), power)
+
+
+def _ftrl_v2(attrs: Attrs, var: Tensor, acc: Tensor, linear: Tensor, *rest: Tensor) -> Values:
+    grad, rate, l1, l2, shrinkage, power = rest
+    if attrs.get("multiply_linear_by_lr"):
+        raise NotImplementedError("FTRL with multiply_linear_by_lr=True has no derivative rule; leave it at False.")
+    total = acc + tf.square(grad)
+    linear = linear + grad + 2 * shrinkage * var - (total**-power - acc**-power) / rate * var
+    bent = (tf.sign(linear) * l1 - linear) / (total**-power / rate + 2 * l2)
+    return tf.where(tf.abs(linear) > l1, bent, tf.zeros_like(bent)), total, linear
+
+
 def _sparse(step: Callable[..., Values], slots: int) -> Callable[..., Values]:
     """Return the form that changes the rows `at`: variables first, then hyper-parameters, gradient, rows.
 
@@ -152,6 +185,11 @@ APPLY: dict[str, Callable[..., Values]] = {
     "ResourceApplyAdadelta": _adadelta,
     "ResourceApplyRMSProp": _rmsprop,
     "ResourceApplyCenteredRMSProp": _centered_rmsprop,
+    "ResourceApplyAddSign": _signed(lambda base, agreement: base + agreement),
+    "ResourceApplyPowerSign": _signed(lambda base, agreement: tf.exp(base * agreement)),
+    "ResourceApplyProximalAdagrad": _proximal_adagrad,
+    "ResourceApplyFtrl": _ftrl,
+    "ResourceApplyFtrlV2": _ftrl_v2,
     "ResourceSparseApplyMomentum": _sparse_momentum(_momentum),
     "ResourceSparseApplyKerasMomentum": _sparse_momentum(_keras_momentum),
     "ResourceSparseApplyAdagrad": _sparse(_adagrad, 2),
