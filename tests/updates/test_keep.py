@@ -245,3 +245,17 @@ def test_asking_keeps_nothing():
 def test_unknown_keep():
     with pytest.raises(ValueError, match="keep must be one of 'needed', 'all', 'leaves', got 'some'"):
         rt.Tape(keep="some")
+
+
+@pytest.mark.parametrize("keep", ["needed", "leaves", "all"])
+def test_a_function_that_uses_what_was_assigned_before_it(keep: str):
+    # The assigned value is looked at only when the block ends; it must still lead back to where it came from.
+    a, b, x = tf.Variable(2.0), tf.Variable(3.0), tf.constant(0.5)
+    update = tf.function(lambda d: a.assign(a * d + b))
+    with rt.Tape(keep=keep) as tape:
+        b.assign(x * 4.0)
+        update(x)
+        y = a * a
+    # a = 2 x + 4 x = 3, dy/dx = 2 · 3 · 6
+    assert float(tape.gradient(y, x, through_updates=True)) == 36.0
+    assert float(tape.hvp(y, x, tf.constant(1.0), through_updates=True)) == 72.0

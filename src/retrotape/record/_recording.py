@@ -152,8 +152,10 @@ class Recording:
         return [cell.handle for cell in self.cells.values() if cell.current not in self.values]
 
     def hold(self, handle: Tensor, value: Tensor) -> None:
-        """Keep the present value of a variable."""
-        self.values[self.cells[handle._id].current] = value
+        """Keep the present value of a variable, as a tensor that stands for it: whoever uses it must find the path."""
+        version = self.cells[handle._id].current
+        self.values[version] = value
+        self._vars[value._id] = version
 
     def _settle_doubt(self, cell: Cell, value: Tensor) -> None:
         """Give a variable one more version if its value is not the one that it had."""
