@@ -259,3 +259,17 @@ def test_a_function_that_uses_what_was_assigned_before_it(keep: str):
     # a = 2 x + 4 x = 3, dy/dx = 2 · 3 · 6
     assert float(tape.gradient(y, x, through_updates=True)) == 36.0
     assert float(tape.hvp(y, x, tf.constant(1.0), through_updates=True)) == 72.0
+
+
+@pytest.mark.parametrize("keep", ["needed", "leaves", "all"])
+def test_an_outer_tape_knows_what_an_inner_one_looked_at_last(keep: str):
+    v, x = tf.Variable(1.0), tf.constant(3.0)
+    with rt.Tape() as outer:
+        with rt.Tape(keep=keep) as inner:
+            v.assign(x * 2.0)
+            y = v**3 * x
+        direct = inner.gradient(y, x)  # v³ = 8 x³
+        total = inner.gradient(y, x, through_updates=True)  # d(8 x⁴)/dx = 32 x³
+    assert (float(direct), float(total)) == (216.0, 864.0)
+    assert float(outer.gradient(direct, x, through_updates=True)) == 216.0
+    assert float(outer.gradient(total, x, through_updates=True)) == 864.0

@@ -78,7 +78,7 @@ class Stack:
     def look_at_assigned(self, recording: Recording) -> None:
         """Read what was assigned last, while it is sure that nobody has changed it since."""
         self.settle()
-        with self.unheard():
+        with self.without(recording):  # other tapes must know this tensor, or a path of theirs would end in it
             for handle in recording.unread():
                 held = _tf_functions.handle_type(handle)
                 if held is not None and self._is_set(handle):
