@@ -79,6 +79,11 @@ def run(op: str, inputs: Sequence[Tensor], attrs: tuple[Any, ...], num_outputs: 
     return outputs or []
 
 
+def stock_tape_listens() -> bool:
+    """Say whether a stock tape of this thread is open."""
+    return execute.must_record_gradient()
+
+
 def registered_rule(op: str) -> Callable | None:
     """Return TensorFlow's gradient function, None where it declares that there is none.
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from typing import NamedTuple
 
-from retrotape.ir import LEAF, Frame
-from retrotape.record import Recording
+from retrotape.ir import LEAF, Frame, bytes_of
+from retrotape.record import Recording, is_away
 
 
 class Line(NamedTuple):
@@ -25,14 +24,18 @@ class Memory(NamedTuple):
       bytes: Held in all, without variables.
       variables: Held because a variable was read: shared with the variable for as long as it is not changed.
       lines: The same, by line.
+      away: Not in memory but in a file.
     """
 
     bytes: int
     variables: int
     lines: tuple[Line, ...]
+    away: int = 0
 
     def __str__(self) -> str:
         rows = [f"{_human(self.bytes):>10}  held, and {_human(self.variables)} of variables"]
+        if self.away:
+            rows.append(f"{_human(self.away):>10}  in a file")
         rows += [f"{_human(line.bytes):>10}  {line.tensors:4d} tensors  {line.frame}" for line in self.lines]
         return "\n".join(rows)
 
@@ -42,13 +45,16 @@ def measure(recording: Recording) -> Memory:
     program = recording.program()
     users = _first_use(program.eqns)
     sizes: dict[Frame, list[int]] = defaultdict(list)
-    variables = 0
+    variables = away = 0
     seen: set[int] = set()
     for var, tensor in recording.values.items():
+        if is_away(tensor):
+            away += tensor.nbytes
+            continue
         if tensor._id in seen or program.types[var].shape is None:
             continue
         seen.add(tensor._id)
-        size = _size(tensor)
+        size = bytes_of(program.types[var])
         producer = program.producers[var]
         if var in recording.cell_of or (producer != LEAF and program.eqns[producer].op == "ReadVariableOp"):
             variables += size
@@ -56,7 +62,7 @@ def measure(recording: Recording) -> Memory:
         index = producer if producer != LEAF else users.get(var)
         sizes[program.frame_of(program.eqns[index]) if index is not None else Frame("<watched>", 0, "?")].append(size)
     lines = sorted((Line(frame, sum(held), len(held)) for frame, held in sizes.items()), key=lambda line: -line.bytes)
-    return Memory(sum(line.bytes for line in lines), variables, tuple(lines))
+    return Memory(sum(line.bytes for line in lines), variables, tuple(lines), away)
 
 
 def _first_use(eqns: tuple) -> dict[int, int]:
@@ -65,13 +71,6 @@ def _first_use(eqns: tuple) -> dict[int, int]:
         for var in eqn.inputs:
             users.setdefault(var, index)
     return users
-
-
-def _size(tensor: object) -> int:
-    dtype = tensor.dtype  # type: ignore[attr-defined]
-    if dtype.name in ("string", "resource", "variant"):
-        return 0
-    return dtype.size * math.prod(tensor.shape)  # type: ignore[attr-defined]
 
 
 def _human(size: float) -> str:

@@ -61,7 +61,8 @@ def first_nonfinite(recording: Recording, targets: Sequence[int], seeds: Sequenc
         return found
 
     try:
-        walk(plan, {var: [seed] for var, seed in zip(targets, seeds, strict=True)}, watched)
+        for _ in walk(plan, {var: [seed] for var, seed in zip(targets, seeds, strict=True)}, watched):
+            pass  # what arrives is of no interest
     except _Found as found:
         return _report(recording, values, recording.builder.eqns[found.index], backward=True)
     return None

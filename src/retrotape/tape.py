@@ -21,7 +21,7 @@ from retrotape.questions import question
 from retrotape.record import EagerLog, GraphLog
 
 _as_is = tf.autograph.experimental.do_not_convert  # AutoGraph rewrites what a tf.function calls; not this
-_KEEP = ("needed", "all", "leaves")
+_KEEP = ("needed", "all", "leaves", "segments", "disk")
 
 
 class Tape(HigherOrder):
@@ -34,7 +34,10 @@ class Tape(HigherOrder):
       persistent: Accepted and ignored: every tape can be asked again.
       watch_accessed_variables: Only says what `watched_variables` lists; reads are recorded either way.
       keep: Which values stay in memory: "needed" those that gradient rules look at, as on the stock tape;
-        "all"; or "leaves", those that cannot be computed again. The rest is computed again when asked for.
+        "all"; "leaves", those that cannot be computed again; "segments", these and as few on the way that memory
+        grows with the square root of the length; "disk", the needed ones, but those of long ago in a file. What
+        is not kept is computed again when asked for, a segment at a time.
+      directory: With `keep="disk"`, where that file lies; the system's directory for temporary files by default.
 
     >>> x = tf.constant(3.0)
     >>> with rt.Tape() as tape:
@@ -44,11 +47,17 @@ class Tape(HigherOrder):
     """
 
     def __init__(
-        self, persistent: bool = False, watch_accessed_variables: bool = True, *, keep: str = "needed"
+        self,
+        persistent: bool = False,
+        watch_accessed_variables: bool = True,
+        *,
+        keep: str = "needed",
+        directory: str | None = None,
     ) -> None:
         if keep not in _KEEP:
             raise ValueError(f"keep must be one of {', '.join(map(repr, _KEEP))}, got {keep!r}.")
         self._keep = keep
+        self._directory = directory
         self._watch_accessed = watch_accessed_variables
         self._watched: dict[int, Any] = {}
         self._log: EagerLog | GraphLog | None = None
@@ -74,7 +83,7 @@ class Tape(HigherOrder):
                     "This tape was recorded in eager code and is now entered inside a tf.function. "
                     "Use a tape of its own inside the function: `with rt.Tape() as tape:`."
                 )
-            log = EagerLog(self._keep) if graph is None else GraphLog(graph)
+            log = EagerLog(self._keep, self._directory) if graph is None else GraphLog(graph)
         log.start()
         self._log = log
         return self

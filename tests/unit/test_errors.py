@@ -390,8 +390,9 @@ def test_stop_recording_outside_the_block(x):
 
 
 @pytest.mark.parametrize("keep", ["some", "ALL", "", None, 1])
-def test_keep_is_one_of_three(keep):
-    with pytest.raises(ValueError, match=f"keep must be one of 'needed', 'all', 'leaves', got {keep!r}"):
+def test_keep_is_one_of_five(keep):
+    ways = "'needed', 'all', 'leaves', 'segments', 'disk'"
+    with pytest.raises(ValueError, match=f"keep must be one of {ways}, got {keep!r}"):
         rt.Tape(keep=keep)
 
 

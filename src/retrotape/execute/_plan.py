@@ -23,6 +23,16 @@ class Plan(NamedTuple):
     through_updates: bool
     repaired: frozenset[int]  # vars behind a `stop_gradient` that is not meant for this derivative
 
+    def asks(self, var: int, cotangent: object) -> bool:
+        """Say whether a cotangent is one of those that were asked for."""
+        return cotangent is not None and var in self.sources
+
+    def ends(self) -> Counter[int]:
+        """Return the sources at which paths end, each with the number of times that it is used."""
+        made = {var for index in self.indices for var in self.eqns[index].outputs if var not in self.stops}
+        wanted = self.sources - made
+        return Counter(var for index in self.indices for var in self.eqns[index].inputs if var in wanted)
+
     def order(self) -> Iterator[int]:
         """Yield the equations so that each comes after all that use it, breadth first.
 
@@ -73,6 +83,29 @@ def make_plan(
     if through_updates:
         _refuse_gaps(recording, targets, plan.sources.union(stops))
     return plan
+
+
+def make_plans(
+    recording: Recording,
+    targets: Sequence[Sequence[int]],
+    sources: Iterable[int],
+    through_updates: bool,
+    since: int | None = None,
+) -> tuple[Plan, list[Plan]]:
+    """Return the plan for all targets together, and one for each of them as `make_plan` makes it.
+
+    What the sources reach is looked for once: for what a target depends on, it does not matter what else there is.
+    """
+    whole = make_plan(recording, [var for group in targets for var in group], sources, through_updates, since)
+    kept, stopped = set(whole.indices), recording.stopped_by_moments()
+    plans = []
+    for group in targets:
+        indices = slice_to(recording.builder, group, whole.stops)
+        if repairable(recording.builder, indices, stopped) == whole.repaired:
+            plans.append(whole._replace(indices=[index for index in indices if index in kept]))
+        else:  # a `stop_gradient` is passed on the way to one target and not on the way to another
+            plans.append(_between(recording, group, whole.sources, whole.stops, through_updates))
+    return whole, plans
 
 
 def _refuse_gaps(recording: Recording, targets: Iterable[int], stops: Collection[int]) -> None:

@@ -44,9 +44,21 @@ class Puller:
         self._recording = recording
         self._operations = operations
         self._values = Values(recording)
+        self._depth = 0  # walks inside of a walk, through a function that is looked into
 
     def __call__(self, index: int, grads: list[Cotangent | None], plan: Plan) -> Sequence[Cotangent | None]:
         """Return the cotangents of the inputs of equation `index`, given those of its outputs."""
+        if self._depth:
+            return self._pull(index, grads, plan)
+        self._values.follow(plan)
+        self._depth += 1
+        try:
+            return self._pull(index, grads, plan)
+        finally:
+            self._depth -= 1
+            self._values.passed(index)
+
+    def _pull(self, index: int, grads: list[Cotangent | None], plan: Plan) -> Sequence[Cotangent | None]:
         eqn = plan.eqns[index]
         backward = self._recording.backwards.get(index)
         call = self._recording.calls.get(index)
@@ -152,7 +164,7 @@ class Puller:
         for var, made in zip(inner, outer, strict=True):
             if by_var[made] is not None:
                 seeds.setdefault(var, []).append(by_var[made])
-        arrived = walk(plan_between(recording, seeds, eqn.inputs), seeds, self)
+        arrived = dict(walk(plan_between(recording, seeds, eqn.inputs), seeds, self))
         return [arrived.pop(var, None) for var in eqn.inputs]
 
     def _run_custom(self, index: int, backward: Backward, grads: list[Cotangent | None]) -> list[Cotangent | None]:

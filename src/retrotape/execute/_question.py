@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from retrotape.execute._plan import Plan, make_plan
 from retrotape.execute._pull import Puller
+from retrotape.execute._walk import Puller as Pull
 from retrotape.execute._walk import add, walk
 from retrotape.record import Recording
 
@@ -37,18 +38,39 @@ def answer(
     question: Question,
     operations: Sequence[Any] | None = None,
     plan: Plan | None = None,
+    pull: Pull | None = None,
 ) -> list[Cotangent | None]:
     """Return one cotangent for each source, None where no path leads to it."""
+    found: list[Cotangent | None] = [None] * len(question.sources)
+    for position, cotangent in stream(recording, question, operations, plan, pull):
+        found[position] = cotangent
+    return found
+
+
+def stream(
+    recording: Recording,
+    question: Question,
+    operations: Sequence[Any] | None = None,
+    plan: Plan | None = None,
+    pull: Pull | None = None,
+) -> Iterator[tuple[int, Cotangent]]:
+    """Yield the position and the cotangent of each source to which a path leads, as soon as it is whole."""
     plan = plan or question.plan(recording)
     seeds: dict[int, list[Cotangent]] = {}
     for var, seed in zip(question.targets, question.seeds, strict=True):
         if seed is not None:
             seeds.setdefault(var, []).append(seed)
-    arrived = walk(plan, seeds, Puller(recording, operations))
-    return [_of_source(arrived, source) for source in question.sources]
-
-
-def _of_source(arrived: dict[int, Cotangent], source: tuple[int, ...]) -> Cotangent | None:
-    # The newest value first: that is the order in which the stock tape meets the reads.
-    terms = [arrived[var] for var in reversed(source) if var in arrived]
-    return add(terms) if terms else None
+    positions: dict[int, list[int]] = {}
+    for position, source in enumerate(question.sources):
+        for var in source:
+            positions.setdefault(var, []).append(position)
+    arrived: dict[int, dict[int, Cotangent]] = {}  # of sources that are several vars
+    for var, cotangent in walk(plan, seeds, pull or Puller(recording, operations)):
+        for position in positions[var]:
+            if len(question.sources[position]) == 1:
+                yield position, cotangent
+            else:
+                arrived.setdefault(position, {})[var] = cotangent
+    for position, by_var in arrived.items():
+        # The newest value first: that is the order in which the stock tape meets the reads.
+        yield position, add([by_var[var] for var in reversed(question.sources[position]) if var in by_var])

@@ -1,51 +1,144 @@
-"""The values that a question looks at: kept ones as they are, others computed again from the leaves."""
+"""The values that a question looks at: kept ones as they are, others computed again from what is kept."""
 
 from __future__ import annotations
 
+from collections import ChainMap, Counter
+from math import isqrt
 from typing import Any
 
 from retrotape import _tf
 from retrotape._tf import tf
 from retrotape.errors import LostValueError
-from retrotape.ir import LEAF, Eqn, slice_to
-from retrotape.record import CUSTOM, Recording, current_stack, for_execution, for_rule
+from retrotape.execute._heap import trim
+from retrotape.execute._plan import Plan
+from retrotape.ir import LEAF, Eqn, bytes_of, slice_to
+from retrotape.record import CUSTOM, SEGMENT, Recording, current_stack, for_execution, for_rule, is_away, looked_at
 from retrotape.rules import FORWARD, new_values
 
 Tensor = Any
+TRIM_EVERY = 3  # segments: more often saves little memory and costs time, for pages must be had again
 
 
 class Values:
-    """Looks up values by var, for as long as one question lasts."""
+    """Looks up values by var, for as long as one question lasts.
+
+    What was computed again is let go as soon as the walk has passed everything that looks at it, so that no more
+    than one segment of a long chain is in memory. Letting go too much costs time, never a wrong number.
+    """
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
         self._kept = recording.values
         self._again: dict[int, Tensor] = {}
+        self._plan: Plan | None = None
+        self._passed: set[int] = set()
+        self._segments = 0
+        self._looks: Counter[int] | None = None  # how many equations, not yet passed, look at each var
 
     def __call__(self, var: int) -> Tensor:
         """Return the value of `var`."""
         value = self._kept.get(var)
-        if value is None:
+        if value is None or is_away(value):
             value = self._again.get(var)
             if value is None:
-                self._recompute(var)
+                if var in self._kept:
+                    self._fetch(var)
+                else:
+                    self._recompute(var)
                 value = self._again[var]
         return value
 
+    # ------------------------------------------------------------------ what is still to come
+
+    def follow(self, plan: Plan) -> None:
+        """Take notice of the walk that looks."""
+        if plan is not self._plan:
+            self._plan, self._passed, self._looks = plan, set(), None
+
+    def passed(self, index: int) -> None:
+        """Let go of what only equation `index` was still going to look at."""
+        self._passed.add(index)
+        if self._looks is None or self._plan is None:
+            return
+        for var in looked_at(self._plan.eqns[index]):
+            self._looks[var] -= 1
+            if self._looks[var] == 0:
+                self._again.pop(var, None)
+
+    def _still_looked_at(self) -> Counter[int] | None:
+        """Count the looks to come; None where nobody can say."""
+        if self._looks is None and self._plan is not None:
+            plan = self._plan
+            to_come = (index for index in plan.indices if index not in self._passed)
+            self._looks = Counter(var for index in to_come for var in looked_at(plan.eqns[index]))
+        return self._looks
+
+    # ------------------------------------------------------------------ values that are not there
+
+    def _fetch(self, var: int) -> None:
+        away = self._kept[var]
+        self._still_looked_at()
+        with current_stack().unheard():
+            fetched = self._recording.value(var)
+        self._again[var] = fetched
+        current_stack().recognise(fetched, away.identity)
+
     def _recompute(self, var: int) -> None:
         recording = self._recording
-        held = self._kept.keys() | self._again.keys()
+        eqns, held = recording.builder.eqns, ChainMap(self._kept, self._again)
+        indices = slice_to(recording.builder, [var], held)
+        wanted = self._worth_keeping(indices)
+        to_use = Counter(used for index in indices for used in eqns[index].inputs)
+        to_use[var] += 1
+        made: set[int] = set()
         # Other tapes must see these ops, or they would lose the path; ours knows the values already.
         with current_stack().without(recording):
-            for index in slice_to(recording.builder, [var], held):
-                eqn = recording.builder.eqns[index]
-                outputs = self._evaluate(eqn)
-                for out, value in zip(eqn.outputs, outputs, strict=False):
+            for index in indices:
+                outputs = self._evaluate(eqns[index])
+                for out, value in zip(eqns[index].outputs, outputs, strict=False):
                     if out not in held:
                         self._again[out] = value
+                        made.add(out)
                         recording.alias(value._id, out)
+                del outputs  # or the last ones would live on in this frame
+                to_use.subtract(eqns[index].inputs)
+                for used in (*eqns[index].inputs, *eqns[index].outputs):
+                    if used in made and to_use[used] <= 0 and wanted is not None and used not in wanted:
+                        self._again.pop(used, None)
         if var not in self._again:
             raise LostValueError(self._describe(var), "Read the variable inside the block before it is changed.")
+
+    def _worth_keeping(self, indices: list[int]) -> set[int] | None:
+        """Return which of the values that are about to be computed the walk will look at, None for all.
+
+        Where these are many, only those of the last segment, and what passes from one segment to another: the walk
+        comes to the last one first.
+        """
+        looks = self._still_looked_at()
+        if looks is None:
+            return None
+        eqns, types = self._recording.builder.eqns, self._recording.builder.types
+        sizes = {var: bytes_of(types[var]) for index in indices for var in eqns[index].outputs if looks[var] > 0}
+        total = sum(sizes.values())
+        if total >= SEGMENT:
+            self._segments += 1
+            if self._segments % TRIM_EVERY == 0:
+                trim()
+        limit = SEGMENT if self._recording.segments is None else 2 * self._recording.segments.size
+        if total <= limit:
+            return set(sizes)
+        limit, segment, filled = max(limit, isqrt(total * max(sizes.values()))), 0, 0
+        made: dict[int, int] = {}  # var → segment
+        crossing: set[int] = set()
+        for index in indices:
+            crossing.update(var for var in eqns[index].inputs if made.get(var, segment) != segment)
+            for var in eqns[index].outputs:
+                made[var] = segment
+                filled += sizes.get(var, 0)
+            if filled > limit:
+                segment, filled = segment + 1, 0
+        last = segment if filled else segment - 1
+        return crossing | {var for var in sizes if made[var] == last}
 
     def _evaluate(self, eqn: Eqn) -> list[Tensor]:
         inputs = [self(var) for var in eqn.inputs]

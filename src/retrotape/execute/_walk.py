@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from retrotape import _tf
@@ -12,34 +12,32 @@ Cotangent = Any  # a tensor, or tf.IndexedSlices
 Puller = Callable[[int, list[Cotangent | None], Plan], Sequence[Cotangent | None]]
 
 
-def walk(plan: Plan, seeds: dict[int, list[Cotangent]], pull: Puller) -> dict[int, Cotangent]:
-    """Carry the seeds back along the plan and return the cotangent of each source that they reach."""
+def walk(plan: Plan, seeds: dict[int, list[Cotangent]], pull: Puller) -> Iterator[tuple[int, Cotangent]]:
+    """Carry the seeds back along the plan and yield the cotangent of each source that they reach, once it is whole."""
     cotangents = {var: list(terms) for var, terms in seeds.items()}
-    arrived: dict[int, Cotangent] = {}
+    ends = plan.ends()
     for index in plan.order():
         eqn = plan.eqns[index]
-        upstream = [_collect(var, cotangents, plan, arrived) for var in eqn.outputs]
-        if all(cotangent is None for cotangent in upstream):
-            continue
-        for var, cotangent in zip(eqn.inputs, pull(index, upstream, plan), strict=True):
-            if cotangent is not None and var in plan.reached:
-                cotangents.setdefault(var, []).append(cotangent)
+        upstream = [None if var in plan.stops else _collect(var, cotangents) for var in eqn.outputs]
+        yield from [(var, total) for var, total in zip(eqn.outputs, upstream, strict=True) if plan.asks(var, total)]
+        if any(cotangent is not None for cotangent in upstream):
+            for var, cotangent in zip(eqn.inputs, pull(index, upstream, plan), strict=True):
+                if cotangent is not None and var in plan.reached:
+                    cotangents.setdefault(var, []).append(cotangent)
+        del upstream  # while a cotangent is handed out, no other should be held
+        for var in eqn.inputs:
+            if var in ends:
+                ends[var] -= 1
+                if ends[var] == 0 and var in cotangents:
+                    yield var, _collect(var, cotangents)
     for var in plan.sources:
         if var in cotangents:
-            arrived[var] = add(cotangents[var])
-    return arrived
+            yield var, _collect(var, cotangents)
 
 
-def _collect(
-    var: int, cotangents: dict[int, list[Cotangent]], plan: Plan, arrived: dict[int, Cotangent]
-) -> Cotangent | None:
+def _collect(var: int, cotangents: dict[int, list[Cotangent]]) -> Cotangent | None:
     terms = cotangents.pop(var, None)
-    if terms is None:
-        return None
-    total = add(terms)
-    if var in plan.sources:
-        arrived[var] = total
-    return None if var in plan.stops else total
+    return None if terms is None else add(terms)
 
 
 def add(terms: Sequence[Cotangent]) -> Cotangent:

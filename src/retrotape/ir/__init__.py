@@ -16,6 +16,7 @@ from retrotape.ir._program import (
     Proto,
     Shape,
     TensorType,
+    bytes_of,
 )
 from retrotape.ir._text import parse, render
 
@@ -34,6 +35,7 @@ __all__ = [
     "Proto",
     "Shape",
     "TensorType",
+    "bytes_of",
     "check",
     "parse",
     "reached_from",

@@ -13,6 +13,8 @@ Nothing here knows TensorFlow; dtypes are its `DataType` numbers, which are part
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import dataclass
 from typing import NamedTuple, Union
 
@@ -70,6 +72,25 @@ class TensorType(NamedTuple):
         if self.shape is None:
             return f"{name}[...]"
         return f"{name}[{','.join('?' if d is None else str(d) for d in self.shape)}]"
+
+
+_BITS = {"bool": 8, "complex64": 64, "complex128": 128, "bfloat16": 16}
+
+
+def bytes_of(kind: TensorType) -> int:
+    """Return how many bytes a value of this type has; 0 where nobody can say.
+
+    >>> bytes_of(TensorType(1, (2, 3)))
+    24
+    """
+    name = DTYPE_NAMES.get(kind.dtype, "")
+    bits = _BITS.get(name)
+    if bits is None:
+        digits = re.match(r"q?u?(?:int|float)(\d+)", name)
+        bits = int(digits[1]) if digits else 0
+    if kind.shape is None or None in kind.shape:
+        return 0
+    return math.prod(kind.shape) * bits // 8  # type: ignore[arg-type]
 
 
 class DType(NamedTuple):

@@ -22,8 +22,8 @@ class EagerLog:
     graph = None
     operations = None
 
-    def __init__(self, keep: str) -> None:
-        self.recording = Recording(keep)
+    def __init__(self, keep: str, directory: str | None = None) -> None:
+        self.recording = Recording(keep, directory=directory)
         self._stack: Stack | None = None
         self._spans: list[tuple[int, int]] = []
         self._pauses: list[tuple[int, int]] = []

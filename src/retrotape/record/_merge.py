@@ -120,9 +120,9 @@ class _Merger:
         """Return the version that a variable has where a recording first sees it, or where it had changed unheard."""
         merged = self._merged
         ours = merged.cells.get(cell.handle._id)
-        value = recording.values.get(var)
+        value = recording.value(var)
         if ours is not None and var not in recording.gaps:
-            held = merged.values.get(ours.current)
+            held = merged.value(ours.current)
             if held is None or value is None or same(held, value):
                 return ours.current
         version = merged.builder.leaf(recording.builder.types[var])

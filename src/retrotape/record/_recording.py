@@ -2,58 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from retrotape import _hooks, _tf, _tf_functions
-from retrotape.ir import LEAF, Attr, Builder, Eqn, Program, TensorType
+from retrotape import _hooks, _tf
+from retrotape.ir import LEAF, Attr, Eqn, Program, TensorType
 from retrotape.record._attrs import canonical
-from retrotape.record._cells import Backward, Cell, Event, same
+from retrotape.record._away import Spill
+from retrotape.record._cells import Backward, Cell, Event
 from retrotape.record._frames import Frames
+from retrotape.record._ledger import Ledger
+from retrotape.record._segments import Segments
 from retrotape.record._traits import CUSTOM, RESOURCE, TRAINABLE, Kind, traits
 
 Tensor = Any
 
 
-class Recording:
+class Recording(Ledger):
     """An append-only program with the values that its gradients need.
 
-    `keep` says which values stay: "needed" those that a gradient rule looks at, "all", or "leaves" only those
-    that cannot be computed again. Whatever is not kept is computed again when a question needs it.
+    `keep` says which values stay: "needed" those that a gradient rule looks at, "all", "leaves" only those that
+    cannot be computed again, "segments" these and some on the way, "disk" in memory no more than with "segments"
+    and the rest of the needed ones in a file. What is not kept is computed again when a question needs it.
     """
 
     def __init__(
         self,
         keep: str = "needed",
         dtype_of: Callable[[Tensor], int] = _tf.eager_dtype,
+        directory: str | None = None,
     ) -> None:
         self.keep = keep
-        self._dtype_of = dtype_of
-        self.clear()
+        self._directory = directory
+        super().__init__(dtype_of)
 
     def clear(self) -> None:
         """Forget everything, in place: tapes that are open go on writing here."""
-        self.builder = Builder()
+        super().clear()
         self.stamps: list[int] = []  # when each equation ran, the same on every tape that heard it
         self.frames = Frames()
-        self.values: dict[int, Tensor] = {}
         self.backwards: dict[int, Backward] = {}  # by equation
         self.calls: dict[int, _hooks.FunctionCall] = {}  # by equation
-        self.variables: dict[int, Any] = {}  # by identity of the handle, as they were first read
-        self.cells: dict[int, Cell] = {}  # by identity of the handle
-        self.cell_of: dict[int, Cell] = {}  # by version
-        self.assigned: set[int] = set()  # versions that were made while recording
-        self.opaque: set[int] = set()  # those made by something that has no derivative rule
-        self.gaps: set[int] = set()  # versions that came about while nobody was listening
-        self._doubted: set[int] = set()
-        self.inert: set[int] = set()  # vars of a dtype without derivative
         self.ends: set[int] = set()  # vars made by an op without gradient: paths may start here, but not pass
         self.inlined: dict[tuple[int, ...], Any] = {}  # bodies of calls that were run again, by the call's outputs
         self.moments: set[int] = set()  # identities of tensors that `tf.nn.moments` has stopped the gradient of
         self.token = object()  # what was handed out before is not to be used after
         self.waiting: list[Event] = []
         self._latest_call = -1
-        self._vars: dict[int, int] = {}  # by identity of the tensor
+        self.segments = self._make_segments()
+
+    def _make_segments(self) -> Segments | None:
+        if self.keep not in ("segments", "disk"):
+            return None
+        put_away = Spill(self._directory).put if self.keep == "disk" else None
+        return Segments(self.builder, self.values, put_away)
 
     def settle(self) -> None:
         """Write down what is waiting."""
@@ -69,133 +71,7 @@ class Recording:
         """Return the vars that `tf.nn.moments` has stopped the gradient of."""
         return {self._vars[identity] for identity in self.moments if identity in self._vars}
 
-    # ------------------------------------------------------------------ tensors
-
-    def find(self, tensor: Tensor) -> int | None:
-        """Return the var that stands for `tensor`, None where it took no part."""
-        return self._vars.get(tensor._id)
-
-    def operand(self, tensor: Tensor) -> int:
-        """Return the var of an input; what comes from outside becomes a leaf."""
-        var = self._vars.get(tensor._id)
-        if var is None:
-            var = self._new_leaf(self._type_of(tensor))
-            self._vars[tensor._id] = var
-            self.values[var] = tensor
-        return var
-
-    def identities(self) -> Iterable[tuple[int, int]]:
-        """Return the identity of every tensor that took part, with its var."""
-        return self._vars.items()
-
-    def known(self, identity: int) -> int | None:
-        """Return the var of the tensor of that identity."""
-        return self._vars.get(identity)
-
-    def forget_from(self, count: int) -> None:
-        """Know no tensor by a var that is not among the first `count`."""
-        self._vars = {identity: var for identity, var in self._vars.items() if var < count}
-
-    def alias(self, identity: int, var: int) -> None:
-        """Let the tensor of that identity, which may be gone, stand for `var` from now on."""
-        self._vars[identity] = var
-
-    def _type_of(self, tensor: Tensor) -> TensorType:
-        return TensorType(self._dtype_of(tensor), tensor._shape_tuple())
-
-    def _new_leaf(self, kind: TensorType) -> int:
-        var = self.builder.leaf(kind)
-        if kind.dtype not in TRAINABLE:
-            self.inert.add(var)
-        return var
-
-    def _define(self, outputs: Iterable[Tensor]) -> tuple[int, ...]:
-        """Make the vars that the next equation defines."""
-        outs = self.builder.define([self._type_of(tensor) for tensor in outputs])
-        for var, tensor in zip(outs, outputs, strict=True):
-            self._vars[tensor._id] = var
-            if self.builder.types[var].dtype not in TRAINABLE:
-                self.inert.add(var)
-        return outs
-
-    # ------------------------------------------------------------------ variables
-
-    def cell(self, handle: Tensor, kind: TensorType | None = None) -> Cell | None:
-        """Return the variable behind a handle, None where the resource is something else."""
-        cell = self.cells.get(handle._id)
-        if cell is None:
-            held = kind or _tf_functions.handle_type(handle)
-            if held is None:
-                return None
-            first = self._new_leaf(TensorType(*held))
-            cell = self.cells[handle._id] = Cell(handle, first)
-            self.cell_of[first] = cell
-        return cell
-
-    def add_version(self, handle: Tensor, version: int, since: int) -> None:
-        """Let a variable have one more version, or its first."""
-        cell = self.cells.get(handle._id)
-        if cell is None:
-            cell = self.cells[handle._id] = Cell(handle, version)
-            cell.since = [since]
-        else:
-            cell.versions.append(version)
-            cell.since.append(since)
-        self.cell_of[version] = cell
-
-    def doubt(self, *identities: int) -> None:
-        """Take the values of these variables, or of all, for granted no more: they may have been assigned unheard."""
-        self._doubted.update(identities or self.cells)
-
-    def unread(self) -> list[Tensor]:
-        """Return the handles of variables that were assigned and whose value nobody has looked at since."""
-        return [cell.handle for cell in self.cells.values() if cell.current not in self.values]
-
-    def hold(self, handle: Tensor, value: Tensor) -> None:
-        """Keep the present value of a variable, as a tensor that stands for it: whoever uses it must find the path."""
-        version = self.cells[handle._id].current
-        self.values[version] = value
-        self._vars[value._id] = version
-
-    def _settle_doubt(self, cell: Cell, value: Tensor) -> None:
-        """Give a variable one more version if its value is not the one that it had."""
-        self._doubted.discard(cell.handle._id)
-        held = self.values.get(cell.current)
-        if held is not None and held.shape == value.shape and same(held, value):
-            return
-        version = self._new_leaf(self.builder.types[cell.current])
-        self.add_version(cell.handle, version, len(self.builder.eqns) - 1)
-        if version not in self.inert:
-            self.gaps.add(version)
-
-    def adopt(self, handle: Tensor, value: Tensor) -> None:
-        """Take a new variable for one that holds `value`."""
-        self.cells[handle._id] = Cell(handle, self.operand(value))
-
-    def holds(self, handle: Tensor) -> bool:
-        """Say whether the present value of a variable is kept, beyond doubt."""
-        cell = self.cells.get(handle._id)
-        return cell is not None and cell.current in self.values and not self.doubts(handle)
-
-    def doubts(self, handle: Tensor) -> bool:
-        """Say whether a variable may have changed since its value was last seen."""
-        return handle._id in self._doubted
-
-    def name_of(self, cell: Cell) -> str:
-        """Return the name of a variable, for messages."""
-        variable = self.variables.get(cell.handle._id)
-        return "a variable" if variable is None else repr(variable.name)
-
-    def _update(self, cell: Cell, opaque: bool) -> int:
-        kind = self.builder.types[cell.current]
-        (version,) = self.builder.define([kind])
-        self.add_version(cell.handle, version, len(self.builder.eqns))
-        self.assigned.add(version)
-        if opaque:
-            self.opaque.add(version)
-        if kind.dtype not in TRAINABLE:
-            self.inert.add(version)
-        return version
+    # ------------------------------------------------------------------ equations
 
     def _operands(self, inputs: Sequence[Tensor]) -> tuple[tuple[int, ...], list[Cell | None]]:
         """Return the vars of inputs, where a variable's present value stands for its handle."""
@@ -203,16 +79,16 @@ class Recording:
         ins = [
             self.operand(tensor) if cell is None else cell.current for tensor, cell in zip(inputs, cells, strict=True)
         ]
+        if self.segments is not None and not any(cells):
+            self.segments.took(ins, inputs)
         return tuple(ins), cells
-
-    # ------------------------------------------------------------------ equations
 
     def digest(self, events: Sequence[Event]) -> None:
         """Write down ops, many at a time: this loop is what recording costs."""
         builder, known, values, inert = self.builder, self._vars, self.values, self.inert
         types, producers, eqns = builder.types, builder.producers, builder.eqns
         dtype_of, frame_of, new, keep = self._dtype_of, self.frames.number, tuple.__new__, self.keep
-        stamps = self.stamps
+        stamps, segments = self.stamps, self.segments
         for op, inputs, attrs, outputs, place, frugal, stamp in events:
             if type(op) is not str:
                 op = op.decode()  # type: ignore[union-attr]
@@ -240,7 +116,15 @@ class Recording:
                 self.ends.update(outs)
             stamps.append(stamp)
             eqns.append(new(Eqn, (op, tuple(ins), tuple(outs), canonical(op, attrs), frame_of(place))))
-            if keep == "needed" and not frugal:
+            if not features.replayable or keep == "all":
+                values.update(zip(outs, outputs, strict=True))
+            if segments is not None:
+                segments.took(ins, inputs)
+                if not frugal:
+                    segments.keep(ins, inputs, features.inputs)
+                    segments.keep(outs, outputs, features.outputs)
+                    segments.settle()
+            elif keep == "needed" and not frugal:
                 some, but = features.inputs
                 if some:
                     for position, var in enumerate(ins):
@@ -251,8 +135,6 @@ class Recording:
                     for position, var in enumerate(outs):
                         if position not in but:
                             values[var] = outputs[position]
-            if not features.replayable or keep == "all":
-                values.update(zip(outs, outputs, strict=True))
 
     def append_access(
         self,

@@ -15,7 +15,10 @@ def rollback(recording: Recording, to: tuple[int, int]) -> None:
     count, length = to
     recording.builder.truncate(count, length)
     del recording.stamps[length:]
-    recording.values = {var: tensor for var, tensor in recording.values.items() if var < count}
+    for var in [var for var in recording.values if var >= count]:
+        del recording.values[var]
+    if recording.segments is not None:
+        recording.segments.forget_from(count, length)
     recording.forget_from(count)
     recording.backwards = {index: back for index, back in recording.backwards.items() if index < length}
     recording.calls = {index: call for index, call in recording.calls.items() if index < length}

@@ -99,6 +99,13 @@ class Stack:
         for recording in self._active:
             recording.adopt(handle, value)
 
+    def recognise(self, tensor: Tensor, identity: int | None) -> None:
+        """Let every open recording take a tensor for the one of that identity, which is gone."""
+        for recording in self._active:
+            var = None if identity is None else recording.known(identity)
+            if var is not None:
+                recording.alias(tensor._id, var)
+
     @contextmanager
     def without(self, recording: Recording) -> Iterator[None]:
         """Run ops that `recording` does not write down."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from retrotape import _tf
-from retrotape.ir import DTYPE_NAMES
+from retrotape.ir import DTYPE_NAMES, Eqn
 from retrotape.rules import FORWARD, NoGradient, Rule, lookup
 
 RESOURCE = 20
@@ -85,3 +85,17 @@ def _kept(op: str) -> tuple[Keep, Keep]:
         return Keep(True), Keep(True)
     inputs, outputs = (NOTHING if row == "all" else Keep(True, tuple(row)) for row in unused)
     return inputs, outputs
+
+
+def looked_at(eqn: Eqn) -> list[int]:
+    """Return the vars whose values the way back through an equation may look at."""
+    features = traits(eqn.op)
+    if eqn.op == CUSTOM:
+        return []  # its backward function has what it needs
+    if features.kind is not Kind.PLAIN:
+        return list(eqn.inputs)
+    found = []
+    for variables, (some, but) in ((eqn.inputs, features.inputs), (eqn.outputs, features.outputs)):
+        if some:
+            found += [var for position, var in enumerate(variables) if position not in but]
+    return found

@@ -1,0 +1,173 @@
+"""What a recording knows of tensors and variables: which var stands for each, and the values that are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from retrotape import _tf_functions
+from retrotape.ir import Builder, TensorType
+from retrotape.record._away import is_away
+from retrotape.record._cells import Cell, same
+from retrotape.record._traits import TRAINABLE
+
+Tensor = Any
+
+
+class Ledger:
+    """Vars of tensors, versions of variables, kept values."""
+
+    def __init__(self, dtype_of: Callable[[Tensor], int]) -> None:
+        self._dtype_of = dtype_of
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything, in place: tapes that are open go on writing here."""
+        self.builder = Builder()
+        self.values: dict[int, Any] = {}  # by var: a tensor, or what fetches one
+        self.variables: dict[int, Any] = {}  # by identity of the handle, as they were first read
+        self.cells: dict[int, Cell] = {}  # by identity of the handle
+        self.cell_of: dict[int, Cell] = {}  # by version
+        self.assigned: set[int] = set()  # versions that were made while recording
+        self.opaque: set[int] = set()  # those made by something that has no derivative rule
+        self.gaps: set[int] = set()  # versions that came about while nobody was listening
+        self.inert: set[int] = set()  # vars of a dtype without derivative
+        self._doubted: set[int] = set()
+        self._vars: dict[int, int] = {}  # by identity of the tensor
+
+    # ------------------------------------------------------------------ tensors
+
+    def find(self, tensor: Tensor) -> int | None:
+        """Return the var that stands for `tensor`, None where it took no part."""
+        return self._vars.get(tensor._id)
+
+    def operand(self, tensor: Tensor) -> int:
+        """Return the var of an input; what comes from outside becomes a leaf."""
+        var = self._vars.get(tensor._id)
+        if var is None:
+            var = self._new_leaf(self._type_of(tensor))
+            self._vars[tensor._id] = var
+            self.values[var] = tensor
+        return var
+
+    def identities(self) -> Iterable[tuple[int, int]]:
+        """Return the identity of every tensor that took part, with its var."""
+        return self._vars.items()
+
+    def known(self, identity: int) -> int | None:
+        """Return the var of the tensor of that identity."""
+        return self._vars.get(identity)
+
+    def forget_from(self, count: int) -> None:
+        """Know no tensor by a var that is not among the first `count`."""
+        self._vars = {identity: var for identity, var in self._vars.items() if var < count}
+
+    def alias(self, identity: int, var: int) -> None:
+        """Let the tensor of that identity, which may be gone, stand for `var` from now on."""
+        self._vars[identity] = var
+
+    def _type_of(self, tensor: Tensor) -> TensorType:
+        return TensorType(self._dtype_of(tensor), tensor._shape_tuple())
+
+    def _new_leaf(self, kind: TensorType) -> int:
+        var = self.builder.leaf(kind)
+        if kind.dtype not in TRAINABLE:
+            self.inert.add(var)
+        return var
+
+    def _define(self, outputs: Iterable[Tensor]) -> tuple[int, ...]:
+        """Make the vars that the next equation defines."""
+        outs = self.builder.define([self._type_of(tensor) for tensor in outputs])
+        for var, tensor in zip(outs, outputs, strict=True):
+            self._vars[tensor._id] = var
+            if self.builder.types[var].dtype not in TRAINABLE:
+                self.inert.add(var)
+        return outs
+
+    # ------------------------------------------------------------------ variables
+
+    def cell(self, handle: Tensor, kind: TensorType | None = None) -> Cell | None:
+        """Return the variable behind a handle, None where the resource is something else."""
+        cell = self.cells.get(handle._id)
+        if cell is None:
+            held = kind or _tf_functions.handle_type(handle)
+            if held is None:
+                return None
+            first = self._new_leaf(TensorType(*held))
+            cell = self.cells[handle._id] = Cell(handle, first)
+            self.cell_of[first] = cell
+        return cell
+
+    def add_version(self, handle: Tensor, version: int, since: int) -> None:
+        """Let a variable have one more version, or its first."""
+        cell = self.cells.get(handle._id)
+        if cell is None:
+            cell = self.cells[handle._id] = Cell(handle, version)
+            cell.since = [since]
+        else:
+            cell.versions.append(version)
+            cell.since.append(since)
+        self.cell_of[version] = cell
+
+    def doubt(self, *identities: int) -> None:
+        """Take the values of these variables, or of all, for granted no more: they may have been assigned unheard."""
+        self._doubted.update(identities or self.cells)
+
+    def unread(self) -> list[Tensor]:
+        """Return the handles of variables that were assigned and whose value nobody has looked at since."""
+        return [cell.handle for cell in self.cells.values() if cell.current not in self.values]
+
+    def value(self, var: int) -> Tensor | None:
+        """Return a kept value, fetched if it is not in memory."""
+        value = self.values.get(var)
+        if value is None or not is_away(value):
+            return value
+        fetched = value.fetch()
+        self._vars[fetched._id] = var
+        return fetched
+
+    def hold(self, handle: Tensor, value: Tensor) -> None:
+        """Keep the present value of a variable, as a tensor that stands for it: whoever uses it must find the path."""
+        version = self.cells[handle._id].current
+        self.values[version] = value
+        self._vars[value._id] = version
+
+    def _settle_doubt(self, cell: Cell, value: Tensor) -> None:
+        """Give a variable one more version if its value is not the one that it had."""
+        self._doubted.discard(cell.handle._id)
+        held = self.value(cell.current)
+        if held is not None and held.shape == value.shape and same(held, value):
+            return
+        version = self._new_leaf(self.builder.types[cell.current])
+        self.add_version(cell.handle, version, len(self.builder.eqns) - 1)
+        if version not in self.inert:
+            self.gaps.add(version)
+
+    def adopt(self, handle: Tensor, value: Tensor) -> None:
+        """Take a new variable for one that holds `value`."""
+        self.cells[handle._id] = Cell(handle, self.operand(value))
+
+    def holds(self, handle: Tensor) -> bool:
+        """Say whether the present value of a variable is kept, beyond doubt."""
+        cell = self.cells.get(handle._id)
+        return cell is not None and cell.current in self.values and not self.doubts(handle)
+
+    def doubts(self, handle: Tensor) -> bool:
+        """Say whether a variable may have changed since its value was last seen."""
+        return handle._id in self._doubted
+
+    def name_of(self, cell: Cell) -> str:
+        """Return the name of a variable, for messages."""
+        variable = self.variables.get(cell.handle._id)
+        return "a variable" if variable is None else repr(variable.name)
+
+    def _update(self, cell: Cell, opaque: bool) -> int:
+        kind = self.builder.types[cell.current]
+        (version,) = self.builder.define([kind])
+        self.add_version(cell.handle, version, len(self.builder.eqns))
+        self.assigned.add(version)
+        if opaque:
+            self.opaque.add(version)
+        if kind.dtype not in TRAINABLE:
+            self.inert.add(version)
+        return version
