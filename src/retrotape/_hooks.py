@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -12,6 +13,7 @@ from retrotape._listener import Listener
 from retrotape._tf import (
     BaseVariable,
     EagerTensor,
+    EagerTensorBase,
     concrete_function,
     context,
     custom_gradient,
@@ -175,6 +177,18 @@ def _eager_func_call(self: Any, device: Any, token: Any, args: Any) -> Any:
     return listener.on_py_function(outer, args, lambda: original(self, device, token, args))
 
 
+# Where a tensor is only shown. What is shown decides nothing.
+_SHOWING = frozenset(("__format__", "__repr__", "__str__", "value_text", "numpy_text"))
+
+
+def _numpy(self: Any) -> Any:
+    if _thread.listener is not None:
+        how = sys._getframe(1).f_code.co_name
+        if how not in _SHOWING:
+            _thread.listener.on_look(self, how)
+    return _original["_numpy"](self)
+
+
 _HOOKS: tuple[tuple[Any, str, Callable], ...] = (
     (pywrap_tfe, "TFE_Py_FastPathExecute", _fast_path),
     (execute, "quick_execute", _execute),
@@ -186,6 +200,7 @@ _HOOKS: tuple[tuple[Any, str, Callable], ...] = (
     (custom_gradient, "_eager_mode_decorator", _eager_mode_decorator),
     (concrete_function.ConcreteFunction, "_call_flat", _call_flat),
     (script_ops.EagerFunc, "__call__", _eager_func_call),
+    (EagerTensorBase, "_numpy", _numpy),
 )
 
 

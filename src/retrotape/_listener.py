@@ -34,3 +34,6 @@ class Listener(Protocol):
 
     def on_py_function(self, outer: Sequence[Tensor], inner: Sequence[Tensor], run: Callable[[], Any]) -> Any:
         """The body of a `tf.py_function` is about to run: run it."""
+
+    def on_look(self, tensor: Tensor, how: str) -> None:
+        """Python is about to see the value of `tensor`, by the method `how`."""

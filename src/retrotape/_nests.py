@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from retrotape import _tf_functions
+from retrotape._saved_variable import SavedVariable
 from retrotape._tf import tf
 from retrotape._versions import Version
 from retrotape.errors import NotASourceError, ShapeMismatchError
@@ -20,8 +21,8 @@ def unwrap(value: Any) -> Any:
 
 
 def is_variable(value: Any) -> bool:
-    """Say whether `value` is a variable of TensorFlow, also one that is spread over devices."""
-    return isinstance(value, tf.Variable)
+    """Say whether `value` is a variable: of TensorFlow, also one that is spread over devices, or of a loaded tape."""
+    return isinstance(value, (tf.Variable, SavedVariable))
 
 
 class Parts(NamedTuple):

@@ -16,6 +16,7 @@ Tried with TensorFlow 2.16 and 2.21. What is used, and why there is no public wa
 `script_ops.EagerFunc.__call__`                        what a `tf.py_function` was called with, and gave
 `ops.gradient_registry`, `ops.get_gradient_function`   the gradient rules
 `FuncGraph`, `atomic_function.from_func_graph`         the gradient of a function, as a function
+`EagerTensor._numpy`                                   where Python looks at a value
 `EagerTensor._id`, `._shape_tuple`, `._datatype_enum`  identity that is never reused; cheap types
 =====================================================  ===========================================================
 
@@ -36,6 +37,7 @@ except ImportError as error:
 
 try:
     # Most are for `_hooks` and `_tf_functions`, which may not import them themselves.
+    from tensorflow.core.framework import op_def_pb2
     from tensorflow.python import pywrap_tfe as pywrap_tfe
     from tensorflow.python.eager import backprop_util as backprop_util
     from tensorflow.python.eager import context as context
@@ -56,6 +58,7 @@ except ImportError as error:
     raise IncompatibleTensorFlowError(tf.__version__, str(error)) from error
 
 EagerTensor = ops.EagerTensor
+EagerTensorBase = ops._EagerTensorBase
 BaseVariable = resource_variable_ops.BaseResourceVariable
 Tensor = Any  # tf.Tensor, which has no type information
 eager_dtype: Callable[[Tensor], int] = EagerTensor._datatype_enum
@@ -69,6 +72,11 @@ def next_id() -> int:
 def op_def(op: str) -> Any | None:
     """Return the definition of `op`; None for the name of a function."""
     return op_def_registry.get(op)
+
+
+def op_list(names: Sequence[str]) -> bytes:
+    """Return the definitions of ops as TensorFlow writes them to files."""
+    return op_def_pb2.OpList(op=[op_def_registry.get(name) for name in names]).SerializeToString(deterministic=True)
 
 
 def run(op: str, inputs: Sequence[Tensor], attrs: tuple[Any, ...], num_outputs: int) -> list[Tensor]:

@@ -7,13 +7,13 @@ from typing import Any
 
 from retrotape._asking import Answers
 from retrotape.errors import TapeUseError
-from retrotape.higher_order import HigherOrder
+from retrotape.files import Filed
 from retrotape.ir import Program
 from retrotape.record import EagerLog, merge
 from retrotape.tape import Tape
 
 
-class JoinedTape(HigherOrder):
+class JoinedTape(Filed):
     """What several tapes have recorded, as one tape that answers every question; `rt.join` makes it."""
 
     def __init__(self, logs: list[EagerLog]) -> None:

@@ -44,26 +44,43 @@ def inline(
         name = "state" if cell is None else recording.name_of(cell)
         raise OpaqueUpdateError(f"{eqn.op}, which contains random draws or Python code,", name, where)
     operands = [values(var) for var in eqn.inputs]
-    stack = current_stack()
-    with stack.also(recording):
-        handles = [
-            _with_value(operand) if recording.cell_of.get(var) is not None else None
-            for var, operand in zip(eqn.inputs, operands, strict=True)
-        ]
-        given = [
-            operand if variable is None else variable.handle
-            for operand, variable in zip(operands, handles, strict=True)
-        ]
-        results = _run(_tf_functions.function_name(call.function), given, _tf_functions.graph_of(call.function))
-        stack.settle()
+    with current_stack().also(recording):
+        results, given, variables = _run_again(
+            call.function, operands, [recording.cell_of.get(var) is not None for var in eqn.inputs]
+        )
     found = [recording.operand(tensor) for tensor in results]
     for position in traits.writes:
         cell = recording.cells.get(given[position]._id)
         if cell is not None:
             found.append(cell.current)
     keep = tuple(found)
-    recording.inlined[eqn.outputs] = (keep, handles)
+    recording.inlined[eqn.outputs] = (keep, variables)
     return keep
+
+
+def run_function(
+    recording: Recording, function: Any, operands: Sequence[Tensor], held: Sequence[bool]
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Let `recording` alone hear a concrete function op by op; return its results and what it was given.
+
+    Where `held`, an operand is what a variable held, and the handle of one that holds it is given.
+    """
+    with current_stack().only(recording):
+        results, given, _ = _run_again(function, operands, held)
+    recording.settle()
+    return results, given
+
+
+def _run_again(
+    function: Any, operands: Sequence[Tensor], held: Sequence[bool]
+) -> tuple[list[Tensor], list[Tensor], list[Any]]:
+    variables = [_with_value(operand) if inside else None for operand, inside in zip(operands, held, strict=True)]
+    given = [
+        operand if variable is None else variable.handle for operand, variable in zip(operands, variables, strict=True)
+    ]
+    results = _run(_tf_functions.function_name(function), given, _tf_functions.graph_of(function))
+    current_stack().settle()
+    return results, given, variables
 
 
 def _with_value(value: Tensor) -> Any:

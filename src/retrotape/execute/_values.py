@@ -40,12 +40,9 @@ class Values:
         value = self._kept.get(var)
         if value is None or is_away(value):
             value = self._again.get(var)
-            if value is None:
-                if var in self._kept:
-                    self._fetch(var)
-                else:
-                    self._recompute(var)
-                value = self._again[var]
+        if value is None:
+            (self._fetch if var in self._kept else self._recompute)(var)
+            value = self._again[var]
         return value
 
     # ------------------------------------------------------------------ what is still to come
@@ -60,7 +57,7 @@ class Values:
         self._passed.add(index)
         if self._looks is None or self._plan is None:
             return
-        for var in looked_at(self._plan.eqns[index]):
+        for var in self._looks_of(index):
             self._looks[var] -= 1
             if self._looks[var] == 0:
                 self._again.pop(var, None)
@@ -68,10 +65,13 @@ class Values:
     def _still_looked_at(self) -> Counter[int] | None:
         """Count the looks to come; None where nobody can say."""
         if self._looks is None and self._plan is not None:
-            plan = self._plan
-            to_come = (index for index in plan.indices if index not in self._passed)
-            self._looks = Counter(var for index in to_come for var in looked_at(plan.eqns[index]))
+            to_come = (index for index in self._plan.indices if index not in self._passed)
+            self._looks = Counter(var for index in to_come for var in self._looks_of(index))
         return self._looks
+
+    def _looks_of(self, index: int) -> list[int]:
+        back = self._recording.backwards.get(index)
+        return [*looked_at(self._recording.builder.eqns[index]), *(back.captures if back else ())]
 
     # ------------------------------------------------------------------ values that are not there
 
@@ -141,14 +141,13 @@ class Values:
         return crossing | {var for var in sizes if made[var] == last}
 
     def _evaluate(self, eqn: Eqn) -> list[Tensor]:
-        inputs = [self(var) for var in eqn.inputs]
-        if eqn.op == CUSTOM:
-            return inputs[len(inputs) - len(eqn.outputs) :]
-        if eqn.op in FORWARD:
-            attrs = {name: for_rule(value) for name, value in eqn.attrs}
-            # Tensors of their own, so that each can stand for its var and no other.
-            return [tf.identity(value) for value in new_values(eqn.op, attrs, inputs)]
-        return _tf.run(eqn.op, inputs, for_execution(eqn.attrs), len(eqn.outputs))
+        recording, inputs = self._recording, [self(var) for var in eqn.inputs]
+        if recording.guard is None:
+            return run_eqn(eqn, inputs)
+        recording.guard.before(eqn, inputs, recording.builder.types)
+        outputs = run_eqn(eqn, inputs)
+        recording.guard.after(eqn, outputs, recording.builder.types)
+        return outputs
 
     def _describe(self, var: int) -> str:
         recording = self._recording
@@ -160,3 +159,18 @@ class Values:
             return f"The value of %{var} is no longer there"
         eqn = recording.builder.eqns[recording.builder.producers[var]]
         return f"The value of %{var}, made by {eqn.op}, was not kept and cannot be computed again"
+
+
+def run_eqn(eqn: Eqn, inputs: list[Tensor]) -> list[Tensor]:
+    """Compute the outputs of an equation."""
+    if eqn.op == CUSTOM:
+        return inputs[len(inputs) - len(eqn.outputs) :]
+    if eqn.op in FORWARD:
+        attrs = {name: for_rule(value) for name, value in eqn.attrs}
+        # Tensors of their own, so that each can stand for its var and no other.
+        return [tf.identity(value) for value in new_values(eqn.op, attrs, inputs)]
+    if eqn.op == "ResourceGather":
+        return [tf.gather(*inputs, batch_dims=dict(eqn.attrs).get("batch_dims", 0))]
+    if eqn.op == "ResourceGatherNd":
+        return [tf.gather_nd(*inputs)]
+    return _tf.run(eqn.op, inputs, for_execution(eqn.attrs), len(eqn.outputs))

@@ -5,6 +5,7 @@ from retrotape.ir._check import check
 from retrotape.ir._graph import Equations, reached_from, slice_to
 from retrotape.ir._program import (
     DTYPE_NAMES,
+    DTYPE_NUMBERS,
     LEAF,
     Attr,
     AttrValue,
@@ -22,6 +23,7 @@ from retrotape.ir._text import parse, render
 
 __all__ = [
     "DTYPE_NAMES",
+    "DTYPE_NUMBERS",
     "LEAF",
     "Attr",
     "AttrValue",

@@ -1,16 +1,16 @@
 """Running ops → program. Knows nothing of derivatives beyond which values they will look at."""
 
-from retrotape.record._attrs import for_execution, for_rule
+from retrotape.record._attrs import default_attrs, for_execution, for_rule
 from retrotape.record._away import is_away
-from retrotape.record._cells import Backward, Cell
+from retrotape.record._cells import Backward, Cell, same
 from retrotape.record._eager import EagerLog
 from retrotape.record._functions import function_traits
-from retrotape.record._merge import merge
+from retrotape.record._merge import Merger, merge
 from retrotape.record._recording import Recording
 from retrotape.record._segments import SEGMENT
-from retrotape.record._stack import Stack, current_stack
+from retrotape.record._stack import Stack, current_stack, next_stamp
 from retrotape.record._symbolic import GraphLog
-from retrotape.record._traits import CUSTOM, TRAINABLE, looked_at
+from retrotape.record._traits import CUSTOM, TRAINABLE, Kind, looked_at, traits
 
 __all__ = [
     "CUSTOM",
@@ -20,13 +20,19 @@ __all__ = [
     "Cell",
     "EagerLog",
     "GraphLog",
+    "Kind",
+    "Merger",
     "Recording",
     "Stack",
     "current_stack",
+    "default_attrs",
     "for_execution",
     "for_rule",
     "function_traits",
     "is_away",
     "looked_at",
     "merge",
+    "next_stamp",
+    "same",
+    "traits",
 ]

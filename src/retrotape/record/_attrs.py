@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from retrotape import _tf
@@ -41,6 +42,14 @@ def _canonical(op: str, attrs: Any) -> tuple[Attr, ...]:
             elif attr.HasField("default_value"):
                 found[name] = _default(attr.type, attr.default_value)
     return tuple(sorted(found.items()))
+
+
+@cache
+def default_attrs(op: str) -> tuple[Attr, ...]:
+    """Return the attributes that an op has where nothing is said, as sorted pairs of plain data."""
+    definition = _tf.op_def(op)
+    given = [attr for attr in definition.attr if attr.HasField("default_value")] if definition is not None else []
+    return tuple(sorted((attr.name, _default(attr.type, attr.default_value)) for attr in given))
 
 
 _FIELDS = {

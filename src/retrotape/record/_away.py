@@ -20,6 +20,7 @@ class Away(Protocol):
 
     identity: int | None  # of the tensor that it was, by which other recordings may know it
     nbytes: int
+    stays: bool  # in memory, once it was fetched
 
     def fetch(self) -> Tensor:
         """Return the value, as a new tensor."""
@@ -27,6 +28,7 @@ class Away(Protocol):
 
 class _Spilled:
     __slots__ = ("_dtype", "_offset", "_shape", "_spill", "identity", "nbytes")
+    stays = False
 
     def __init__(self, spill: Spill, offset: int, tensor: Tensor, array: np.ndarray) -> None:
         self._spill, self._offset = spill, offset

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 Tensor = Any
@@ -23,9 +22,10 @@ class Event(NamedTuple):
 class Backward(NamedTuple):
     """A way back that is code, not a rule: of a custom gradient, or of a function."""
 
-    function: Callable
+    function: Any  # to be called; or data, with `looking_at` to make a function of it
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+    captures: tuple[int, ...] = ()  # what a function that is data looks at
 
 
 class Cell:

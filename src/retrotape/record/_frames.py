@@ -50,6 +50,16 @@ def here(depth: int) -> tuple[CodeType, int] | None:
     return None
 
 
+def looker(depth: int) -> tuple[CodeType, int] | None:
+    """Return the place of the user's that looks at a value, from `depth` calls up; None where it is we who look."""
+    frame: Any = sys._getframe(depth)
+    while frame is not None and is_foreign(frame.f_code.co_filename):
+        if frame.f_code.co_filename.startswith(_HERE + os.sep):
+            return None
+        frame = frame.f_back
+    return None if frame is None else (frame.f_code, frame.f_lasti)
+
+
 def in_moments() -> bool:
     """Say whether `tf.nn.moments` is running: its `stop_gradient` is not meant for derivatives of derivatives."""
     frame: Any = sys._getframe(1)
@@ -96,6 +106,8 @@ class Frames:
 def _resolve(place: Any) -> Frame:
     if place is None:
         return Frame("<unknown>", 0, "?")
+    if isinstance(place, Frame):  # of a tape that was loaded
+        return place
     if not isinstance(place, tuple):
         lines = [line for line in place.traceback if not is_foreign(line.filename)]
         return Frame(lines[-1].filename, lines[-1].lineno, lines[-1].name) if lines else Frame("<graph>", 0, "?")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from retrotape import _tf_functions
+from retrotape._tf import next_id
 from retrotape.ir import Builder, TensorType
 from retrotape.record._away import is_away
 from retrotape.record._cells import Cell, same
@@ -124,7 +125,15 @@ class Ledger:
             return value
         fetched = value.fetch()
         self._vars[fetched._id] = var
+        if value.stays:
+            self.values[var] = fetched
         return fetched
+
+    def new_identity(self, var: int) -> int:
+        """Return an identity that no tensor has, by which `var` is known too."""
+        identity = next_id()
+        self._vars[identity] = var
+        return identity
 
     def hold(self, handle: Tensor, value: Tensor) -> None:
         """Keep the present value of a variable, as a tensor that stands for it: whoever uses it must find the path."""

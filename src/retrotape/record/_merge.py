@@ -19,7 +19,7 @@ def merge(recordings: Sequence[Recording]) -> Recording:
     than it had when the last one left it, an assignment was missed: that value has no past.
     """
     merged = Recording()
-    merger = _Merger(merged, recordings)
+    merger = Merger(merged, recordings)
     positions = [
         (stamp, which, index)
         for which, recording in enumerate(recordings)
@@ -32,18 +32,27 @@ def merge(recordings: Sequence[Recording]) -> Recording:
     return merged
 
 
-class _Merger:
+class Merger:
+    """Writes the equations of several recordings into one, each once."""
+
     def __init__(self, merged: Recording, recordings: Sequence[Recording]) -> None:
         self._merged = merged
-        self._recordings = recordings
-        self._maps: list[dict[int, int]] = [{} for _ in recordings]  # var → var of the whole
+        self._recordings: list[Recording] = []
+        self._maps: list[dict[int, int]] = []  # var → var of the whole
         self._seen: dict[int, Eqn] = {}  # by stamp
         self._identities: list[dict[int, list[int]]] = []
         for recording in recordings:
-            known: dict[int, list[int]] = {}
-            for identity, var in recording.identities():
-                known.setdefault(var, []).append(identity)
-            self._identities.append(known)
+            self._take_in(recording, {})
+
+    def _take_in(self, recording: Recording, known: dict[int, int]) -> int:
+        """Return the number of one more recording, some of whose vars are already known to the whole."""
+        identities: dict[int, list[int]] = {}
+        for identity, var in recording.identities():
+            identities.setdefault(var, []).append(identity)
+        self._recordings.append(recording)
+        self._maps.append(known)
+        self._identities.append(identities)
+        return len(self._recordings) - 1
 
     def add(self, which: int, index: int, stamp: int) -> None:
         """Take over an equation, unless another recording has it already."""
@@ -72,7 +81,8 @@ class _Merger:
         if back is not None:
             inputs = tuple(self._var(which, var) for var in back.inputs)
             outputs = tuple(self._maps[which][var] for var in back.outputs)
-            merged.backwards[number] = Backward(back.function, inputs, outputs)
+            captures = tuple(self._var(which, var) for var in back.captures)
+            merged.backwards[number] = Backward(back.function, inputs, outputs, captures)
         if index in recording.calls:
             merged.calls[number] = recording.calls[index]
 
@@ -93,10 +103,13 @@ class _Merger:
         if cell is None:
             return
         merged = self._merged
-        merged.add_version(cell.handle, new, number)
+        merged.add_version(self._handle_of(cell), new, number)
         merged.assigned.add(new)
         if var in recording.opaque:
             merged.opaque.add(new)
+
+    def _handle_of(self, cell: Cell) -> Tensor:
+        return cell.handle
 
     def _var(self, which: int, var: int) -> int:
         """Return the var of the whole that stands for an input."""
@@ -138,5 +151,8 @@ class _Merger:
             if recording.builder.producers[var] < 0:
                 self._var(which, var)
         merged.moments |= recording.moments
+        for identity, stamp, frame, how in recording.looks:
+            place = merged.frames.number(recording.frames.place(frame))
+            merged.looks.append((identity, stamp, place, how))
         for identity, variable in recording.variables.items():
             merged.variables.setdefault(identity, variable)

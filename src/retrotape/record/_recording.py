@@ -46,6 +46,8 @@ class Recording(Ledger):
         self.ends: set[int] = set()  # vars made by an op without gradient: paths may start here, but not pass
         self.inlined: dict[tuple[int, ...], Any] = {}  # bodies of calls that were run again, by the call's outputs
         self.moments: set[int] = set()  # identities of tensors that `tf.nn.moments` has stopped the gradient of
+        self.looks: list[tuple[int, int, int, str]] = []  # identity, stamp, frame, how: where Python saw a value
+        self.guard: Any = None  # checks what an op of a file is about to do, and has done
         self.token = object()  # what was handed out before is not to be used after
         self.waiting: list[Event] = []
         self._latest_call = -1

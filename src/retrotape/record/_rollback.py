@@ -5,14 +5,15 @@ from __future__ import annotations
 from retrotape.record._recording import Recording
 
 
-def mark(recording: Recording) -> tuple[int, int]:
+def mark(recording: Recording) -> tuple[int, int, int]:
     """Return how far the program goes."""
-    return len(recording.builder.types), len(recording.builder.eqns)
+    return len(recording.builder.types), len(recording.builder.eqns), len(recording.looks)
 
 
-def rollback(recording: Recording, to: tuple[int, int]) -> None:
+def rollback(recording: Recording, to: tuple[int, int, int]) -> None:
     """Forget what was written down since `mark`."""
-    count, length = to
+    count, length, looks = to
+    del recording.looks[looks:]
     recording.builder.truncate(count, length)
     del recording.stamps[length:]
     for var in [var for var in recording.values if var >= count]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from retrotape import _hooks, _tf, _tf_functions
 from retrotape._tf import tf
-from retrotape.record._frames import here, in_moments
+from retrotape.record._frames import here, in_moments, looker
 from retrotape.record._functions import function_traits, variables_in
 from retrotape.record._recording import Recording
 from retrotape.record._traits import Kind, traits
@@ -300,6 +300,15 @@ class Stack:
         self._returned.append([] if result is None else tf.nest.flatten(result))
         return result
 
+    def on_look(self, tensor: Tensor, how: str) -> None:
+        """Note that Python has seen a value: what ran after it may depend on that."""
+        if self._active:
+            place = looker(3)
+            if place is not None:
+                stamp = next(_stamps)
+                for recording in self._active:
+                    recording.looks.append((tensor._id, stamp, recording.frames.number(place), how))
+
     # ------------------------------------------------------------------ functions
 
     def on_call(self, call: _hooks.FunctionCall) -> Any:
@@ -339,6 +348,11 @@ class _Thread(threading.local):
 
 
 _thread = _Thread()
+
+
+def next_stamp() -> int:
+    """Return a moment after everything that has run."""
+    return next(_stamps)
 
 
 def current_stack() -> Stack:

@@ -1,0 +1,173 @@
+"""A tape as a file, and the same program on other values."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from retrotape._nests import describe, is_variable, unwrap
+from retrotape._tf import tf
+from retrotape.errors import NotRecordedError, ShapeMismatchError, TapeUseError
+from retrotape.higher_order import HigherOrder
+from retrotape.questions import locked
+from retrotape.record import EagerLog, Recording
+from retrotape.saving import Prepared, prepare, replay
+
+if TYPE_CHECKING:
+    from retrotape.loaded import LoadedTape
+
+Path = str | os.PathLike[str]
+
+
+class Filed(HigherOrder, ABC):
+    """What can be done with a whole recording: save it, and run it on other values."""
+
+    @locked
+    def save(
+        self,
+        path: Path,
+        names: Mapping[str, Any] | None = None,
+        *,
+        values: str = "leaves",
+        redact: Collection[str] = (),
+        freeze: Collection[str] = (),
+        store: Path | None = None,
+        overwrite: bool = True,
+    ) -> int:
+        """Write the tape to a file that `rt.load` reads without the model's code, and return its size in bytes.
+
+        The file holds the program, and the values that it started from: weights, and the data that were used. Whoever
+        gets it gets them; `redact` leaves out what nobody else should see.
+
+        Args:
+          path: The file; with `store`, a folder.
+          names: What to call tensors and variables, also nested. Variables that are not listed keep their own names.
+          values: "leaves" writes what cannot be computed again; "needed" also what gradients look at; "all"
+            everything.
+          redact: Names whose values are left out. Questions that need one raise, until `replay` gives another.
+          freeze: Ops whose results are kept as constants because the ops cannot be saved.
+          store: A folder for the tensors of many tapes, each of them once.
+          overwrite: Whether a file that is there may be replaced.
+
+        Raises:
+          NotPersistableError: If something that was recorded cannot be saved.
+          TapeWriteError: If the file cannot be written; what was there before is still there.
+
+        >>> import os, tempfile
+        >>> x = tf.constant(3.0)
+        >>> with rt.Tape() as tape:
+        ...     y = x * x
+        >>> path = os.path.join(tempfile.mkdtemp(), "square.tape")
+        >>> _ = tape.save(path, {"x": x, "y": y})
+        >>> float(rt.load(path).gradient("y", "x"))
+        6.0
+        """
+        prepared = self._prepared(names, values=values, redact=redact, freeze=freeze)
+        return prepared.write(path, overwrite=overwrite, store_in=store)
+
+    @locked
+    def size(self, values: str = "leaves") -> int:
+        """Return about how many bytes `save` would write.
+
+        Args:
+          values: As for `save`.
+
+        >>> with rt.Tape() as tape:
+        ...     y = tf.zeros([1000]) * 2.0
+        >>> 4_000 < tape.size() < tape.size("all") < 16_000
+        True
+        """
+        return self._prepared(None, values=values).size()
+
+    @locked
+    def replay(
+        self, inputs: Mapping[str, Any] | Iterable[tuple[Any, Any]], *, resample: bool = False, trust: bool = False
+    ) -> LoadedTape:
+        """Return a tape of the same program on other values.
+
+        Random numbers are those that were recorded. Tensors and variables of this tape, and names, stand for their
+        counterparts on the new one; `value` gives what they are there.
+
+        Args:
+          inputs: New values, by name on a tape that has names, or as pairs of a tensor (or variable) and its new value.
+          resample: Draw random numbers anew.
+          trust: Go on where Python looked at a value that is another one now, though another branch might be due.
+
+        Raises:
+          ReplayError: If Python looked at a value that is another one now.
+          ShapeMismatchError: If a new value has another shape or dtype.
+
+        >>> x = tf.constant(3.0)
+        >>> with rt.Tape() as tape:
+        ...     y = x * x
+        >>> again = tape.replay([(x, 5.0)])
+        >>> float(again.value(y)), float(again.gradient(y, x))
+        (25.0, 10.0)
+        """
+        from retrotape.loaded import LoadedTape
+
+        log = self._eager("replay")
+        pairs = list(inputs.items()) if isinstance(inputs, Mapping) else list(inputs)
+        found = []
+        for key, value in pairs:
+            part = self._one(key)
+            new = tf.convert_to_tensor(value, part.dtype)
+            if new.shape != part.shape:
+                raise ShapeMismatchError(
+                    f"Got a new value of shape {tuple(new.shape)} for {describe(part)}. "
+                    "What was recorded holds for its shape; record again for another one."
+                )
+            found.append((part, tf.identity(new)))
+        return LoadedTape(replay(log.recording, found, resample, trust), self._names())
+
+    def value(self, tensor: Any) -> Any:
+        """Return what a tensor or variable of this tape, or a name, is here: recorded, or computed again.
+
+        >>> x = tf.constant(3.0)
+        >>> with rt.Tape(keep="leaves") as tape:
+        ...     y = x * x
+        >>> float(tape.replay([(x, 2.0)]).value(y))
+        4.0
+        """
+        from retrotape.execute import Values
+
+        log = self._eager("value")
+        part = self._one(tensor)
+        cell = log.cell(part) if is_variable(part) else None
+        var = log.find(part) if cell is None and not is_variable(part) else (cell.current if cell else None)
+        if var is None:
+            raise NotRecordedError(describe(part), "it took no part in what was recorded", "Use it inside the block.")
+        return Values(log.recording)(var)
+
+    # ------------------------------------------------------------------ what tapes differ in
+
+    def _names(self) -> Mapping[str, Any]:
+        """Return what names stand for: vars and variables."""
+        return {}
+
+    def _one(self, key: Any) -> Any:
+        """Return the tensor or variable that the user means."""
+        part = unwrap(key)
+        if isinstance(part, str) or not (is_variable(part) or isinstance(part, tf.Tensor)):
+            raise TypeError(
+                f"Got {key!r}; this tape has no names, so give a tensor or a variable: `tape.replay([(x, new_x)])`."
+            )
+        return part
+
+    def _eager(self, method: str) -> EagerLog:
+        log = self._asked()
+        if not isinstance(log, EagerLog):
+            raise TapeUseError(
+                f"{method} works on tapes that were recorded in eager code; this one is in a tf.function."
+            )
+        return log
+
+    def _prepared(self, names: Mapping[str, Any] | None, **options: Any) -> Prepared:
+        recording: Recording = self._eager("save").recording
+        return prepare(recording, {**self._names(), **(names or {})}, **options)
+
+    @abstractmethod
+    def _asked(self) -> Any:
+        """Return what was recorded, up to date."""

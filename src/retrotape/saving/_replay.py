@@ -1,0 +1,112 @@
+"""The same program on other values."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from retrotape._nests import describe, is_variable
+from retrotape.errors import NotRecordedError, ReplayError, TapeUseError
+from retrotape.execute import Values, run_eqn
+from retrotape.ir import Frame
+from retrotape.record import CUSTOM, Backward, Cell, Recording, current_stack, looked_at, traits
+from retrotape.record import same as is_same
+from retrotape.rules import FORWARD
+from retrotape.saving._functions import portable
+
+Tensor = Any
+
+
+def replay(recording: Recording, given: Sequence[tuple[Any, Tensor]], resample: bool, trust: bool) -> Recording:
+    """Return the recording that would have come about with other values of some leaves.
+
+    Args:
+      recording: What was recorded.
+      given: What gets a new value, a tensor or a variable, and the new value.
+      resample: Whether random numbers are drawn anew.
+      trust: Whether to go on where Python has looked at a value that is another one now.
+    """
+    whole = portable(recording)
+    leaves = {_leaf(whole, part): value for part, value in given}
+    return _Replay(whole, leaves, resample, trust).run()
+
+
+def _leaf(recording: Recording, part: Any) -> int:
+    """Return the leaf that a new value takes the place of."""
+    cell = recording.cells.get(part.handle._id) if is_variable(part) else None
+    var = recording.known(part._id) if not is_variable(part) else (cell.versions[0] if cell is not None else None)
+    if var is None:
+        raise NotRecordedError(describe(part), "it took no part in what was recorded", "Use it inside the block.")
+    if recording.builder.producers[var] >= 0:
+        raise TapeUseError(
+            f"{describe(part)} was computed on this tape, so it cannot be given another value. "
+            "Give new values for what the tape started from."
+        )
+    return var
+
+
+class _Replay:
+    def __init__(self, old: Recording, given: Mapping[int, Tensor], resample: bool, trust: bool) -> None:
+        self._old, self._old_values = old, Values(old)
+        self._resample, self._trust = resample, trust
+        self._new: dict[int, Tensor] = dict(given)  # only what is another value now
+        self._looks: dict[int, list[tuple[int, int, str]]] = {}
+        for identity, stamp, frame, how in old.looks:
+            var = old.known(identity)
+            if var is not None:
+                self._looks.setdefault(bisect_left(old.stamps, stamp), []).append((var, frame, how))
+
+    def run(self) -> Recording:
+        """Run what depends on a new value, in the order in which it was recorded."""
+        with current_stack().unheard():
+            for index, eqn in enumerate(self._old.builder.eqns):
+                self._check_looks(index)
+                draws = eqn.op != CUSTOM and eqn.op not in FORWARD and not traits(eqn.op).replayable
+                if draws and not eqn.op.startswith("ResourceGather"):
+                    changed = self._resample
+                else:
+                    changed = any(var in self._new for var in eqn.inputs)
+                if changed:
+                    self._new.update(zip(eqn.outputs, run_eqn(eqn, [self._value(v) for v in eqn.inputs]), strict=False))
+            self._check_looks(len(self._old.builder.eqns))
+            return self._recording()
+
+    def _value(self, var: int) -> Tensor:
+        found = self._new.get(var)
+        return self._old_values(var) if found is None else found
+
+    def _check_looks(self, index: int) -> None:
+        for var, frame, how in self._looks.get(index, ()) if not self._trust else ():
+            now = self._new.get(var)
+            if now is not None and not is_same(now, self._old_values(var)):
+                place: Frame = self._old.program().frames[frame]
+                raise ReplayError(str(place), how.strip("_"))
+
+    def _recording(self) -> Recording:
+        """Return a recording of its own with the same program, and the values that its gradients look at."""
+        old, new = self._old, Recording()
+        new.builder.types[:], new.builder.producers[:] = old.builder.types, old.builder.producers
+        new.builder.eqns[:] = old.builder.eqns
+        new.stamps, new.frames, new.looks = list(old.stamps), old.frames, list(old.looks)
+        for name in ("assigned", "opaque", "gaps", "inert", "ends", "moments"):
+            getattr(new, name).update(getattr(old, name))
+        for identity, cell in old.cells.items():
+            twin = Cell(cell.handle, cell.versions[0])
+            twin.versions, twin.since = list(cell.versions), list(cell.since)
+            new.cells[identity] = twin
+            new.cell_of.update(dict.fromkeys(twin.versions, twin))
+        new.variables = dict(old.variables)
+        new.backwards = {index: Backward(*back) for index, back in old.backwards.items()}
+        new.guard = old.guard
+        for identity, var in old.identities():
+            new.alias(identity, var)
+        needed = {var for eqn in old.builder.eqns for var in looked_at(eqn)}
+        for var, value in old.values.items():
+            if var not in self._new:
+                new.values[var] = value
+        for var, value in self._new.items():
+            if var in needed or var in old.values:
+                new.values[var] = value
+                new.alias(value._id, var)
+        return new
