@@ -19,38 +19,56 @@ from retrotape._version import __version__
 
 if TYPE_CHECKING:
     from retrotape import errors as errors
+    from retrotape.accumulation import Accumulated as Accumulated
+    from retrotape.accumulation import accumulate as accumulate
     from retrotape.grads import Gradients as Gradients
     from retrotape.ir import Program as Program
+    from retrotape.isolated import IsolatedTape as IsolatedTape
     from retrotape.joined import JoinedTape as JoinedTape
     from retrotape.joined import join as join
+    from retrotape.loaded import LoadedTape as LoadedTape
+    from retrotape.loaded import load as load
     from retrotape.memory import Memory as Memory
     from retrotape.nonfinite import Nonfinite as Nonfinite
+    from retrotape.parallel import backward_all as backward_all
     from retrotape.tape import GradientTape as GradientTape
     from retrotape.tape import Tape as Tape
 
 _HOMES = {
+    "Accumulated": "retrotape.accumulation",
     "Gradients": "retrotape.grads",
     "GradientTape": "retrotape.tape",
+    "IsolatedTape": "retrotape.isolated",
     "JoinedTape": "retrotape.joined",
+    "LoadedTape": "retrotape.loaded",
     "Memory": "retrotape.memory",
     "Nonfinite": "retrotape.nonfinite",
     "Program": "retrotape.ir",
     "Tape": "retrotape.tape",
+    "accumulate": "retrotape.accumulation",
+    "backward_all": "retrotape.parallel",
     "errors": "retrotape.errors",
     "join": "retrotape.joined",
+    "load": "retrotape.loaded",
 }
 
 __all__ = [
+    "Accumulated",
     "GradientTape",
     "Gradients",
+    "IsolatedTape",
     "JoinedTape",
+    "LoadedTape",
     "Memory",
     "Nonfinite",
     "Program",
     "Tape",
     "__version__",
+    "accumulate",
+    "backward_all",
     "errors",
     "join",
+    "load",
 ]
 
 

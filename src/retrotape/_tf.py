@@ -15,6 +15,7 @@ Tried with TensorFlow 2.16 and 2.21. What is used, and why there is no public wa
 `ConcreteFunction._call_flat`, `._func_graph`          calls of a `tf.function`
 `script_ops.EagerFunc.__call__`                        what a `tf.py_function` was called with, and gave
 `ops.gradient_registry`, `ops.get_gradient_function`   the gradient rules
+`op_def_library.apply_op`                              ops by name in a graph, for what is exported
 `FuncGraph`, `atomic_function.from_func_graph`         the gradient of a function, as a function
 `EagerTensor._numpy`                                   where Python looks at a value
 `EagerTensor._id`, `._shape_tuple`, `._datatype_enum`  identity that is never reused; cheap types
@@ -48,6 +49,7 @@ try:
     from tensorflow.python.framework import auto_control_deps_utils as auto_control_deps_utils
     from tensorflow.python.framework import composite_tensor_gradient as composite_tensor_gradient
     from tensorflow.python.framework import func_graph as func_graph
+    from tensorflow.python.framework import op_def_library as op_def_library
     from tensorflow.python.framework import op_def_registry as op_def_registry
     from tensorflow.python.framework import ops as ops
     from tensorflow.python.ops import custom_gradient as custom_gradient
@@ -80,11 +82,31 @@ def op_list(names: Sequence[str]) -> bytes:
 
 
 def run(op: str, inputs: Sequence[Tensor], attrs: tuple[Any, ...], num_outputs: int) -> list[Tensor]:
-    """Run `op` eagerly by name; a stock tape that is open sees it."""
+    """Run `op` by name; a stock tape that is open sees it."""
+    if not tf.executing_eagerly():
+        return _add_to_graph(op, inputs, attrs)
     outputs = execute.execute(op, num_outputs, list(inputs), attrs, context.context())
     if execute.must_record_gradient():
         execute.record_gradient(op, list(inputs), attrs, outputs)
     return outputs or []
+
+
+def _add_to_graph(op: str, inputs: Sequence[Tensor], attrs: tuple[Any, ...]) -> list[Tensor]:
+    definition, rest = op_def_registry.get(op), list(inputs)
+    said = dict(zip(attrs[::2], attrs[1::2], strict=True))
+    inferred: set[str] = set()
+    arguments: dict[str, Any] = {}
+    for arg in definition.input_arg:
+        count = said[arg.number_attr] if arg.number_attr else 1
+        count = len(said[arg.type_list_attr]) if arg.type_list_attr else count
+        single = not (arg.number_attr or arg.type_list_attr)
+        arguments[arg.name] = rest[0] if single else rest[:count]
+        del rest[:count]
+        inferred.update((arg.type_attr, arg.number_attr, arg.type_list_attr))
+    made = op_def_library.apply_op(op, **arguments, **{name: v for name, v in said.items() if name not in inferred})
+    if isinstance(made, tf.Operation):
+        return []
+    return list(made) if isinstance(made, (list, tuple)) else [made]
 
 
 def stock_tape_listens() -> bool:

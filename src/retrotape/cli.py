@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import os
-
 import click
 
 from retrotape._version import __version__
+from retrotape.commands import Verbs
+
+_EPILOG = """\b
+Failures are one line on stderr, also with --json, and exit code 1; 2 for wrong
+usage. RETROTAPE_DEBUG=1 shows the traceback.
+
+\b
+Shell completion: eval "$(retrotape completion bash)"; zsh and fish likewise.
+"""
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Verbs, subcommand_metavar="VERB [ARGS]...", context_settings={"help_option_names": ["-h", "--help"]}, epilog=_EPILOG)
 @click.version_option(__version__, prog_name="retrotape")
 def main() -> None:
-    """Ask a recording of TensorFlow code for its derivatives."""
+    """Ask a recording of TensorFlow code for its derivatives.
 
+    A recording is a file that `tape.save` wrote. Every verb that takes one takes --json too.
+    """
 
-@main.command()
-def demo() -> None:
-    """Show what a tape answers, beside what the stock tape does."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow reads it when it is loaded
-    from retrotape.demo import run  # which takes seconds; --help must not wait for it
-
-    run()

@@ -1,28 +1,26 @@
-"""A tape as a file, and the same program on other values."""
+"""A tape as a file."""
 
 from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Mapping
+from typing import Any
 
 from retrotape._nests import describe, is_variable, unwrap
 from retrotape._tf import tf
-from retrotape.errors import NotRecordedError, ShapeMismatchError, TapeUseError
+from retrotape.errors import NotRecordedError, TapeUseError, UnknownNameError
+from retrotape.execute import Values
 from retrotape.higher_order import HigherOrder
-from retrotape.questions import locked
+from retrotape.questions import locked, question
 from retrotape.record import EagerLog, Recording
-from retrotape.saving import Prepared, prepare, replay
-
-if TYPE_CHECKING:
-    from retrotape.loaded import LoadedTape
+from retrotape.saving import Prepared, export_graph, export_saved_model, prepare
 
 Path = str | os.PathLike[str]
 
 
 class Filed(HigherOrder, ABC):
-    """What can be done with a whole recording: save it, and run it on other values."""
+    """What can be done with a whole recording: save it, and export it."""
 
     @locked
     def save(
@@ -82,46 +80,29 @@ class Filed(HigherOrder, ABC):
         return self._prepared(None, values=values).size()
 
     @locked
-    def replay(
-        self, inputs: Mapping[str, Any] | Iterable[tuple[Any, Any]], *, resample: bool = False, trust: bool = False
-    ) -> LoadedTape:
-        """Return a tape of the same program on other values.
+    def export_saved_model(self, path: Path, names: Mapping[str, Any] | None = None) -> None:
+        """Write a SavedModel for those who have TensorFlow but not this library.
 
-        Random numbers are those that were recorded. Tensors and variables of this tape, and names, stand for their
-        counterparts on the new one; `value` gives what they are there.
+        `tf.saved_model.load(path)` gives an object with `replay`, from named inputs to named results, its variables,
+        and a signature `gradient_of_<name>` for each result that is a scalar.
 
         Args:
-          inputs: New values, by name on a tape that has names, or as pairs of a tensor (or variable) and its new value.
-          resample: Draw random numbers anew.
-          trust: Go on where Python looked at a value that is another one now, though another branch might be due.
-
-        Raises:
-          ReplayError: If Python looked at a value that is another one now.
-          ShapeMismatchError: If a new value has another shape or dtype.
-
-        >>> x = tf.constant(3.0)
-        >>> with rt.Tape() as tape:
-        ...     y = x * x
-        >>> again = tape.replay([(x, 5.0)])
-        >>> float(again.value(y)), float(again.gradient(y, x))
-        (25.0, 10.0)
+          path: The folder.
+          names: As for `save`. At least one result needs a name.
         """
-        from retrotape.loaded import LoadedTape
+        export_saved_model(self._eager("export_saved_model").recording, {**self._names(), **(names or {})}, path)
 
-        log = self._eager("replay")
-        pairs = list(inputs.items()) if isinstance(inputs, Mapping) else list(inputs)
-        found = []
-        for key, value in pairs:
-            part = self._one(key)
-            new = tf.convert_to_tensor(value, part.dtype)
-            if new.shape != part.shape:
-                raise ShapeMismatchError(
-                    f"Got a new value of shape {tuple(new.shape)} for {describe(part)}. "
-                    "What was recorded holds for its shape; record again for another one."
-                )
-            found.append((part, tf.identity(new)))
-        return LoadedTape(replay(log.recording, found, resample, trust), self._names())
+    @locked
+    def export_graph(self, directory: Path, names: Mapping[str, Any] | None = None) -> None:
+        """Write the program as a graph for TensorBoard: `tensorboard --logdir directory`.
 
+        Args:
+          directory: Where TensorBoard looks.
+          names: As for `save`. At least one result needs a name.
+        """
+        export_graph(self._eager("export_graph").recording, {**self._names(), **(names or {})}, directory)
+
+    @question
     def value(self, tensor: Any) -> Any:
         """Return what a tensor or variable of this tape, or a name, is here: recorded, or computed again.
 
@@ -131,8 +112,6 @@ class Filed(HigherOrder, ABC):
         >>> float(tape.replay([(x, 2.0)]).value(y))
         4.0
         """
-        from retrotape.execute import Values
-
         log = self._eager("value")
         part = self._one(tensor)
         cell = log.cell(part) if is_variable(part) else None
@@ -146,6 +125,21 @@ class Filed(HigherOrder, ABC):
     def _names(self) -> Mapping[str, Any]:
         """Return what names stand for: vars and variables."""
         return {}
+
+    def _has_name(self, name: str) -> bool:
+        """Say whether there is a tensor or variable of that name, or one whose name ends so."""
+        return bool(self._named_so(name))
+
+    def _meant_by(self, name: str) -> Any:
+        """Return what a name stands for, though it may not have been computed."""
+        found = self._named_so(name)
+        if len(found) != 1:
+            raise UnknownNameError(name, found or list(self._names()))
+        return self._names()[found[0]]
+
+    def _named_so(self, name: str) -> list[str]:
+        names = self._names()
+        return [name] if name in names else [known for known in names if known.endswith("/" + name)]
 
     def _one(self, key: Any) -> Any:
         """Return the tensor or variable that the user means."""

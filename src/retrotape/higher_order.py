@@ -9,12 +9,13 @@ from retrotape import _derivatives as derivatives
 from retrotape._asking import pose, versions_of
 from retrotape._nests import single, take_apart, unwrap
 from retrotape._versions import Version, pick
-from retrotape.questions import Questions, question
+from retrotape.jacobians import Jacobians
+from retrotape.questions import question
 
 Tensor = Any
 
 
-class HigherOrder(Questions, ABC):
+class HigherOrder(Jacobians, ABC):
     """What can be asked beyond the first derivative, from the same flat recording."""
 
     @question

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from threading import RLock
-from typing import Any
+from typing import Any, Literal, overload
 
 from retrotape import store
 from retrotape._asking import Answers
-from retrotape._nests import is_variable
+from retrotape._nests import describe, is_variable
 from retrotape._tf import tf
-from retrotape.errors import UnknownNameError
+from retrotape.errors import ShapeMismatchError
 from retrotape.execute import Values
-from retrotape.files import Filed
+from retrotape.files import Filed, Path
 from retrotape.ir import Program
+from retrotape.isolated import IsolatedTape
+from retrotape.questions import locked
 from retrotape.record import EagerLog, Recording
-from retrotape.saving import read
+from retrotape.saving import read, replay
 
 Tensor = Any
 _NAMED = frozenset(("target", "sources", "source", "loss", "losses", "wrt", "variable"))
@@ -28,20 +29,55 @@ class _LoadedLog(EagerLog):
         return "it was made in this process, and the tape was loaded", "Ask for what is on it: `tape['name']`."
 
 
-class LoadedTape(Filed):
-    """What was recorded elsewhere, or on other values; `rt.load` and `tape.replay` make it.
+class Replayable(Filed):
+    """What a tape can do whose program can run again."""
 
-    It answers every question that a tape answers. `tape["name"]` is the tensor or variable of that name, and names can
-    be given in their place.
-    """
+    @locked
+    def replay(
+        self, inputs: Mapping[str, Any] | Iterable[tuple[Any, Any]], *, resample: bool = False, trust: bool = False
+    ) -> LoadedTape:
+        """Return a tape of the same program on other values.
 
-    def __init__(self, recording: Recording, names: Mapping[str, Any]) -> None:
-        self._log = _LoadedLog("needed")
-        self._log.recording = recording
-        self._answers = Answers()
-        self._lock = RLock()
-        self._named = dict(names)
-        self._tensors: dict[str, Tensor] = {}
+        Random numbers are those that were recorded. Tensors and variables of this tape, and names, stand for their
+        counterparts on the new one; `value` gives what they are there.
+
+        Args:
+          inputs: New values, by name on a tape that has names, or as pairs of a tensor (or variable) and its new value.
+          resample: Draw random numbers anew.
+          trust: Go on where Python looked at a value that is another one now, though another branch might be due.
+
+        Raises:
+          ReplayError: If Python looked at a value that is another one now.
+          ShapeMismatchError: If a new value has another shape or dtype.
+
+        >>> x = tf.constant(3.0)
+        >>> with rt.Tape() as tape:
+        ...     y = x * x
+        >>> again = tape.replay([(x, 5.0)])
+        >>> float(again.value(y)), float(again.gradient(y, x))
+        (25.0, 10.0)
+        """
+        log = self._eager("replay")
+        pairs = list(inputs.items()) if isinstance(inputs, Mapping) else list(inputs)
+        found = []
+        for key, value in pairs:
+            part = self._one(key)
+            new = tf.convert_to_tensor(value, part.dtype)
+            if new.shape != part.shape:
+                raise ShapeMismatchError(
+                    f"Got a new value of shape {tuple(new.shape)} for {describe(part)}. "
+                    "What was recorded holds for its shape; record again for another one."
+                )
+            found.append((part, tf.identity(new)))
+        return LoadedTape(replay(log.recording, found, resample, trust), self._names())
+
+
+class NamedTape(Replayable):
+    """A tape whose tensors and variables have names; `tape["name"]` is one of them, and its name can stand for it."""
+
+    _log: EagerLog
+    _named: dict[str, Any]
+    _tensors: dict[str, Tensor]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -55,17 +91,12 @@ class LoadedTape(Filed):
 
     @property
     def program(self) -> Program:
-        """Everything that was recorded, as data."""
+        """Everything that was recorded, in the order in which it ran, as data."""
         return self._log.recording.program()
 
     def __getitem__(self, name: str) -> Any:
         """Return the tensor or variable of that name, or the only one whose name ends so."""
-        if name not in self._named:
-            ending = [known for known in self._named if known.endswith("/" + name)]
-            if len(ending) != 1:
-                raise UnknownNameError(name, list(self._named))
-            (name,) = ending
-        found = self._named[name]
+        found = self._meant_by(name)
         if is_variable(found):
             return found
         if name not in self._tensors:
@@ -78,6 +109,9 @@ class LoadedTape(Filed):
 
     def __contains__(self, name: object) -> bool:
         return name in self._named
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._named)
 
     def _asked(self) -> EagerLog:
         self._log.refresh()
@@ -96,28 +130,65 @@ class LoadedTape(Filed):
         named = {key: tf.nest.map_structure(put, value) for key, value in options.items() if key in _NAMED}
         return tuple(tf.nest.map_structure(put, arg) for arg in args), {**options, **named}
 
+
+class LoadedTape(NamedTape):
+    """What was recorded elsewhere, or on other values; `rt.load` and `tape.replay` make it.
+
+    It answers every question that a tape answers. `tape["name"]` is the tensor or variable of that name, and names can
+    be given in their place.
+    """
+
+    def __init__(self, recording: Recording, names: Mapping[str, Any]) -> None:
+        self._log = _LoadedLog("needed")
+        self._log.recording = recording
+        self._answers = Answers()
+        self._lock = RLock()
+        self._named, self._tensors = dict(names), {}
+
     def __repr__(self) -> str:
-        program = self.program
-        return f"<loaded tape: {len(program.eqns)} equations, {len(self._named)} names>"
+        return f"<loaded tape: {len(self._log.recording.builder.eqns)} equations, {len(self._named)} names>"
 
 
+@overload
 def load(
-    path: str | os.PathLike[str],
+    path: Path,
     *,
     mmap: bool = True,
     allow_ops: Collection[str] = (),
     limits: store.Limits | None = None,
-) -> LoadedTape:
+    isolate: Literal[False] = False,
+) -> LoadedTape: ...
+
+
+@overload
+def load(
+    path: Path, *, allow_ops: Collection[str] = (), isolate: Literal[True], memory: int = ..., seconds: float = ...
+) -> IsolatedTape: ...
+
+
+def load(
+    path: Path,
+    *,
+    mmap: bool = True,
+    allow_ops: Collection[str] = (),
+    limits: store.Limits | None = None,
+    isolate: bool = False,
+    memory: int = 2**31,
+    seconds: float = 60.0,
+) -> LoadedTape | IsolatedTape:
     """Return the tape in a file. It needs no model code and runs none: a file names ops of TensorFlow, nothing else.
 
     Values are mapped, not read, and verified when they are first looked at. That, and a list of harmless ops, lowers
-    the risk of a stranger's file; it does not make TensorFlow's kernels safe.
+    the risk of a stranger's file; it does not make TensorFlow's kernels safe. `isolate` is for that.
 
     Args:
       path: What `tape.save` wrote.
       mmap: Map values; else read them when they are needed.
       allow_ops: Names of ops that may run although they are not on the list.
       limits: What to put up with, as `retrotape.store.Limits`.
+      isolate: Hold the tape in a process of its own, with limits: for files of strangers.
+      memory: With `isolate`, how many bytes that process may take beyond TensorFlow's own.
+      seconds: With `isolate`, how long a question may take.
 
     Raises:
       CorruptTapeError: If the file is damaged.
@@ -134,5 +205,7 @@ def load(
     >>> float(loaded.gradient(loaded["loss"], loaded["w"]))
     12.0
     """
+    if isolate:
+        return IsolatedTape(path, memory, seconds, allow_ops)
     opened = read(path, mmap=mmap, allow_ops=allow_ops, limits=limits)
     return LoadedTape(opened.recording, opened.names)

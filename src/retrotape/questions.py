@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from functools import wraps
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial, wraps
 from threading import RLock
 from typing import Any, TypeVar
 
-from retrotape import _derivatives as derivatives
 from retrotape._asking import Answers, Log, Request, fill_constants, pose, solve
-from retrotape._nests import single, take_apart, zeros_like
+from retrotape._missing import with_reasons
+from retrotape._nests import take_apart, zeros_like
+from retrotape._several import Together, losses_and_seeds
 from retrotape._tf import tf
+from retrotape.execute import stream
 from retrotape.grads import Gradients
 
 Tensor = Any
@@ -19,7 +21,18 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def question(method: _Method) -> _Method:
-    """Mark a method as a question: one at a time on one tape, and not rewritten by AutoGraph inside a tf.function."""
+    """Mark a method as a question: `locked`, and names of a loaded tape can stand for tensors and variables."""
+
+    @wraps(method)
+    def with_names(self: Questions, *args: Any, **options: Any) -> Any:
+        args, options = self._without_names(args, options)
+        return method(self, *args, **options)
+
+    return locked(with_names)  # type: ignore[return-value]
+
+
+def locked(method: _Method) -> _Method:
+    """Let a method run one at a time on one tape, and not be rewritten by AutoGraph inside a tf.function."""
 
     @wraps(method)
     def alone(self: Questions, *args: Any, **options: Any) -> Any:
@@ -41,6 +54,10 @@ class Questions(ABC):
     @abstractmethod
     def _asked(self) -> Log:
         """Return what was recorded, up to date, or raise where there is nothing to ask about."""
+
+    def _without_names(self, args: Any, options: Any) -> tuple[Any, Any]:
+        """Put tensors and variables in the place of names, where a tape has names."""
+        return args, options
 
     # ------------------------------------------------------------------ first order
 
@@ -103,6 +120,9 @@ class Questions(ABC):
           wrt: As the sources of `gradient`; every trainable variable that was read if None.
           **options: As for `gradient`.
 
+        Returns:
+          The gradients. Its `missing` lists the sources without path, and `why(source)` says why there is none.
+
         >>> w = tf.Variable([3.0, 4.0])
         >>> with rt.Tape() as tape:
         ...     loss = tf.reduce_sum(w ** 2) / 2.0
@@ -111,11 +131,39 @@ class Questions(ABC):
         """
         log = self._asked()
         sources = tf.nest.flatten(wrt) if wrt is not None else [v for v in log.variables() if v.trainable]
-        return Gradients(zip(sources, self.gradient(loss, sources, **options), strict=True))
+        found = self.gradient(loss, sources, **options)
+        if all(grad is not None for grad in found):
+            return Gradients(zip(sources, found, strict=True))
+        parts, seeds = take_apart(sources, "source"), options.pop("output_gradients", None)
+        options.pop("unconnected_gradients", None)
+        request = pose(log, self._answers, loss, parts, seeds, ones=seeds is not None, **options)
+        return with_reasons(log, request, parts, found)
 
     @question
-    def backward_each(self, losses: Sequence[Any], wrt: Any = None, **options: Any) -> list[Gradients]:
-        """Return the gradient of each of several losses, as `backward` does.
+    def backward_each(
+        self,
+        losses: Sequence[Any] | Tensor,
+        wrt: Any = None,
+        *,
+        output_gradients: Any = None,
+        unconnected_gradients: tf.UnconnectedGradients = _NONE,
+        through_updates: bool = False,
+        since: int | None = None,
+    ) -> list[Gradients]:
+        """Return the gradient of each of several losses: the same as `backward` of each, for less.
+
+        What the losses share is looked up once, and values that were not kept are computed again once for all.
+
+        Args:
+          losses: A list of losses, each as the target of `gradient`, or a vector of them.
+          wrt: As for `backward`.
+          output_gradients: What flows into each of the losses in a list, the same for all.
+          unconnected_gradients: As for `gradient`.
+          through_updates: As for `gradient`.
+          since: As for `gradient`.
+
+        Raises:
+          ShapeMismatchError: If `losses` is a tensor, but not a vector of known size.
 
         >>> w = tf.Variable(3.0)
         >>> with rt.Tape() as tape:
@@ -123,7 +171,18 @@ class Questions(ABC):
         >>> [float(grads[w]) for grads in tape.backward_each(losses)]
         [6.0, 5.0]
         """
-        return [self.backward(loss, wrt, **options) for loss in losses]
+        log = self._asked()
+        sources = tf.nest.flatten(wrt) if wrt is not None else [v for v in log.variables() if v.trainable]
+        given = losses_and_seeds(losses, output_gradients)
+        options: dict[str, Any] = {"through_updates": through_updates, "since": since}
+        zeros = tf.UnconnectedGradients(unconnected_gradients) is tf.UnconnectedGradients.ZERO
+        if log.graph is not None or len(given) < 2:  # a graph has all values, and must be read anew for each question
+            options["unconnected_gradients"] = unconnected_gradients
+            return [self.backward(loss, sources, output_gradients=seed, **options) for loss, seed in given]
+        together = Together(log, self._answers, given, take_apart(sources, "source"), **options)
+        asked = [partial(together.row, number) for number in range(len(given))]
+        found = [self._ask(log, request, row) for request, row in zip(together.requests, asked, strict=True)]
+        return together.gradients(found, zeros)
 
     @question
     def vjp(self, target: Any, sources: Any, cotangents: Any, **options: Any) -> Any:
@@ -143,117 +202,32 @@ class Questions(ABC):
         """
         return self.gradient(target, sources, output_gradients=cotangents, **options)
 
-    @question
-    def jacobian(
-        self,
-        target: Tensor,
-        sources: Any,
-        unconnected_gradients: tf.UnconnectedGradients = _NONE,
-        parallel_iterations: int | None = None,
-        experimental_use_pfor: bool = True,
-        *,
-        through_updates: bool = False,
-        chunk: int | None = None,
-    ) -> Any:
-        """Return the Jacobian of `target` by each of `sources`: shape of target, then shape of source.
+    @tf.autograph.experimental.do_not_convert
+    def stream(self, loss: Any, wrt: Any = None, *, through_updates: bool = False) -> Iterator[tuple[Any, Any]]:
+        """Yield each source with its gradient as soon as that is whole, last layers first.
+
+        Whoever uses a gradient up before taking the next one never holds all of them. Sources without path are left
+        out. What is yielded is not remembered: for derivatives of gradients use `gradient`.
 
         Args:
-          target: A tensor that was made while recording.
-          sources: As for `gradient`.
-          unconnected_gradients: As for `gradient`.
+          loss: As the target of `gradient`.
+          wrt: As the sources of `gradient`; every trainable variable that was read if None.
           through_updates: As for `gradient`.
-          parallel_iterations: Accepted and ignored.
-          experimental_use_pfor: Whether elements may be treated side by side; the numbers are the same.
-          chunk: How many elements are treated side by side at most, to bound memory.
 
-        Returns:
-          The Jacobians in the nest of `sources`.
-
-        >>> x = tf.constant([1.0, 2.0])
+        >>> w = tf.Variable([3.0, 4.0])
         >>> with rt.Tape() as tape:
-        ...     y = x * x
-        >>> tape.jacobian(y, x).numpy().tolist()
-        [[2.0, 0.0], [0.0, 4.0]]
+        ...     loss = tf.reduce_sum(w ** 2)
+        >>> [float(tf.norm(grad)) for variable, grad in tape.stream(loss)]
+        [10.0]
         """
-        unconnected = tf.UnconnectedGradients(unconnected_gradients)
-        single(target, "jacobian", "target")
-        log = self._asked()
-        parts = take_apart(sources, "source")
+        with self._lock:
+            log = self._asked()
+            sources = tf.nest.flatten(wrt) if wrt is not None else [v for v in log.variables() if v.trainable]
+            request = pose(log, self._answers, loss, take_apart(sources, "source"), None, through_updates)
         with log.extended_in_graph():
-            request = pose(log, self._answers, target, parts, through_updates=through_updates, ones=False)
-
-            found = self._ask(
-                log, request, lambda: derivatives.jacobian(log, request, target, experimental_use_pfor, chunk)
-            )
-            if unconnected is tf.UnconnectedGradients.ZERO:
-                found = [
-                    tf.zeros(tf.concat([tf.shape(target), part.shape], 0), part.dtype) if grad is None else grad
-                    for part, grad in zip(parts.flat(), found, strict=True)
-                ]
-        return parts.pack(found)
-
-    @question
-    def batch_jacobian(
-        self,
-        target: Tensor,
-        source: Tensor,
-        unconnected_gradients: tf.UnconnectedGradients = _NONE,
-        parallel_iterations: int | None = None,
-        experimental_use_pfor: bool = True,
-    ) -> Tensor:
-        """Return the Jacobian of each `target[i]` by `source[i]`, for targets that depend on no other row.
-
-        Args:
-          target: A tensor of shape `[batch, ...]`.
-          source: A tensor of shape `[batch, ...]`.
-          unconnected_gradients: Accepted; as in TensorFlow, an unconnected source gives zeros.
-          parallel_iterations: Accepted and ignored.
-          experimental_use_pfor: As for `jacobian`.
-
-        Returns:
-          A tensor of shape `[batch, *target.shape[1:], *source.shape[1:]]`.
-
-        >>> x = tf.constant([[1.0, 2.0], [3.0, 4.0]])
-        >>> with rt.Tape() as tape:
-        ...     y = x * x
-        >>> tape.batch_jacobian(y, x).numpy().tolist()
-        [[[2.0, 0.0], [0.0, 4.0]], [[6.0, 0.0], [0.0, 8.0]]]
-        """
-        single(target, "batch_jacobian", "target")
-        derivatives.check_batches(target, single(source, "batch_jacobian", "source"))
-        log = self._asked()
-        parts = take_apart(source, "source")
-        with log.extended_in_graph():
-            request = pose(log, self._answers, target, parts, ones=False)
-            (found,) = self._ask(
-                log,
-                request,
-                lambda: derivatives.batch_jacobian(log, request, target, parts.items[0], experimental_use_pfor),
-            )
-            if found is None:
-                return tf.zeros(tf.concat([tf.shape(target), tf.shape(source)[1:]], 0), target.dtype)
-        return found
-
-    @question
-    def per_example(self, losses: Tensor, sources: Any, *, chunk: int | None = None) -> Any:
-        """Return the gradient of each element of a vector of losses by each of `sources`.
-
-        Args:
-          losses: A tensor of shape `[batch]`.
-          sources: As for `gradient`.
-          chunk: How many losses are treated side by side at most, to bound memory.
-
-        Returns:
-          Tensors of shape `[batch, *source.shape]` in the nest of `sources`.
-
-        >>> w = tf.Variable(2.0)
-        >>> with rt.Tape() as tape:
-        ...     losses = w * tf.constant([1.0, 3.0])
-        >>> tape.per_example(losses, w).numpy().tolist()
-        [1.0, 3.0]
-        """
-        derivatives.check_vector(single(losses, "per_example", "target"))
-        return self.jacobian(losses, sources, chunk=chunk)
+            for positions, asked in request.questions():
+                for position, grad in stream(log.recording, asked, log.operations):
+                    yield sources[positions[position]], grad
 
     # ------------------------------------------------------------------ how answers are given
 

@@ -13,8 +13,8 @@ from retrotape._nests import is_variable, take_apart
 from retrotape._selftest import check_once
 from retrotape._tf import tf
 from retrotape.errors import EmptyTapeError, TapeUseError
-from retrotape.files import Filed
 from retrotape.ir import Program
+from retrotape.loaded import Replayable
 from retrotape.memory import Memory, measure
 from retrotape.nonfinite import Nonfinite, first_nonfinite
 from retrotape.questions import question
@@ -24,7 +24,7 @@ _as_is = tf.autograph.experimental.do_not_convert  # AutoGraph rewrites what a t
 _KEEP = ("needed", "all", "leaves", "segments", "disk")
 
 
-class Tape(Filed):
+class Tape(Replayable):
     """Record what runs; differentiate any of it by any of it, afterwards.
 
     Takes the place of `tf.GradientTape` and accepts its arguments. Nothing has to be watched, and any number

@@ -60,7 +60,7 @@ class Spill:
         if self._file is None:
             self._file = tempfile.TemporaryFile(prefix="retrotape-", dir=self._directory, buffering=0)  # noqa: SIM115
             finalize(self, self._file.close)
-        array = np.ascontiguousarray(tensor.numpy())
+        array = np.asarray(tensor.numpy(), order="C")
         data, written = array.reshape(-1).view(np.uint8).data, 0
         self._file.seek(self._end)
         while written < len(data):

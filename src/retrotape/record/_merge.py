@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from retrotape.ir import Eqn
@@ -12,14 +12,19 @@ from retrotape.record._recording import Recording
 Tensor = Any
 
 
-def merge(recordings: Sequence[Recording]) -> Recording:
-    """Return one recording of everything that these have: shared tensors and variables connect them.
+Place = tuple[int, int]  # which recording, and a var of it
 
-    An op that two of them heard counts once. Where a variable has another value when the next recording first sees it
-    than it had when the last one left it, an assignment was missed: that value has no past.
+
+def merge(recordings: Sequence[Recording], links: Mapping[Place, Place] | None = None) -> Recording:
+    """Return one recording of everything that these have: shared tensors and variables connect them, and links do.
+
+    A link says that a leaf, of a recording that comes later, is what another recording calls that var. An op that two
+    of them heard counts once. Where a variable has another value when the next recording first sees it than it had when
+    the last one left it, an assignment was missed: that value has no past.
     """
     merged = Recording()
-    merger = Merger(merged, recordings)
+    merger = Merger(merged, recordings, links)
+    merged.guard = next((recording.guard for recording in recordings if recording.guard is not None), None)
     positions = [
         (stamp, which, index)
         for which, recording in enumerate(recordings)
@@ -35,8 +40,11 @@ def merge(recordings: Sequence[Recording]) -> Recording:
 class Merger:
     """Writes the equations of several recordings into one, each once."""
 
-    def __init__(self, merged: Recording, recordings: Sequence[Recording]) -> None:
+    def __init__(
+        self, merged: Recording, recordings: Sequence[Recording], links: Mapping[Place, Place] | None = None
+    ) -> None:
         self._merged = merged
+        self._links = links or {}
         self._recordings: list[Recording] = []
         self._maps: list[dict[int, int]] = []  # var → var of the whole
         self._seen: dict[int, Eqn] = {}  # by stamp
@@ -116,8 +124,11 @@ class Merger:
         found = self._maps[which].get(var)
         if found is None:
             recording = self._recordings[which]
-            cell = recording.cell_of.get(var)
-            found = self._leaf(which, var) if cell is None else self._entry(recording, var, cell)
+            cell, linked = recording.cell_of.get(var), self._links.get((which, var))
+            if linked is not None:
+                found = self._var(*linked)
+            else:
+                found = self._leaf(which, var) if cell is None else self._entry(recording, var, cell)
             self._connect(which, var, found)
         return found
 

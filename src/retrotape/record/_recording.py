@@ -69,6 +69,13 @@ class Recording(Ledger):
         """Return everything recorded so far, frozen and checked."""
         return self.builder.build(self.frames.resolve)
 
+    def restamp(self, clock: Callable[[], int]) -> None:
+        """Let everything have run now, in the same order: what was recorded elsewhere knows no common clock."""
+        moments = sorted([*self.stamps, *(stamp for _, stamp, _, _ in self.looks)])
+        now = {stamp: clock() for stamp in moments}
+        self.stamps = [now[stamp] for stamp in self.stamps]
+        self.looks = [(identity, now[stamp], frame, how) for identity, stamp, frame, how in self.looks]
+
     def stopped_by_moments(self) -> set[int]:
         """Return the vars that `tf.nn.moments` has stopped the gradient of."""
         return {self._vars[identity] for identity in self.moments if identity in self._vars}

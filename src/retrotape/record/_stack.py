@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from math import prod
 from typing import Any
@@ -14,6 +13,7 @@ from retrotape import _hooks, _tf, _tf_functions
 from retrotape._tf import tf
 from retrotape.record._frames import here, in_moments, looker
 from retrotape.record._functions import function_traits, variables_in
+from retrotape.record._openings import Openings
 from retrotape.record._recording import Recording
 from retrotape.record._traits import Kind, traits
 
@@ -28,52 +28,28 @@ _stamps = count()  # of the whole process
 _OUTSIDE = 3  # from `here` past `on_op` and the hook to TensorFlow's own code
 
 
-class Stack:
+class Stack(Openings):
     """Hears of everything that runs on a thread and tells the recordings that are open there."""
 
     def __init__(self) -> None:
-        self._open: list[Recording] = []
-        self._active: list[Recording] = []
+        super().__init__()
         self._events: list[Any] = []  # plain tuples in the order of `Event`, which is cheaper
         self._batch = BATCH
         self._calls: list[_hooks.FunctionCall] = []
         self._custom: list[bool] = []
         self._frugal = 0
         self._seen: dict[int, int] = {}  # how often somebody else had changed a variable when it was read last
-        self._known: set[int] = set()  # handles whose present value the active recordings can tell
         self._returned: deque[Sequence[Tensor]] = deque()  # by `tf.py_function`s that have not been heard of yet
         self._inside_python = 0
 
-    # ------------------------------------------------------------------ which recordings are open
+    def is_current(self) -> bool:
+        """Say whether this is the thread that runs now."""
+        return current_stack() is self
 
-    def push(self, recording: Recording) -> None:
-        """Let `recording` take part until `pop`."""
-        self.flush()
-        self._known.clear()
-        self._open.append(recording)
-        self._active = [*self._active, recording]
-        if len(self._open) == 1:
-            _hooks.attach(self)
+    def _listener(self) -> Stack:
+        return self
 
-    def pop(self, recording: Recording) -> None:
-        """End what `push` began; blocks may be left in any order."""
-        try:
-            self.flush()
-        finally:
-            self._open = [other for other in self._open if other is not recording]
-            self._active = [other for other in self._active if other is not recording]
-            self._known.clear()
-            if not self._open and current_stack() is self:
-                _hooks.detach(self)
-            # On another thread that cannot be done: the owner does it when it runs its next op.
-
-    def forget(self) -> None:
-        """Take no variable's value for known: a recording has forgotten what it had."""
-        self._known.clear()
-
-    def hears(self, recording: Recording) -> bool:
-        """Say whether ops are being written to `recording` now."""
-        return any(other is recording for other in self._active)
+    # ------------------------------------------------------------------ what recordings are told
 
     def look_at_assigned(self, recording: Recording) -> None:
         """Read what was assigned last, while it is sure that nobody has changed it since."""
@@ -83,10 +59,6 @@ class Stack:
                 held = _tf_functions.handle_type(handle)
                 if held is not None and self._is_set(handle):
                     recording.hold(handle, tf.raw_ops.ReadVariableOp(resource=handle, dtype=held[0]))
-
-    def hearing(self) -> bool:
-        """Say whether anything is being written down now."""
-        return bool(self._active)
 
     def note_moments(self, tensor: Tensor) -> None:
         """Note that `tf.nn.moments`, in a function that is run again, has stopped the gradient of a tensor."""
@@ -105,57 +77,6 @@ class Stack:
             var = None if identity is None else recording.known(identity)
             if var is not None:
                 recording.alias(tensor._id, var)
-
-    @contextmanager
-    def without(self, recording: Recording) -> Iterator[None]:
-        """Run ops that `recording` does not write down."""
-        with self._heard_by([other for other in self._active if other is not recording]):
-            yield
-
-    @contextmanager
-    def unheard(self) -> Iterator[None]:
-        """Run ops that nobody writes down."""
-        with self._heard_by([]):
-            yield
-
-    @contextmanager
-    def also(self, recording: Recording) -> Iterator[None]:
-        """Run ops that `recording` writes down too, whether it is open or not."""
-        if self.hears(recording):
-            yield
-        elif self._open:
-            with self._heard_by([*self._active, recording]):
-                yield
-        else:
-            with self.only(recording):
-                yield
-
-    @contextmanager
-    def only(self, recording: Recording) -> Iterator[None]:
-        """Run ops that `recording` alone writes down, whether it is open or not."""
-        if self._open:
-            with self._heard_by([recording]):
-                yield
-            return
-        self.push(recording)
-        try:
-            yield
-        finally:
-            self.pop(recording)
-
-    @contextmanager
-    def _heard_by(self, recordings: list[Recording]) -> Iterator[None]:
-        self.flush()
-        before, self._active = self._active, recordings
-        self._known.clear()
-        try:
-            yield
-        finally:
-            try:
-                self.flush()
-            finally:
-                self._active = before
-                self._known.clear()
 
     # ------------------------------------------------------------------ what runs
 

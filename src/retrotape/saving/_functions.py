@@ -56,6 +56,8 @@ class SavedFunction(NamedTuple):
         return [self._result(env, found) for found in self.results]
 
     def _emit(self, index: int, eqn: Eqn, env: dict[int, Tensor], inputs: list[Tensor], outputs: list[Tensor]) -> None:
+        if not tf.executing_eagerly():
+            return  # in a graph that is exported, derivatives of this one are those of its ops
         name = dict(eqn.attrs)["name"].decode()  # type: ignore[union-attr]
         back = self.backwards.get(index)
         if back is None:

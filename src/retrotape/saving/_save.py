@@ -65,7 +65,7 @@ def prepare(
         raise ValueError(f"values must be one of {', '.join(map(repr, VALUES))}, got {values!r}.")
     whole = portable(recording)
     paths = _keras_paths(whole)
-    named = _named(whole, names, paths)
+    named = name_everything(whole, names, paths)
     unknown = set(redact) - named.keys()
     if unknown:
         raise ValueError(f"redact names {sorted(unknown)}, which is not among the names {sorted(named)}.")
@@ -101,8 +101,11 @@ def prepare(
 # ------------------------------------------------------------------ names
 
 
-def _named(recording: Recording, names: Mapping[str, Any], paths: Mapping[int, str]) -> dict[str, dict[str, int]]:
-    """Return what each name stands for: a var, or a variable by its number."""
+def name_everything(
+    recording: Recording, names: Mapping[str, Any], paths: Mapping[int, str] | None = None
+) -> dict[str, dict[str, int]]:
+    """Return what each name stands for, the user's and those of variables: a var, or a variable by its number."""
+    paths = _keras_paths(recording) if paths is None else paths
     found: dict[str, dict[str, int]] = {}
     order = {id(cell): number for number, cell in enumerate(recording.cells.values())}
     for name, value in _flat_names(names):

@@ -1,0 +1,76 @@
+"""The process that holds a stranger's tape: limits first, then the file, then questions until the pipe closes."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+from typing import IO, Any
+
+QUESTIONS = frozenset(
+    ("gradient", "vjp", "jacobian", "batch_jacobian", "per_example", "jvp", "hvp", "hessian", "value")
+)
+
+
+def main() -> None:
+    """Serve one tape: `python -m retrotape._isolated_child PATH LIMITS`."""
+    path, limits = sys.argv[1], json.loads(sys.argv[2])
+    answers = os.fdopen(os.dup(1), "wb")
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nowhere, 1)  # whatever else writes to the standard output must not get between the messages
+    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+    import retrotape.loaded
+    from retrotape import _wire
+
+    _limit(limits)
+    try:
+        tape = retrotape.loaded.load(path, allow_ops=limits["allow_ops"])
+        program = tape.program
+        _wire.send(answers, {"names": list(tape.names), "equations": len(program.eqns)})
+    except Exception as error:
+        _wire.send(answers, _explained(error))
+        return
+    _serve(tape, sys.stdin.buffer, answers, limits["memory"])
+
+
+def _limit(limits: dict[str, Any]) -> None:
+    """Bound what TensorFlow, which is loaded by now, may take beyond what it has."""
+    with open("/proc/self/statm") as statm:
+        mapped = int(statm.read().split()[0]) * resource.getpagesize()
+    bounds = {
+        resource.RLIMIT_AS: mapped + limits["memory"],
+        resource.RLIMIT_CPU: limits["seconds"],
+        resource.RLIMIT_FSIZE: 0,
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_NOFILE: 64,
+    }
+    for kind, bound in bounds.items():
+        _, hard = resource.getrlimit(kind)
+        bound = bound if hard == resource.RLIM_INFINITY else min(bound, hard)
+        resource.setrlimit(kind, (bound, bound))
+
+
+def _serve(tape: Any, questions: IO[bytes], answers: IO[bytes], largest: int) -> None:
+    from retrotape import _wire
+
+    while True:
+        try:
+            asked = _wire.receive(questions, largest)
+        except EOFError:
+            return
+        try:
+            if asked["method"] not in QUESTIONS:
+                raise ValueError(f"{asked['method']} cannot be asked of an isolated tape")
+            found = getattr(tape, asked["method"])(*asked["args"], **asked["options"])
+            _wire.send(answers, {"answer": found})
+        except Exception as error:
+            _wire.send(answers, _explained(error))
+
+
+def _explained(error: Exception) -> dict[str, Any]:
+    return {"error": type(error).__name__, "text": str(error), "ours": type(error).__module__ == "retrotape.errors"}
+
+
+if __name__ == "__main__":
+    main()

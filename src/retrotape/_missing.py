@@ -1,0 +1,101 @@
+"""Why a source has no gradient: what the recording knows for certain, in one short text each."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from retrotape._asking import Log, Request
+from retrotape._nests import Parts, is_variable
+from retrotape._tf import tf
+from retrotape.errors import UnseenUpdateError
+from retrotape.execute import Plan, make_plan
+from retrotape.grads import Gradients
+from retrotape.ir import slice_to
+from retrotape.record import TRAINABLE, Recording
+
+UNREAD = "it was not read on this tape"
+ABSENT = "it took no part in what this tape recorded"
+UPDATES = "an assignment ends every path; ask with through_updates=True"
+SINCE = "since= ends every path; ask from an earlier value on"
+CUT = "the ops that lead from it to the loss pass no gradient on"
+NO_OP = "no recorded op leads from it to the loss"
+
+
+def with_reasons(log: Log, request: Request, sources: Parts, found: Sequence[Any]) -> Gradients:
+    """Return gradients that know why some of them are missing.
+
+    Args:
+      log: What was recorded.
+      request: What was asked; without seeds where all targets count.
+      sources: What was asked about, part by part in the order of the request's sources.
+      found: What was found for each item of `sources`.
+    """
+    keys = tf.nest.flatten(sources.nest)
+    missing: list[tuple[Any, int, Any]] = []  # key, source, part
+    position = 0
+    for key, parts, grad in zip(keys, sources.parts, found, strict=True):
+        if grad is None and parts:  # of a ragged or sparse tensor the values, which come first
+            missing.append((key, position, parts[0]))
+        position += len(parts)
+    reasons = []
+    if missing:
+        inquiry = _Inquiry(log.recording, request)
+        inquiry.look_through_updates([(source, part) for _, source, part in missing])
+        reasons = [(key, inquiry.reason(source, part)) for key, source, part in missing]
+    return Gradients(zip(keys, found, strict=True), reasons)
+
+
+class _Inquiry:
+    def __init__(self, recording: Recording, request: Request) -> None:
+        self._recording, self._request = recording, request
+        seeds = request.seeds or (True,) * len(request.targets)
+        self._targets = [var for var, seed in zip(request.targets, seeds, strict=True) if seed is not None]
+        builder = recording.builder
+        used = (builder.eqns[index].inputs for index in slice_to(builder, self._targets))
+        self._leading = {var for inputs in used for var in inputs}.union(self._targets)
+        self._through: Collection[int] = ()  # vars with a path that runs through updates
+
+    def look_through_updates(self, missing: Sequence[tuple[int, Any]]) -> None:
+        """Plan once, for all of them, what a question that runs through every update would find."""
+        entries = [self._entry(source, part) for source, part in missing if self._leads(source, part)]
+        if not entries or not self._recording.assigned:
+            return
+        try:
+            plan = make_plan(self._recording, self._targets, entries, through_updates=True)
+        except UnseenUpdateError:
+            return  # that question would be refused
+        self._through = _with_path(plan, self._targets)
+
+    def reason(self, source: int, part: Any) -> str:
+        """Say why a source has no gradient, given that it has none."""
+        if part.dtype.base_dtype.as_datatype_enum not in TRAINABLE:
+            return f"its dtype {part.dtype.name} has no derivative"
+        if not self._request.sources[source]:
+            return UNREAD if is_variable(part) else ABSENT
+        if not self._leads(source, part):
+            return NO_OP
+        if self._entry(source, part) in self._through:
+            return SINCE if self._request.through[source] else UPDATES
+        return CUT
+
+    def _leads(self, source: int, part: Any) -> bool:
+        """Say whether ops, of whatever kind, lead from a source to a target."""
+        known = self._request.sources[source]
+        return bool(known) and not self._leading.isdisjoint((*known, self._entry(source, part)))
+
+    def _entry(self, source: int, part: Any) -> int:
+        """Return what a source means to a question that runs through updates: of a variable, the value on entry."""
+        var = self._request.sources[source][0]
+        cell = self._recording.cell_of.get(var) if is_variable(part) else None
+        return var if cell is None else cell.versions[0]
+
+
+def _with_path(plan: Plan, targets: Sequence[int]) -> set[int]:
+    """Return the vars from which a cotangent could come, going back along the plan from the targets."""
+    found = plan.reached.intersection(targets)
+    for index in reversed(plan.indices):
+        eqn = plan.eqns[index]
+        if not found.isdisjoint(eqn.outputs):
+            found.update(plan.reached.intersection(eqn.inputs))
+    return found

@@ -1,0 +1,131 @@
+"""Derivatives of many elements at once: Jacobians, whole, row by row, and of a vector of losses."""
+
+from __future__ import annotations
+
+from abc import ABC
+from typing import Any
+
+from retrotape import _derivatives as derivatives
+from retrotape._asking import pose
+from retrotape._nests import single, take_apart
+from retrotape._tf import tf
+from retrotape.questions import Questions, question
+
+Tensor = Any
+_NONE = tf.UnconnectedGradients.NONE
+
+
+class Jacobians(Questions, ABC):
+    """What can be asked about each element of a target."""
+
+    @question
+    def jacobian(
+        self,
+        target: Tensor,
+        sources: Any,
+        unconnected_gradients: tf.UnconnectedGradients = _NONE,
+        parallel_iterations: int | None = None,
+        experimental_use_pfor: bool = True,
+        *,
+        through_updates: bool = False,
+        chunk: int | None = None,
+    ) -> Any:
+        """Return the Jacobian of `target` by each of `sources`: shape of target, then shape of source.
+
+        Args:
+          target: A tensor that was made while recording.
+          sources: As for `gradient`.
+          unconnected_gradients: As for `gradient`.
+          through_updates: As for `gradient`.
+          parallel_iterations: Accepted and ignored.
+          experimental_use_pfor: Whether elements may be treated side by side; the numbers are the same.
+          chunk: How many elements are treated side by side at most, to bound memory.
+
+        Returns:
+          The Jacobians in the nest of `sources`.
+
+        >>> x = tf.constant([1.0, 2.0])
+        >>> with rt.Tape() as tape:
+        ...     y = x * x
+        >>> tape.jacobian(y, x).numpy().tolist()
+        [[2.0, 0.0], [0.0, 4.0]]
+        """
+        unconnected = tf.UnconnectedGradients(unconnected_gradients)
+        single(target, "jacobian", "target")
+        log = self._asked()
+        parts = take_apart(sources, "source")
+        with log.extended_in_graph():
+            request = pose(log, self._answers, target, parts, through_updates=through_updates, ones=False)
+
+            found = self._ask(
+                log, request, lambda: derivatives.jacobian(log, request, target, experimental_use_pfor, chunk)
+            )
+            if unconnected is tf.UnconnectedGradients.ZERO:
+                found = [
+                    tf.zeros(tf.concat([tf.shape(target), part.shape], 0), part.dtype) if grad is None else grad
+                    for part, grad in zip(parts.flat(), found, strict=True)
+                ]
+        return parts.pack(found)
+
+    @question
+    def batch_jacobian(
+        self,
+        target: Tensor,
+        source: Tensor,
+        unconnected_gradients: tf.UnconnectedGradients = _NONE,
+        parallel_iterations: int | None = None,
+        experimental_use_pfor: bool = True,
+    ) -> Tensor:
+        """Return the Jacobian of each `target[i]` by `source[i]`, for targets that depend on no other row.
+
+        Args:
+          target: A tensor of shape `[batch, ...]`.
+          source: A tensor of shape `[batch, ...]`.
+          unconnected_gradients: Accepted; as in TensorFlow, an unconnected source gives zeros.
+          parallel_iterations: Accepted and ignored.
+          experimental_use_pfor: As for `jacobian`.
+
+        Returns:
+          A tensor of shape `[batch, *target.shape[1:], *source.shape[1:]]`.
+
+        >>> x = tf.constant([[1.0, 2.0], [3.0, 4.0]])
+        >>> with rt.Tape() as tape:
+        ...     y = x * x
+        >>> tape.batch_jacobian(y, x).numpy().tolist()
+        [[[2.0, 0.0], [0.0, 4.0]], [[6.0, 0.0], [0.0, 8.0]]]
+        """
+        single(target, "batch_jacobian", "target")
+        derivatives.check_batches(target, single(source, "batch_jacobian", "source"))
+        log = self._asked()
+        parts = take_apart(source, "source")
+        with log.extended_in_graph():
+            request = pose(log, self._answers, target, parts, ones=False)
+            (found,) = self._ask(
+                log,
+                request,
+                lambda: derivatives.batch_jacobian(log, request, target, parts.items[0], experimental_use_pfor),
+            )
+            if found is None:
+                return tf.zeros(tf.concat([tf.shape(target), tf.shape(source)[1:]], 0), target.dtype)
+        return found
+
+    @question
+    def per_example(self, losses: Tensor, sources: Any, *, chunk: int | None = None) -> Any:
+        """Return the gradient of each element of a vector of losses by each of `sources`.
+
+        Args:
+          losses: A tensor of shape `[batch]`.
+          sources: As for `gradient`.
+          chunk: How many losses are treated side by side at most, to bound memory.
+
+        Returns:
+          Tensors of shape `[batch, *source.shape]` in the nest of `sources`.
+
+        >>> w = tf.Variable(2.0)
+        >>> with rt.Tape() as tape:
+        ...     losses = w * tf.constant([1.0, 3.0])
+        >>> tape.per_example(losses, w).numpy().tolist()
+        [1.0, 3.0]
+        """
+        derivatives.check_vector(single(losses, "per_example", "target"))
+        return self.jacobian(losses, sources, chunk=chunk)
