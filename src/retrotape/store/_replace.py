@@ -1,0 +1,195 @@
+"""Writing a file so that at any moment either the old one is there or the new one, whole.
+
+The new one grows under another name in the same directory and is renamed when it is on the disk. A process that is
+killed leaves the unfinished file behind; the next save in that directory removes it. It can tell an unfinished file
+from one that is being written, since whoever writes holds a lock on it, and the kernel drops the locks of the dead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import stat
+import sys
+from collections.abc import Iterator
+from types import TracebackType
+
+from retrotape.errors import TapeWriteError
+
+if sys.platform != "win32":
+    import fcntl
+
+_TEMPORARY = re.compile(r"\.retrotape-[0-9]+-[0-9a-f]{16}\.tmp")
+_FLAGS = os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_NO_SPACE = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
+_NOT_ALLOWED = {errno.EACCES, errno.EPERM, errno.EROFS}
+
+
+class Replacement:
+    """A new file that takes the place of `path` once it is complete; left early, it leaves no trace.
+
+    Use it in a `with` block and call `commit` at its end.
+    """
+
+    def __init__(
+        self, path: str, *, overwrite: bool = True, about: str | None = None, temporary_in: str | None = None
+    ) -> None:
+        """Begin a file.
+
+        Args:
+          path: What it will be called.
+          overwrite: Whether it may replace another.
+          about: What errors name instead of `path`.
+          temporary_in: Where it grows; a folder on the same file system that whoever calls this has swept.
+        """
+        self.size = 0
+        self._path, self._overwrite, self._about = path, overwrite, about or path
+        self._directory = os.path.dirname(path) or "."
+        self._descriptor = -1
+        with explained(self._about):
+            if temporary_in is None:
+                sweep(self._directory)
+            self._temporary, self._descriptor = _create(temporary_in or self._directory)
+            with contextlib.suppress(OSError):  # a tape that only its owner could read stays so
+                os.chmod(self._temporary, stat.S_IMODE(os.lstat(path).st_mode) | 0o600)
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Append `data`."""
+        with explained(self._about):
+            self.size += _write_all(self._descriptor, data)
+
+    def rewrite(self, offset: int, data: bytes) -> None:
+        """Put `data` in the place of as many bytes at `offset`."""
+        with explained(self._about):
+            os.lseek(self._descriptor, offset, os.SEEK_SET)
+            _write_all(self._descriptor, data)
+            os.lseek(self._descriptor, 0, os.SEEK_END)
+
+    def commit(self, *, sync: bool = True) -> None:
+        """Make it the file at `path`, on the disk; with `sync=False` its name gets there later."""
+        with explained(self._about):
+            os.fsync(self._descriptor)
+            if sys.platform == "win32":
+                self._close()  # an open file cannot be renamed there; elsewhere the lock is held to the end
+            if self._overwrite:
+                os.replace(self._temporary, self._path)
+            else:
+                _rename_to_nothing(self._temporary, self._path)
+            self._close()
+            if sync:
+                sync_directory(self._directory)
+
+    def _close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def __enter__(self) -> Replacement:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        with contextlib.suppress(OSError):
+            if sys.platform == "win32":
+                self._close()
+            os.unlink(self._temporary)  # it is not there after a commit
+        with contextlib.suppress(OSError):
+            self._close()
+
+
+def sweep(directory: str) -> None:
+    """Remove the unfinished files of processes that are dead."""
+    with os.scandir(directory) as found:
+        left = [item.path for item in found if _TEMPORARY.fullmatch(item.name)]
+    for path in left:
+        with contextlib.suppress(OSError):  # another process sweeps too, or the file is not ours to remove
+            descriptor = os.open(path, _FLAGS | getattr(os, "O_NONBLOCK", 0))
+            try:
+                if _lock(descriptor):
+                    os.unlink(path)
+            finally:
+                os.close(descriptor)
+
+
+def sync_directory(directory: str) -> None:
+    """Put the names in a directory on the disk."""
+    if sys.platform == "win32":
+        return
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems do not know this
+            raise
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def explained(path: str) -> Iterator[None]:
+    """Turn the errors of the operating system into ours."""
+    try:
+        yield
+    except TapeWriteError:
+        raise
+    except FileExistsError as error:
+        raise TapeWriteError(
+            path, "it exists already", "Choose another name, or `overwrite=True`.", error.errno
+        ) from None
+    except OSError as error:
+        directory = os.path.dirname(path) or "."
+        if error.errno in _NO_SPACE:
+            remedy = "Free some space there, or save to another disk; what was there before is untouched."
+        elif error.errno in _NOT_ALLOWED:
+            remedy = f"Save to a directory that you may write to; {directory!r} is not."
+        elif error.errno in (errno.ENOENT, errno.ENOTDIR):
+            remedy = f"Create the directory first: `os.makedirs({directory!r})`."
+        else:
+            remedy = "Try again, or save to another disk; what was there before is untouched."
+        problem = (error.strerror or str(error) or type(error).__name__).lower()
+        raise TapeWriteError(path, problem, remedy, error.errno) from error
+
+
+def _create(directory: str) -> tuple[str, int]:
+    while True:
+        path = os.path.join(directory, f".retrotape-{os.getpid()}-{os.urandom(8).hex()}.tmp")
+        descriptor = os.open(path, _FLAGS | os.O_CREAT | os.O_EXCL, 0o666)
+        # Somebody who sweeps may have come between the two lines. Then the file has lost its name: another one.
+        if _lock(descriptor) is not False and os.fstat(descriptor).st_nlink:
+            return path, descriptor
+        os.close(descriptor)
+
+
+def _lock(descriptor: int) -> bool | None:
+    """Return whether we have the lock now; None where the file system has no locks, so that nothing is ever swept."""
+    if sys.platform == "win32":
+        return True  # nobody needs it: an open file cannot be removed there
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
+
+
+def _rename_to_nothing(temporary: str, path: str) -> None:
+    try:
+        os.link(temporary, path)  # unlike a rename, this fails where a file is
+    except FileExistsError:
+        raise
+    except OSError:  # no hard links on this file system
+        if os.path.lexists(path):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)) from None
+        os.replace(temporary, path)
+    else:
+        os.unlink(temporary)
+
+
+def _write_all(descriptor: int, data: bytes | memoryview) -> int:
+    view = memoryview(data)
+    done = 0
+    while done < len(view):
+        done += os.write(descriptor, view[done:])
+    return done
