@@ -243,7 +243,7 @@ def test_asking_keeps_nothing():
 
 
 def test_unknown_keep():
-    with pytest.raises(ValueError, match="keep must be one of 'needed', 'all', 'leaves', got 'some'"):
+    with pytest.raises(ValueError, match="keep must be one of 'needed', 'all', 'leaves', 'segments', 'disk', got 'some'"):
         rt.Tape(keep="some")
 
 

@@ -44,10 +44,9 @@ def inline(
         name = "state" if cell is None else recording.name_of(cell)
         raise OpaqueUpdateError(f"{eqn.op}, which contains random draws or Python code,", name, where)
     operands = [values(var) for var in eqn.inputs]
+    held = [recording.cell_of.get(var) is not None for var in eqn.inputs]
     with current_stack().also(recording):
-        results, given, variables = _run_again(
-            call.function, operands, [recording.cell_of.get(var) is not None for var in eqn.inputs]
-        )
+        results, given, variables = _run_again(call.function, operands, held, recording.frames.place(eqn.frame))
     found = [recording.operand(tensor) for tensor in results]
     for position in traits.writes:
         cell = recording.cells.get(given[position]._id)
@@ -59,27 +58,33 @@ def inline(
 
 
 def run_function(
-    recording: Recording, function: Any, operands: Sequence[Tensor], held: Sequence[bool]
+    recording: Recording, function: Any, operands: Sequence[Tensor], held: Sequence[bool], place: Any
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Let `recording` alone hear a concrete function op by op; return its results and what it was given.
 
-    Where `held`, an operand is what a variable held, and the handle of one that holds it is given.
+    Where `held`, an operand is what a variable held, and the handle of one that holds it is given. `place` is where the
+    function was called.
     """
     with current_stack().only(recording):
-        results, given, _ = _run_again(function, operands, held)
+        results, given, _ = _run_again(function, operands, held, place)
     recording.settle()
     return results, given
 
 
 def _run_again(
-    function: Any, operands: Sequence[Tensor], held: Sequence[bool]
+    function: Any, operands: Sequence[Tensor], held: Sequence[bool], place: Any
 ) -> tuple[list[Tensor], list[Tensor], list[Any]]:
     variables = [_with_value(operand) if inside else None for operand, inside in zip(operands, held, strict=True)]
     given = [
         operand if variable is None else variable.handle for operand, variable in zip(operands, variables, strict=True)
     ]
-    results = _run(_tf_functions.function_name(function), given, _tf_functions.graph_of(function))
-    current_stack().settle()
+    stack = current_stack()
+    before, stack.place = stack.place, place
+    try:
+        results = _run(_tf_functions.function_name(function), given, _tf_functions.graph_of(function))
+        stack.settle()
+    finally:
+        stack.place = before
     return results, given, variables
 
 
@@ -94,14 +99,18 @@ def _with_value(value: Tensor) -> Any:
 
 def _run(name: str, given: Sequence[Tensor], graph: Any) -> list[Tensor]:
     """Run a function op by op and return its results; `graph` is where it was traced."""
-    body = _body(name)
+    body, stack = _body(name), current_stack()
+    operations = _operations_of(body, graph)
     env = dict(zip(body.arguments, given, strict=True))
+    called = stack.place
     for number, step in enumerate(body.steps):
         inputs = [env[ref] for ref in step.inputs]
+        stack.place = operations.get(step.spec.name, called)  # the line inside the function, where it is known
         outputs = _run_step(step, inputs, graph)
         if "_gradient_op_type" in step.spec.attr and step.op not in _CALLS:
             _emit_custom(step, inputs, outputs, _Place(body, number, graph, env))
         env.update(zip(step.outputs, outputs, strict=False))
+    stack.place = called
     return [env[ref] for ref in body.results]
 
 
@@ -159,6 +168,8 @@ def _emit_custom(step: _Step, inputs: list[Tensor], outputs: list[Tensor], place
     if graph is None:
         raise OpaqueUpdateError(f"{step.op} with a custom gradient inside a nested function", "a value", step.spec.name)
     operations = _operations_of(place.body, graph)
+    if not operations:
+        raise OpaqueUpdateError("a custom gradient in a function whose graph has changed", "a value", graph.name)
 
     def back(*grads: Any) -> list[Any]:
         traced = _tf_functions.trace_rule(graph, operations[step.spec.name], grads)
@@ -170,12 +181,17 @@ def _emit_custom(step: _Step, inputs: list[Tensor], outputs: list[Tensor], place
 
 
 def _operations_of(body: _Body, graph: Any) -> dict[str, Any]:
-    """Return the operation behind each step: TensorFlow renames some in a definition, but keeps their order."""
+    """Return the operation behind each step: TensorFlow renames some in a definition, but keeps their order.
+
+    Nothing is returned where the graph is not that of the definition, or not there any more.
+    """
+    if graph is None:
+        return {}
     inputs = {tensor.op for tensor in graph.inputs}
     traced = [operation for operation in graph.get_operations() if operation not in inputs][: len(body.listed)]
     kinds = {step.spec.name: step.op for step in body.steps}
     if [kinds[name] for name in body.listed] != [operation.type for operation in traced]:
-        raise OpaqueUpdateError("a custom gradient in a function whose graph has changed", "a value", graph.name)
+        return {}
     return dict(zip(body.listed, traced, strict=True))
 
 

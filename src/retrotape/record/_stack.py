@@ -33,6 +33,7 @@ class Stack(Openings):
 
     def __init__(self) -> None:
         super().__init__()
+        self.place: Any = None  # whose line it is, where ops are run again for somebody else
         self._events: list[Any] = []  # plain tuples in the order of `Event`, which is cheaper
         self._batch = BATCH
         self._calls: list[_hooks.FunctionCall] = []
@@ -91,7 +92,8 @@ class Stack(Openings):
                 recording.moments.add(outputs[0]._id)
         events = self._events
         # `outputs` is the very list that the caller gets, and TensorArray writes None into it.
-        events.append((op, inputs, attrs, tuple(outputs), here(_OUTSIDE), self._frugal, next(_stamps)))
+        place = self.place or here(_OUTSIDE)
+        events.append((op, inputs, attrs, tuple(outputs), place, self._frugal, next(_stamps)))
         if self._calls or self._returned:
             self._inside_call()
         elif len(events) >= self._batch:
@@ -187,7 +189,7 @@ class Stack(Openings):
     def emit(self, name: str, outputs: Sequence[Tensor], inputs: Sequence[Tensor], backward: Callable) -> None:
         """Write down that `outputs` go back to `inputs` by `backward`, whatever ops made them."""
         self.settle()
-        place, stamp = here(2), next(_stamps)
+        place, stamp = self.place or here(2), next(_stamps)
         for recording in self._active:
             recording.append_backward(name, outputs, inputs, backward, recording.frames.number(place))
             recording.stamps.append(stamp)

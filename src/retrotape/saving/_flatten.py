@@ -6,20 +6,23 @@ functions, and nothing in it can call itself.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
+from retrotape import _tf_functions
 from retrotape.errors import NotPersistableError
 from retrotape.execute import Values, run_function
 from retrotape.ir import Eqn
 from retrotape.record import CUSTOM, Cell, Kind, Merger, Recording, function_traits, traits
+from retrotape.rules import FORWARD
 
 Tensor = Any
 
 
-def flatten(recording: Recording) -> Recording:
-    """Return the same recording with every call replaced by what ran inside."""
+def flatten(recording: Recording, freeze: Collection[str] = ()) -> Recording:
+    """Return the same recording with every call replaced by what ran inside; of those in `freeze`, by what it gave."""
     flat = Recording()
-    flattener = _Flattener(flat, recording)
+    flattener = _Flattener(flat, recording, freeze)
     for index, stamp in enumerate(recording.stamps):
         flattener.add(0, index, stamp)
     flattener.finish(0, recording)
@@ -27,8 +30,9 @@ def flatten(recording: Recording) -> Recording:
 
 
 class _Flattener(Merger):
-    def __init__(self, flat: Recording, recording: Recording) -> None:
+    def __init__(self, flat: Recording, recording: Recording, freeze: Collection[str]) -> None:
         super().__init__(flat, [recording])
+        self._freeze = freeze
         self._values = Values(recording)
         self._originals: dict[int, Tensor] = {}  # handle of a stand-in → handle of the variable
 
@@ -40,23 +44,41 @@ class _Flattener(Merger):
             super().add(which, index, stamp)
             return
         call = recording.calls.get(index)
+        name = eqn.op if call is None else _tf_functions.graph_of(call.function).name
+        if name in self._freeze:
+            self._keep_outputs(eqn)
+            return
         where = str(recording.program().frame_of(eqn))
         if call is None:
-            raise NotPersistableError(index, eqn.op, where, "nobody knows what is inside")
+            raise NotPersistableError(index, name, where, "nobody knows what is inside")
         if not function_traits(call.function).deterministic:
+            ops = ", ".join(_unrepeatable(call.function))
             raise NotPersistableError(
                 index,
-                eqn.op,
+                name,
                 where,
-                "it draws random numbers, or runs Python code, inside a tf.function",
-                "draw with `tf.random.stateless_*`, or record with `tf.config.run_functions_eagerly(True)`",
+                f"inside a tf.function, {ops} cannot be run again to the same effect",
+                "do that outside, draw with `tf.random.stateless_*`, or `tf.config.run_functions_eagerly(True)`",
             )
         self._splice(eqn, call.function)
+
+    def _keep_outputs(self, eqn: Eqn) -> None:
+        """Let what a call gave, and what it left in variables, come from nowhere."""
+        recording, flat = self._recordings[0], self._merged
+        for var in eqn.outputs:
+            leaf = flat.builder.leaf(recording.builder.types[var])
+            flat.values[leaf] = self._values(var)
+            self._connect(0, var, leaf)
+            cell = recording.cell_of.get(var)
+            if cell is not None:
+                flat.add_version(cell.handle, leaf, len(flat.builder.eqns) - 1)
+                flat.gaps.update(() if var in recording.inert else (leaf,))
 
     def _splice(self, eqn: Eqn, function: Any) -> None:
         recording, inner = self._recordings[0], Recording()
         operands = [self._values(var) for var in eqn.inputs]
-        results, given = run_function(inner, function, operands, [var in recording.cell_of for var in eqn.inputs])
+        held, place = [var in recording.cell_of for var in eqn.inputs], recording.frames.place(eqn.frame)
+        results, given = run_function(inner, function, operands, held, place)
         known: dict[int, int] = {}
         for var, operand, handle in zip(eqn.inputs, operands, given, strict=True):
             cell = inner.cells.get(handle._id)
@@ -79,5 +101,30 @@ class _Flattener(Merger):
         for var, new in zip([*eqn.outputs[:count], *versions], made, strict=True):
             self._connect(0, var, new)
 
+    def _entry(self, recording: Recording, var: int, cell: Cell) -> int:
+        """Return the version that a variable has on entry; nobody else has one that it could be the same as."""
+        flat, known = self._merged, cell.handle._id in self._merged.cells
+        version = flat.builder.leaf(recording.builder.types[var])
+        flat.add_version(cell.handle, version, len(flat.builder.eqns) - 1)
+        flat.gaps.update((version,) if known and var not in recording.inert else ())
+        return version
+
     def _handle_of(self, cell: Cell) -> Tensor:
         return self._originals.get(cell.handle._id, cell.handle)
+
+
+# Have state, or are about functions, and do the same again.
+_HARMLESS = frozenset(
+    ("Assert", "PrintV2", "VarHandleOp", "PartitionedCall", "StatefulPartitionedCall", "While", "If", "Case")
+)
+
+
+def _unrepeatable(function: Any) -> list[str]:
+    """Return the ops that a function may not have: those with a state that is not a variable's."""
+    found = set()
+    for op in _tf_functions.operations_within(function):
+        known = traits(op)
+        about_variables = op in FORWARD or known.kind is Kind.READ
+        if known.kind is not Kind.CALL and not known.replayable and not about_variables and op not in _HARMLESS:
+            found.add(op)
+    return sorted(found)
