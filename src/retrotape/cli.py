@@ -16,11 +16,15 @@ Shell completion: eval "$(retrotape completion bash)"; zsh and fish likewise.
 """
 
 
-@click.group(cls=Verbs, subcommand_metavar="VERB [ARGS]...", context_settings={"help_option_names": ["-h", "--help"]}, epilog=_EPILOG)
+@click.group(
+    cls=Verbs,
+    subcommand_metavar="VERB [ARGS]...",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=_EPILOG,
+)
 @click.version_option(__version__, prog_name="retrotape")
 def main() -> None:
     """Ask a recording of TensorFlow code for its derivatives.
 
     A recording is a file that `tape.save` wrote. Every verb that takes one takes --json too.
     """
-

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from retrotape._nests import describe, is_variable, unwrap
@@ -13,8 +13,8 @@ from retrotape.errors import NotRecordedError, TapeUseError, UnknownNameError
 from retrotape.execute import Values
 from retrotape.higher_order import HigherOrder
 from retrotape.questions import locked, question
-from retrotape.record import EagerLog, Recording
-from retrotape.saving import Prepared, export_graph, export_saved_model, prepare
+from retrotape.record import EagerLog
+from retrotape.saving import Prepared, explained, export_graph, export_saved_model, prepare
 
 Path = str | os.PathLike[str]
 
@@ -118,7 +118,8 @@ class Filed(HigherOrder, ABC):
         var = log.find(part) if cell is None and not is_variable(part) else (cell.current if cell else None)
         if var is None:
             raise NotRecordedError(describe(part), "it took no part in what was recorded", "Use it inside the block.")
-        return Values(log.recording)(var)
+        with explained(log.recording):
+            return Values(log.recording)(var)
 
     # ------------------------------------------------------------------ what tapes differ in
 
@@ -159,9 +160,21 @@ class Filed(HigherOrder, ABC):
         return log
 
     def _prepared(self, names: Mapping[str, Any] | None, **options: Any) -> Prepared:
-        recording: Recording = self._eager("save").recording
-        return prepare(recording, {**self._names(), **(names or {})}, **options)
+        log = self._eager("save")
+        for part in _tensors_in(names):
+            var = self._answers.var(part, log)
+            if var is not None:  # an answer of this tape, which is written down when somebody asks about it
+                log.recording.alias(part._id, var)
+        return prepare(log.recording, {**self._names(), **(names or {})}, **options)
 
     @abstractmethod
     def _asked(self) -> Any:
         """Return what was recorded, up to date."""
+
+
+def _tensors_in(names: Any) -> Iterator[Any]:
+    if isinstance(names, (Mapping, list, tuple)):
+        for item in names.values() if isinstance(names, Mapping) else names:
+            yield from _tensors_in(item)
+    elif isinstance(names, tf.Tensor):
+        yield names

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from threading import RLock
 from typing import Any, Literal, overload
 
 from retrotape import store
-from retrotape._asking import Answers
+from retrotape._asking import Answers, Log, Request
 from retrotape._nests import describe, is_variable
 from retrotape._tf import tf
 from retrotape.errors import ShapeMismatchError
@@ -17,7 +17,7 @@ from retrotape.ir import Program
 from retrotape.isolated import IsolatedTape
 from retrotape.questions import locked
 from retrotape.record import EagerLog, Recording
-from retrotape.saving import read, replay
+from retrotape.saving import explained, read, replay
 
 Tensor = Any
 _NAMED = frozenset(("target", "sources", "source", "loss", "losses", "wrt", "variable"))
@@ -62,7 +62,13 @@ class Replayable(Filed):
         found = []
         for key, value in pairs:
             part = self._one(key)
-            new = tf.convert_to_tensor(value, part.dtype)
+            try:
+                new = tf.convert_to_tensor(value, part.dtype)
+            except (TypeError, ValueError) as error:
+                raise ShapeMismatchError(
+                    f"Got {type(value).__name__} as a new value for {describe(part)}: {error}. "
+                    f"Convert it first: `tf.cast(value, tf.{part.dtype.name})`."
+                ) from None
             if new.shape != part.shape:
                 raise ShapeMismatchError(
                     f"Got a new value of shape {tuple(new.shape)} for {describe(part)}. "
@@ -77,7 +83,7 @@ class NamedTape(Replayable):
 
     _log: EagerLog
     _named: dict[str, Any]
-    _tensors: dict[str, Tensor]
+    _tensors: dict[int, Tensor]  # by identity of what a name stands for
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -96,19 +102,22 @@ class NamedTape(Replayable):
 
     def __getitem__(self, name: str) -> Any:
         """Return the tensor or variable of that name, or the only one whose name ends so."""
+        if not isinstance(name, str):
+            raise TypeError(f"Tensors of this tape are known by name: `tape['name']`; got {name!r}.")
         found = self._meant_by(name)
         if is_variable(found):
             return found
-        if name not in self._tensors:
+        if found._id not in self._tensors:
             recording = self._log.recording
             var = recording.known(found._id)
             assert var is not None
-            self._tensors[name] = Values(recording)(var)
-            recording.alias(self._tensors[name]._id, var)
-        return self._tensors[name]
+            with explained(recording):
+                self._tensors[found._id] = Values(recording)(var)
+            recording.alias(self._tensors[found._id]._id, var)
+        return self._tensors[found._id]
 
     def __contains__(self, name: object) -> bool:
-        return name in self._named
+        return isinstance(name, str) and len(self._named_so(name)) == 1
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._named)
@@ -121,7 +130,22 @@ class NamedTape(Replayable):
         return self._named
 
     def _one(self, key: Any) -> Any:
-        return self[key] if isinstance(key, str) else super()._one(key)
+        return self._meant_by(key) if isinstance(key, str) else super()._one(key)
+
+    def stream(self, loss: Any, wrt: Any = None, *, through_updates: bool = False) -> Iterator[tuple[Any, Any]]:
+        """Yield gradients as soon as they are whole, as every tape does; names can be given too."""
+        (loss, wrt), _ = self._without_names((loss, wrt), {})
+        with explained(self._log.recording):
+            yield from super().stream(loss, wrt, through_updates=through_updates)
+
+    def _ask(self, log: Log, request: Request, compute: Callable[[], list[Any]]) -> list[Any]:
+        recording = self._log.recording
+
+        def answer() -> list[Any]:
+            with explained(recording):
+                return compute()
+
+        return super()._ask(log, request, compute if recording.guard is None else answer)
 
     def _without_names(self, args: Any, options: Any) -> tuple[Any, Any]:
         def put(item: Any) -> Any:

@@ -222,3 +222,48 @@ def test_data_weights_have_the_derivative_of_a_finite_difference(example):
     ones = tf.ones_like(gap)
     more, less = (float(module.train(ones + sign * gap)[1]) for sign in (1.0, -1.0))
     assert numbers["harm"][example] == pytest.approx((more - less) / 2e-3, rel=1e-4)
+
+
+# ------------------------------------------------------------------ several tapes, and parts of a batch
+
+SHORT = ["two_submodels", "chain_of_tapes", "gan", "accumulation"]
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_is_short(name):
+    assert len((FOLDER / f"{name}.py").read_text().splitlines()) < 50
+
+
+def test_two_submodels_have_the_weights_of_one_stock_tape():
+    numbers = run("two_submodels").numbers
+    assert numbers["apart"] < 1e-6
+    assert numbers["last"] < 0.5 * numbers["first"]
+
+
+def test_two_submodels_are_clipped_as_a_whole(monkeypatch):
+    """The bound must bite, or the test above says nothing about it."""
+    example = load("two_submodels")
+    bounded, _ = example.train(stock=True)
+    monkeypatch.setattr(example, "BOUND", 100.0)
+    free, _ = example.train(stock=True)
+    assert max(float(np.abs(a - b).max()) for a, b in zip(bounded, free, strict=True)) > 1e-3
+
+
+def test_chain_of_tapes_is_the_chain_rule():
+    numbers = run("chain_of_tapes").numbers
+    assert numbers["apart"] < 1e-12
+    assert numbers["by hand"] < 1e-12
+    assert numbers["wrong by"] > 1e-2
+    assert numbers["possible"] is False
+
+
+def test_gan_comes_to_make_what_the_data_are():
+    example, numbers, _ = run("gan")
+    assert numbers["mean"] == pytest.approx(example.MEAN, abs=0.3)
+    assert numbers["std"] == pytest.approx(example.STD, abs=0.3)
+
+
+def test_accumulation_has_the_weights_of_the_whole_batch():
+    numbers = run("accumulation").numbers
+    assert numbers["apart"] < 1e-5
+    assert numbers["last"] < 0.5 * numbers["first"]

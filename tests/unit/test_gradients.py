@@ -189,7 +189,7 @@ def test_the_table(case: Case) -> None:
         ["variable", "shape", "norm", "share"],
         ["w", "2x2", "5", "71", "%"],
         ["table", "4x2", "3.162", "sparse", "29", "%"],
-        ["b", "scalar", "missing", "0", "%"],
+        ["b", "scalar", "missing"],
     ]
 
 
@@ -424,14 +424,30 @@ def test_a_variable_without_gradient_is_left_alone(case: Case) -> None:
 
 
 def test_nothing_to_apply(case: Case) -> None:
-    text = r"^None of the variables has a gradient: b\. The loss does not depend on them\. Compute it inside the `with`"
+    text = (
+        r"^None of the variables has a gradient: b\. Compute the loss inside the `with` block, from these variables, w"
+    )
     optimizer = keras.optimizers.SGD()
     with pytest.raises(errors.NothingToApplyError, match=text) as caught:
         case.grads.only(case.b).apply(optimizer)
-    assert caught.value.names == ("b",)
+    assert (caught.value.names, caught.value.reasons) == (("b",), ("",))
     assert not optimizer.built
     with pytest.raises(errors.NothingToApplyError, match="there are none"):
         rt.Gradients([]).apply(optimizer)
+
+
+def test_nothing_to_apply_says_why() -> None:
+    unread, other, used = (tf.Variable(1.0, name=name) for name in ("unread", "other", "used"))
+    with rt.Tape() as tape:
+        loss = tf.stop_gradient(used) * 2.0
+    text = (
+        r"^None of the variables has a gradient: unread, other \(it was not read on this tape\), used \(the ops that "
+        r"lead from it to the loss pass no gradient on\)\. Compute the loss inside the `with` block, from these"
+    )
+    with pytest.raises(errors.NothingToApplyError, match=text) as caught:
+        tape.backward(loss, [unread, used, other]).apply(keras.optimizers.SGD())
+    assert caught.value.names == ("unread", "used", "other")
+    assert caught.value.reasons[0] == "it was not read on this tape"
 
 
 def test_an_optimizer_that_was_built_for_other_variables(case: Case) -> None:
@@ -577,3 +593,11 @@ def test_gradients_of_two_tapes_add_up_where_one_has_none() -> None:
     assert [float(grads[v]) for v in every] == [8.0, 2.0, 2.0]
     assert grads.missing == ()
     assert one_tape.backward(left) + other_tape.backward(right) == grads
+
+
+def test_numbers_of_python_are_taken_in_double_precision():
+    v = tf.Variable(1.0, dtype=tf.float64)
+    grads = rt.Gradients([(v, tf.constant(1.0, tf.float64))])
+    scaled = [0.1 * grads, grads / 10.0, grads.clip(norm=0.1), grads.clip(value=0.1), grads.clip(global_norm=0.1)]
+    assert [float(found[v]) for found in scaled] == [0.1] * 5
+    assert float(rt.Gradients.mean([grads] * 3)[v]) == 1.0

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from retrotape._tf import tf
 from retrotape.errors import NothingToApplyError, UnknownVariableError
 from retrotape.grads import _sparse as sparse
-from retrotape.grads._show import name_of
+from retrotape.grads._table import name_of
 
 Gradient = Any
 
 
-def apply(optimizer: Any, pairs: Sequence[tuple[Gradient, Any]]) -> None:
-    """Make one step. Variables without gradient are left as they are."""
+def apply(optimizer: Any, pairs: Sequence[tuple[Gradient, Any]], reason_of: Callable[[Any], str]) -> None:
+    """Make one step. Variables without gradient are left as they are; `reason_of` says why they have none."""
     there = [(grad, key) for grad, key in pairs if grad is not None]
     for _, key in pairs:
         if isinstance(key, tf.Tensor):
             raise TypeError(f"An optimizer changes variables, and {name_of(key)} is a tensor; use `only(*variables)`.")
     if not there:
-        raise NothingToApplyError([name_of(key) for _, key in pairs])
+        raise NothingToApplyError([name_of(key) for _, key in pairs], [reason_of(key) for _, key in pairs])
     if not optimizer.built:
         with tf.init_scope():
             optimizer.build([key for _, key in pairs])

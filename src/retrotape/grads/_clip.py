@@ -14,7 +14,7 @@ Gradient = Any
 
 def factor(norm: Tensor, bound: float) -> Tensor:
     """Return what brings a norm down to a bound; one where it is below, so that nothing is scaled up."""
-    limit = tf.cast(bound, norm.dtype)
+    limit = sparse.number(bound, norm.dtype)
     return tf.where(norm > limit, tf.math.divide_no_nan(limit, norm), tf.ones_like(norm))
 
 
@@ -42,7 +42,7 @@ def adaptive(grad: Gradient, key: Any, share: float, epsilon: float = 1e-3) -> G
     dense = tf.convert_to_tensor(grad)
     dtype = sparse.wide(dense.dtype)
     size, weight = _unit_norm(tf.cast(dense, dtype)), _unit_norm(tf.cast(tf.convert_to_tensor(key), dtype))
-    bound = tf.cast(share, dtype) * tf.maximum(weight, tf.cast(epsilon, dtype))
+    bound = sparse.number(share, dtype) * tf.maximum(weight, tf.cast(epsilon, dtype))
     return tf.cast(tf.cast(dense, dtype) * (bound / tf.maximum(size, bound)), dense.dtype)
 
 

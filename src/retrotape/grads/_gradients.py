@@ -2,122 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from retrotape._tf import tf
-from retrotape.errors import ShapeMismatchError, UnknownSourceError
+from retrotape.errors import ShapeMismatchError
 from retrotape.grads import _clip as clipping
 from retrotape.grads import _sparse as sparse
 from retrotape.grads._apply import apply
-from retrotape.grads._show import name_of, render
+from retrotape.grads._keyed import Keyed
+from retrotape.grads._table import name_of, norm_of
 
 Tensor = Any
 Gradient = Any
 
 
-def _identity(key: Any) -> int:
-    """Return what makes two keys the same: a Keras variable and the `tf.Variable` in it are."""
-    inner = getattr(key, "_value", None)
-    return id(inner if isinstance(inner, tf.Variable) else key)
-
-
-class Gradients:
+class Gradients(Keyed):
     """The gradient of something by several variables or tensors, as one vector.
 
     It never changes; every operation gives a new one. A key without gradient is the zero vector there, and
-    `missing` still tells that there was none. Sparse gradients stay sparse wherever that has a meaning.
+    `missing` and `why` still tell that there was none, and for what reason. Sparse gradients stay sparse wherever that
+    has a meaning. Printed, in a terminal with rich or in a notebook, it is a table of norms.
 
     Args:
       gradients: Pairs of key and gradient; None where there is none.
+      reasons: Pairs of key and text: why that key has no gradient. Ignored for a key that has one.
 
     >>> a, b = tf.Variable([1.0, 2.0], name="a"), tf.Variable(3.0, name="b")
-    >>> first = Gradients([(a, tf.constant([3.0, 0.0])), (b, None)])
-    >>> second = Gradients([(a, tf.constant([0.0, 2.0])), (b, tf.constant(6.0))])
+    >>> first = rt.Gradients([(a, tf.constant([3.0, 0.0])), (b, None)])
+    >>> second = rt.Gradients([(a, tf.constant([0.0, 2.0])), (b, tf.constant(6.0))])
     >>> float((first + 2.0 * second).norm())
     13.0
     """
 
-    __slots__ = ("_grads", "_keys")
+    __slots__ = ()
     __array_ufunc__ = None  # NumPy leaves `number * gradients` to us
-
-    def __init__(self, gradients: Iterable[tuple[Any, Gradient]]) -> None:
-        self._keys: dict[int, Any] = {}
-        self._grads: dict[int, Gradient] = {}
-        for key, grad in gradients:
-            identity = _identity(key)
-            if sparse.is_sparse(grad) and grad.dense_shape is None:
-                grad = tf.IndexedSlices(grad.values, grad.indices, tf.constant(key.shape))
-            self._grads[identity] = sparse.add(self._grads.get(identity), grad)
-            self._keys.setdefault(identity, key)
 
     def __tf_tensor__(self, dtype: Any = None, name: str | None = None) -> Tensor:
         # Not a `collections.abc.Mapping` and not a tensor: TensorFlow takes the one apart and would stack the other.
         raise TypeError("Gradients are several tensors; use `flatten()` for one.")
 
-    # ------------------------------------------------------------------ a mapping
-
-    def __getitem__(self, key: Any) -> Gradient:
-        """Return the gradient of a key: zeros where it is missing."""
-        identity = _identity(key)
-        if identity not in self._keys:
-            raise UnknownSourceError(name_of(key), [name_of(known) for known in self._keys.values()])
-        grad = self._grads[identity]
-        return tf.zeros(key.shape, key.dtype) if grad is None else grad
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._keys.values())
-
-    def __len__(self) -> int:
-        return len(self._keys)
-
-    def __contains__(self, key: Any) -> bool:
-        return _identity(key) in self._keys
-
-    def get(self, key: Any) -> Gradient:
-        """Return the gradient of a key as it is: None where it is missing, or the key unknown."""
-        return self._grads.get(_identity(key))
-
-    def items(self) -> list[tuple[Any, Gradient]]:
-        """Return (variable, gradient) pairs; None where there is no gradient."""
-        return [(key, grad) for grad, key in self.pairs()]
-
-    def pairs(self) -> list[tuple[Gradient, Any]]:
-        """Return (gradient, variable) pairs, as `apply_gradients` takes them; None where there is no gradient."""
-        return [(self._grads[identity], key) for identity, key in self._keys.items()]
-
-    @property
-    def missing(self) -> tuple[Any, ...]:
-        """The keys to which no path led."""
-        return tuple(key for grad, key in self.pairs() if grad is None)
-
-    def only(self, *keys: Any) -> Gradients:
-        """Return the part that belongs to these keys."""
-        wanted = {_identity(key) for key in tf.nest.flatten(keys)}
-        unknown = wanted - self._keys.keys()
-        if unknown:
-            named = next(key for key in tf.nest.flatten(keys) if _identity(key) in unknown)
-            raise UnknownSourceError(name_of(named), [name_of(known) for known in self])
-        return self._from(lambda identity, grad: identity in wanted)
-
-    def without(self, *keys: Any) -> Gradients:
-        """Return the part that does not belong to these keys."""
-        unwanted = {_identity(key) for key in tf.nest.flatten(keys)}
-        return self._from(lambda identity, grad: identity not in unwanted)
-
-    def _from(self, keep: Callable[[int, Gradient], bool]) -> Gradients:
-        return Gradients([(self._keys[i], grad) for i, grad in self._grads.items() if keep(i, grad)])
-
     # ------------------------------------------------------------------ a vector
 
     def map(self, function: Callable[[Gradient], Gradient]) -> Gradients:
-        """Apply a function to each gradient that is there."""
-        return Gradients([(key, None if grad is None else function(grad)) for grad, key in self.pairs()])
+        """Apply a function to each gradient that is there.
+
+        >>> v = tf.Variable(1.0)
+        >>> float(rt.Gradients([(v, tf.constant(-2.0))]).map(tf.abs)[v])
+        2.0
+        """
+        return self._like([(key, None if grad is None else function(grad)) for grad, key in self.pairs()])
 
     def __add__(self, other: Gradients) -> Gradients:
         if not isinstance(other, Gradients):
             return NotImplemented
-        return Gradients([*self.items(), *other.items()])
+        return Gradients([*self.items(), *other.items()], [*self._why(), *other._why()])
 
     def __radd__(self, other: Any) -> Gradients:
         return self if isinstance(other, int) and other == 0 else NotImplemented  # so that `sum` works
@@ -136,39 +75,69 @@ class Gradients:
     __rmul__ = __mul__
 
     def __truediv__(self, divisor: Any) -> Gradients:
-        return self * (1.0 / tf.cast(divisor, tf.float64))
+        return self * (1.0 / sparse.number(divisor, tf.float64))
 
     def __matmul__(self, other: Gradients) -> Tensor:
         return self.dot(other) if isinstance(other, Gradients) else NotImplemented
 
     def dot(self, other: Gradients) -> Tensor:
-        """Return the inner product with another vector."""
+        """Return the inner product with another vector; `a @ b` is the same.
+
+        >>> v = tf.Variable([0.0, 0.0])
+        >>> grads = rt.Gradients([(v, tf.constant([3.0, 4.0]))])
+        >>> float(grads.dot(grads)), float(grads @ grads)
+        (25.0, 25.0)
+        """
         terms = [sparse.dot(self._grads[i], other._grads.get(i)) for i in self._grads]
         return _total([term for term in terms if term is not None])
 
     def norm(self) -> Tensor:
-        """Return the Euclidean norm; a row of a sparse gradient that is named twice counts as its sum."""
+        """Return the Euclidean norm; a row of a sparse gradient that is named twice counts as its sum.
+
+        >>> v = tf.Variable([0.0, 0.0])
+        >>> float(rt.Gradients([(v, tf.constant([3.0, 4.0]))]).norm())
+        5.0
+        """
         return tf.sqrt(_total([sparse.square(grad) for grad in self._grads.values() if grad is not None]))
 
     def norms(self) -> list[tuple[str, float]]:
-        """Return the name and the norm of each gradient."""
-        return [
-            (name_of(key), 0.0 if grad is None else float(tf.sqrt(sparse.square(grad)))) for key, grad in self.items()
-        ]
+        """Return the name and the norm of each gradient.
+
+        >>> v = tf.Variable([0.0, 0.0], name="v")
+        >>> rt.Gradients([(v, tf.constant([3.0, 4.0]))]).norms()
+        [('v', 5.0)]
+        """
+        return [(name_of(key), norm_of(grad)) for key, grad in self.items()]
 
     def sum(self) -> Tensor:
-        """Return the sum of all elements."""
+        """Return the sum of all elements.
+
+        >>> v = tf.Variable([0.0, 0.0])
+        >>> float(rt.Gradients([(v, tf.constant([3.0, 4.0]))]).sum())
+        7.0
+        """
         values = [grad.values if sparse.is_sparse(grad) else grad for grad in self._grads.values() if grad is not None]
         return _total([tf.reduce_sum(tf.cast(value, sparse.wide(value.dtype))) for value in values])
 
     def is_finite(self) -> Any:
-        """Say whether no element is infinite or not a number; inside a tf.function, as a tensor."""
-        there = [tf.abs(sparse.values_of(grad)) for grad in self._grads.values() if grad is not None]
-        finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(values)) for values in there])
+        """Say whether no element is infinite or not a number; inside a tf.function, as a tensor.
+
+        >>> v = tf.Variable(0.0)
+        >>> rt.Gradients([(v, tf.constant(1.0))]).is_finite(), rt.Gradients([(v, tf.math.log(-1.0))]).is_finite()
+        (True, False)
+        """
+        there = [sparse.is_finite(grad) for grad in self._grads.values() if grad is not None]
+        finite = tf.reduce_all(tf.stack(there)) if there else tf.constant(True)
         return bool(finite) if tf.executing_eagerly() else finite
 
     def is_close(self, other: Gradients, rtol: float = 1e-5, atol: float = 1e-6) -> bool:
-        """Say whether two vectors are the same up to rounding, where missing is zero."""
+        """Say whether two vectors are the same up to rounding, where missing is zero.
+
+        >>> v = tf.Variable(0.0)
+        >>> grads = rt.Gradients([(v, tf.constant(1.0))])
+        >>> grads.is_close(1.000001 * grads), grads.is_close(1.1 * grads)
+        (True, False)
+        """
         difference, size = float((self - other).norm()), float(other.norm())
         return difference <= atol + rtol * size
 
@@ -181,13 +150,24 @@ class Gradients:
     __hash__ = None  # type: ignore[assignment]
 
     def flatten(self) -> Tensor:
-        """Return one dense vector over all keys, in their order and in the widest of their dtypes."""
+        """Return one dense vector over all keys, in their order and in a dtype that holds them all.
+
+        >>> a, b = tf.Variable([0.0, 0.0]), tf.Variable(0.0)
+        >>> rt.Gradients([(a, tf.constant([3.0, 4.0])), (b, None)]).flatten().numpy().tolist()
+        [3.0, 4.0, 0.0]
+        """
         dense = [tf.reshape(tf.convert_to_tensor(self[key]), [-1]) for key in self]
-        dtype = max((value.dtype for value in dense), key=lambda dtype: dtype.size, default=tf.float32)
+        dtype = sparse.common(*(value.dtype for value in dense))
         return tf.concat([tf.cast(value, dtype) for value in dense], 0) if dense else tf.zeros([0])
 
     def unflatten(self, vector: Tensor) -> Gradients:
-        """Return the gradients that `flatten` makes this vector of."""
+        """Return the gradients that `flatten` makes this vector of.
+
+        >>> a, b = tf.Variable([0.0, 0.0]), tf.Variable(0.0)
+        >>> grads = rt.Gradients([(a, tf.constant([3.0, 4.0])), (b, None)])
+        >>> float(grads.unflatten(tf.constant([1.0, 2.0, 3.0]))[b])
+        3.0
+        """
         vector = tf.reshape(tf.convert_to_tensor(vector), [-1])
         sizes = [tf.TensorShape(key.shape).num_elements() for key in self]
         if vector.shape.num_elements() != sum(sizes):
@@ -196,17 +176,16 @@ class Gradients:
                 "give one of the size that `flatten` makes."
             )
         parts = tf.split(vector, sizes) if sizes else []
-        return Gradients(
-            [(key, tf.cast(tf.reshape(part, key.shape), key.dtype)) for key, part in zip(self, parts, strict=True)]
-        )
+        shaped = [(key, tf.reshape(part, key.shape)) for key, part in zip(self, parts, strict=True)]
+        return Gradients([(key, sparse.cast(part, key.dtype)) for key, part in shaped])
 
     @staticmethod
     def mean(gradients: Sequence[Gradients], weights: Sequence[float] | None = None) -> Gradients:
         """Return the mean, weighted for example by the sizes of the batches.
 
         >>> v = tf.Variable(0.0)
-        >>> small, large = Gradients([(v, tf.constant(1.0))]), Gradients([(v, tf.constant(4.0))])
-        >>> float(Gradients.mean([small, large], weights=[1, 2])[v])
+        >>> small, large = rt.Gradients([(v, tf.constant(1.0))]), rt.Gradients([(v, tf.constant(4.0))])
+        >>> float(rt.Gradients.mean([small, large], weights=[1, 2])[v])
         3.0
         """
         weights = [1.0] * len(gradients) if weights is None else list(weights)
@@ -234,7 +213,7 @@ class Gradients:
           adaptive: For the norm of each unit as a share of the norm of its weights (AGC).
 
         >>> v = tf.Variable([0.0, 0.0])
-        >>> float(Gradients([(v, tf.constant([3.0, 4.0]))]).clip(global_norm=2.5).norm())
+        >>> float(rt.Gradients([(v, tf.constant([3.0, 4.0]))]).clip(global_norm=2.5).norm())
         2.5
         """
         given = {"norm": norm, "global_norm": global_norm, "value": value, "adaptive": adaptive}
@@ -249,27 +228,46 @@ class Gradients:
         if kind == "global_norm":
             return self * clipping.factor(self.norm(), bound)
         if kind == "adaptive":
-            return Gradients([(key, clipping.adaptive(grad, key, bound)) for grad, key in self.pairs()])
+            return self._like([(key, clipping.adaptive(grad, key, bound)) for grad, key in self.pairs()])
         return self.map(lambda grad: clipping.BY_KIND[kind](grad, bound))
 
     def normalized(self) -> Gradients:
-        """Return the vector of norm one in the same direction; the zero vector stays."""
-        return self * tf.math.divide_no_nan(1.0, self.norm())
+        """Return the vector of norm one in the same direction; the zero vector stays.
+
+        >>> v = tf.Variable([0.0, 0.0])
+        >>> rt.Gradients([(v, tf.constant([0.0, 4.0]))]).normalized()[v].numpy().tolist()
+        [0.0, 1.0]
+        """
+        norm = self.norm()
+        return self * tf.math.divide_no_nan(tf.ones_like(norm), norm)
 
     def with_noise(self, stddev: float, seed: int | None = None) -> Gradients:
-        """Add normal noise to every element; the result is dense."""
+        """Add normal noise to every element, the same again for the same seed; the result is dense.
+
+        >>> v = tf.Variable([0.0, 0.0])
+        >>> grads = rt.Gradients([(v, None)])
+        >>> grads.with_noise(0.1, seed=1) == grads.with_noise(0.1, seed=1) != grads
+        True
+        """
         return Gradients([(key, clipping.noisy(self[key], stddev, seed, n)) for n, key in enumerate(self)])
 
     def apply(self, optimizer: Any) -> None:
-        """Let an optimizer make a step along these gradients, building it for them if it is not built."""
-        apply(optimizer, self.pairs())
+        """Let an optimizer make a step along these gradients, building it for them if it is not built.
 
-    def __repr__(self) -> str:
-        return render(self.pairs())
+        Raises:
+          NothingToApplyError: If no key has a gradient.
+          UnknownVariableError: If the optimizer was built for other variables.
+
+        >>> v = tf.Variable(1.0)
+        >>> rt.Gradients([(v, tf.constant(2.0))]).apply(tf.keras.optimizers.SGD(0.25))
+        >>> float(v)
+        0.5
+        """
+        apply(optimizer, self.pairs(), self._reason)
 
 
 def _total(terms: list[Tensor]) -> Tensor:
     if not terms:
         return tf.constant(0.0)
-    widest = max((term.dtype for term in terms), key=lambda dtype: dtype.size)
-    return tf.add_n([tf.cast(term, widest) for term in terms])
+    dtype = sparse.common(*(term.dtype for term in terms))
+    return tf.add_n([tf.cast(term, dtype) for term in terms])

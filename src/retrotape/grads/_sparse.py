@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from retrotape._tf import tf
 
 Tensor = Any
@@ -37,12 +39,27 @@ def wide(dtype: Any) -> Any:
     return tf.float32 if dtype in (tf.float16, tf.bfloat16) else dtype
 
 
+def common(*dtypes: Any) -> Any:
+    """Return the smallest dtype that holds all of these; float32 if there are none.
+
+    >>> common(tf.float16, tf.bfloat16).name, common(tf.float64, tf.complex64).name
+    ('float32', 'complex128')
+    """
+    kinds = set(dtypes) or {tf.float32}
+    if len(kinds) == 1:
+        return kinds.pop()
+    double = not kinds.isdisjoint((tf.float64, tf.complex128))
+    if any(dtype.is_complex for dtype in kinds):
+        return tf.complex128 if double else tf.complex64
+    return tf.float64 if double else tf.float32
+
+
 def add(left: Gradient, right: Gradient) -> Gradient:
-    """Return the sum; two sparse ones stay sparse, and of two dtypes the wider one stays."""
+    """Return the sum; two sparse ones stay sparse, and of two dtypes it has the one that holds both."""
     if left is None or right is None:
         return right if left is None else left
     if left.dtype != right.dtype:
-        dtype = left.dtype if left.dtype.size >= right.dtype.size else right.dtype
+        dtype = common(left.dtype, right.dtype)
         left, right = cast(left, dtype), cast(right, dtype)
     if is_sparse(left) and is_sparse(right):
         indices = [left.indices, tf.cast(right.indices, left.indices.dtype)]
@@ -50,19 +67,30 @@ def add(left: Gradient, right: Gradient) -> Gradient:
     return tf.convert_to_tensor(left) + tf.convert_to_tensor(right)
 
 
+def number(value: Any, dtype: Any) -> Tensor:
+    """Return a number as a tensor; TensorFlow would take a float of Python's for one of single precision."""
+    return tf.cast(np.float64(value) if isinstance(value, float) else value, dtype)
+
+
 def scale(grad: Gradient, factor: Any) -> Gradient:
     """Return the gradient times a number."""
 
     def scaled(values: Tensor) -> Tensor:
         dtype = wide(values.dtype)
-        return tf.cast(tf.cast(values, dtype) * tf.cast(factor, dtype), values.dtype)
+        return tf.cast(tf.cast(values, dtype) * number(factor, dtype), values.dtype)
 
     return on_values(grad, scaled)
 
 
 def cast(grad: Gradient, dtype: Any) -> Gradient:
-    """Return the gradient in another dtype."""
-    return None if grad is None else on_values(grad, lambda values: tf.cast(values, dtype))
+    """Return the gradient in another dtype, of complex numbers the real part if that is not complex."""
+    dtype = tf.as_dtype(dtype)  # Keras variables have the name of theirs
+
+    def converted(values: Tensor) -> Tensor:
+        real = values.dtype.is_complex and not dtype.is_complex
+        return tf.cast(tf.math.real(values) if real else values, dtype)
+
+    return on_values(grad, converted)
 
 
 def on_values(grad: Gradient, function: Any) -> Gradient:
@@ -80,11 +108,18 @@ def square(grad: Gradient) -> Tensor:
     return tf.reduce_sum(tf.square(tf.abs(tf.cast(values, wide(values.dtype)))))
 
 
+def is_finite(grad: Gradient) -> Tensor:
+    """Say whether no element is infinite or not a number."""
+    values = values_of(grad)
+    parts = [tf.math.real(values), tf.math.imag(values)] if values.dtype.is_complex else [values]
+    return tf.reduce_all([tf.reduce_all(tf.math.is_finite(part)) for part in parts])
+
+
 def dot(left: Gradient, right: Gradient) -> Tensor | None:
     """Return the inner product, without making a sparse gradient dense; of complex ones the real part."""
     if left is None or right is None:
         return None
-    dtype = wide(left.dtype if left.dtype.size >= right.dtype.size else right.dtype)
+    dtype = wide(common(left.dtype, right.dtype))
     left, right = cast(left, dtype), cast(right, dtype)
     if is_sparse(left) and is_sparse(right):
         return _dot_of_rows(left, right)

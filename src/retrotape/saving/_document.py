@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from retrotape.ir import Eqn, Frame, Program
 from retrotape.record import CUSTOM, Backward, default_attrs
 from retrotape.saving._functions import SavedFunction
+from retrotape.saving._ops import OpCheck
 
 Json = Any
 
@@ -66,12 +67,12 @@ class FunctionReader:
 
     Args:
       functions: As `backwards_to_json` made them.
-      check: Called with each program that is found.
+      guard: Checks each program that is found, and its ops when they run.
     """
 
-    def __init__(self, functions: Mapping[str, Json], check: Callable[[Program], None]) -> None:
+    def __init__(self, functions: Mapping[str, Json], guard: OpCheck) -> None:
         self._written = functions
-        self._check = check
+        self._guard = guard
         self._made: dict[str, SavedFunction] = {}
         self._open: list[str] = []
 
@@ -85,8 +86,7 @@ class FunctionReader:
             inputs, outputs, captures = (
                 numbers(item.get(name), len(program.types), name) for name in ("inputs", "outputs", "captures")
             )
-            fits = len(captures) == len(function.captured) and len(outputs) == len(function.grads)
-            if not fits or len(inputs) > len(eqn.inputs) or not set(outputs) <= set(eqn.outputs):
+            if index in found or not _fits(function, program, eqn, inputs, outputs, captures):
                 raise Malformed(f"the way back through equation {index} does not fit it")
             found[index] = Backward(function, inputs, outputs, captures)
         return found
@@ -108,7 +108,7 @@ class FunctionReader:
         if not isinstance(written, dict) or not isinstance(written.get("program"), str):
             raise Malformed("a function has no program")
         program = Program.parse(written["program"])
-        self._check(program)
+        self._guard.check(program)
         program = replace(program, eqns=tuple(map(with_defaults, program.eqns)))
         leaves = set(program.leaves())
         grads, captured = (numbers(written.get(name), len(program.types), name) for name in ("grads", "captured"))
@@ -119,7 +119,25 @@ class FunctionReader:
         )
         if any(len(result) not in (0, 1, 3) for result in results):
             raise Malformed("a result of a function is neither one tensor nor three")
-        return SavedFunction(program, grads, captured, results, self.backwards(written.get("backwards"), program))
+        backwards = self.backwards(written.get("backwards"), program)
+        return SavedFunction(program, grads, captured, results, backwards, self._guard)
+
+
+def _fits(
+    function: SavedFunction,
+    program: Program,
+    eqn: Eqn,
+    inputs: tuple[int, ...],
+    outputs: tuple[int, ...],
+    captures: tuple[int, ...],
+) -> bool:
+    """Say whether a function goes back through an equation: the types of what it takes and gives are those there."""
+    count = len(eqn.inputs) - len(eqn.outputs)  # then follow what the outputs were made from
+    if eqn.op != CUSTOM or inputs != eqn.inputs[:count] or outputs != eqn.outputs or len(function.results) > count:
+        return False
+    inside, outside = function.program.types, program.types
+    pairs = ((function.grads, outputs), (function.captured, captures))
+    return all([inside[var] for var in ours] == [outside[var] for var in theirs] for ours, theirs in pairs)
 
 
 def numbers(written: Json, bound: int, what: str, lowest: int = 0) -> tuple[int, ...]:

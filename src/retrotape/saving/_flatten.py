@@ -22,6 +22,7 @@ Tensor = Any
 def flatten(recording: Recording, freeze: Collection[str] = ()) -> Recording:
     """Return the same recording with every call replaced by what ran inside; of those in `freeze`, by what it gave."""
     flat = Recording()
+    flat.guard = recording.guard
     flattener = _Flattener(flat, recording, freeze)
     for index, stamp in enumerate(recording.stamps):
         flattener.add(0, index, stamp)

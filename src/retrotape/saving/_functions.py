@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from retrotape import _hooks
 from retrotape._tf import tf
-from retrotape.errors import NotPersistableError, TooDeepError
+from retrotape.errors import NotPersistableError, RetrotapeError, TooDeepError
 from retrotape.execute import Values, run_eqn
-from retrotape.ir import Eqn, Program, reached_from
+from retrotape.ir import Eqn, Program, reached_from, slice_to
 from retrotape.record import CUSTOM, Backward, Recording, current_stack
 from retrotape.saving._flatten import flatten
 
@@ -27,6 +27,7 @@ class SavedFunction(NamedTuple):
       captured: The leaves that stand for what it looks at.
       results: For each of its inputs, the vars of the gradient.
       backwards: The ways back through custom gradients inside, by equation.
+      guard: Checks what an op is about to do, where all this comes from a file.
     """
 
     program: Program
@@ -34,6 +35,7 @@ class SavedFunction(NamedTuple):
     captured: tuple[int, ...]
     results: tuple[Result, ...]
     backwards: Mapping[int, Backward]
+    guard: Any = None
 
     def looking_at(self, captured: Sequence[Tensor]) -> Callable[..., list[Any]]:
         """Return the function of gradients alone."""
@@ -48,6 +50,8 @@ class SavedFunction(NamedTuple):
         env.update(zip(self.grads, grads, strict=True))
         for index, eqn in enumerate(self.program.eqns):
             inputs = [env[var] for var in eqn.inputs]
+            if self.guard is not None:
+                self.guard.within(eqn, inputs)
             outputs = run_eqn(eqn, inputs)
             if eqn.op == CUSTOM:
                 outputs = [tf.identity(value) for value in outputs]
@@ -58,8 +62,7 @@ class SavedFunction(NamedTuple):
     def _emit(self, index: int, eqn: Eqn, env: dict[int, Tensor], inputs: list[Tensor], outputs: list[Tensor]) -> None:
         if not tf.executing_eagerly():
             return  # in a graph that is exported, derivatives of this one are those of its ops
-        name = dict(eqn.attrs)["name"].decode()  # type: ignore[union-attr]
-        back = self.backwards.get(index)
+        name, back = custom_name(eqn), self.backwards.get(index)
         if back is None:
 
             def beyond(*grads: Any) -> list[Any]:
@@ -77,27 +80,52 @@ class SavedFunction(NamedTuple):
         return env[found[0]] if len(found) == 1 else tf.IndexedSlices(*[env[var] for var in found])
 
 
-def portable(recording: Recording) -> Recording:
-    """Return a recording without anything that only this process knows: no calls, and ways back that are data."""
-    flat = flatten(recording)
-    _make_data(flat, 0)
+def portable(recording: Recording, freeze: Collection[str] = ()) -> Recording:
+    """Return a recording without anything that only this process knows: no calls, and ways back that are data.
+
+    Functions and custom gradients whose names are in `freeze` are not looked into: what they gave stays as it is.
+    """
+    flat = flatten(recording, freeze)
+    _make_data(flat, 0, freeze)
     return flat
 
 
-def _make_data(recording: Recording, depth: int) -> None:
+def custom_name(eqn: Eqn) -> str:
+    """Return the name of the function that a custom gradient was made for."""
+    return dict(eqn.attrs)["name"].decode()  # type: ignore[union-attr]
+
+
+def _make_data(recording: Recording, depth: int, freeze: Collection[str] = ()) -> None:
     for index, back in list(recording.backwards.items()):
         if isinstance(back.function, SavedFunction):
             continue
-        if depth > DEEPEST:
+        if depth > DEEPEST or custom_name(recording.builder.eqns[index]) in freeze:
             del recording.backwards[index]
             continue
         recording.backwards[index] = _as_data(recording, index, back, depth)
 
 
 def _as_data(recording: Recording, index: int, back: Backward, depth: int) -> Backward:
-    values, types = Values(recording), recording.builder.types
-    eqn = recording.builder.eqns[index]
-    inner = Recording()
+    inner, grads, results = _heard(recording, index, back)
+    kept = [[] if result is None else _tensors(result) for result in results]
+    for tensors in kept:
+        for tensor in tensors:
+            inner.operand(tensor)  # one that is handed back as it is took no part so far
+    flat = flatten(inner)
+    _make_data(flat, depth + 1)
+    grad_vars = [flat.operand(grad) for grad in grads]
+    _take_looks(recording, index, flat, grad_vars)
+    outcome = tuple(tuple(flat.operand(tensor) for tensor in tensors) for tensors in kept)
+    leaves = {var for var, producer in enumerate(flat.builder.producers) if producer < 0}
+    captured = sorted(leaves - set(grad_vars))
+    outer = tuple(_outside(recording, flat, var) for var in captured)
+    function = SavedFunction(flat.program(), tuple(grad_vars), tuple(captured), outcome, dict(flat.backwards))
+    return Backward(function, back.inputs, back.outputs, outer)
+
+
+def _heard(recording: Recording, index: int, back: Backward) -> tuple[Recording, list[Tensor], list[Any]]:
+    """Run a backward function as of the time of the call; return what ran, what flowed in and what came out."""
+    values, types, inner = Values(recording), recording.builder.types, Recording()
 
     def past(handle: Any) -> Any:
         cell = recording.cells.get(handle._id)
@@ -106,25 +134,18 @@ def _as_data(recording: Recording, index: int, back: Backward, depth: int) -> Ba
     with current_stack().only(inner):
         with current_stack().unheard():
             grads = [tf.ones(types[var].shape, types[var].dtype) for var in back.outputs]
-        with _hooks.variables_as(past):
-            found = back.function(*grads)
+        try:
+            with _hooks.variables_as(past):
+                found = back.function(*grads)
+        except RetrotapeError:
+            raise
+        except Exception as error:
+            reason = f"its backward function fails with {type(error).__name__}: {error}"
+            raise _not_persistable(recording, index, reason, "use it outside of a tf.function") from error
     inner.settle()
-    given = [inner.operand(grad) for grad in grads]
-    _refuse_looks(recording, index, eqn, inner, given)
-    results = list(found) if isinstance(found, (list, tuple)) else [found]
-    kept = [[] if result is None else _tensors(result) for result in results]
-    for tensors in kept:
-        for tensor in tensors:
-            inner.operand(tensor)  # one that is handed back as it is took no part so far
-    flat = flatten(inner)
-    _make_data(flat, depth + 1)
-    grad_vars = [flat.operand(grad) for grad in grads]
-    outcome = tuple(tuple(flat.operand(tensor) for tensor in tensors) for tensors in kept)
-    leaves = {var for var, producer in enumerate(flat.builder.producers) if producer < 0}
-    captured = sorted(leaves - set(grad_vars))
-    outer = tuple(_outside(recording, flat, var) for var in captured)
-    function = SavedFunction(flat.program(), tuple(grad_vars), tuple(captured), outcome, dict(flat.backwards))
-    return Backward(function, back.inputs, back.outputs, outer)
+    for grad in grads:
+        inner.operand(grad)
+    return inner, grads, list(found) if isinstance(found, (list, tuple)) else [found]
 
 
 def _tensors(result: Any) -> list[Tensor]:
@@ -135,24 +156,43 @@ def _tensors(result: Any) -> list[Tensor]:
 
 def _outside(recording: Recording, inner: Recording, var: int) -> int:
     """Return the var that a leaf of a backward function has where the function was made."""
+    found = _known_outside(recording, inner, var)
+    return recording.operand(inner.value(var)) if found is None else found
+
+
+def _known_outside(recording: Recording, inner: Recording, var: int) -> int | None:
     for identity, known in inner.identities():
         if known == var:
             found = recording.known(identity)
             if found is not None:
                 return found
-    return recording.operand(inner.value(var))
+    return None
 
 
-def _refuse_looks(recording: Recording, index: int, eqn: Eqn, inner: Recording, grads: Sequence[int]) -> None:
-    """Raise where Python code in a backward function looks at the gradient: a program has only one branch."""
-    seen = {inner.known(identity) for identity, *_ in inner.looks}
-    _, reached = reached_from(inner.builder, grads, range(len(inner.builder.eqns)))
-    if not seen.isdisjoint(reached):
-        name = dict(eqn.attrs)["name"].decode()  # type: ignore[union-attr]
-        raise NotPersistableError(
-            index,
-            f"the custom gradient {name!r}",
-            str(recording.program().frame_of(eqn)),
-            "its backward function looks at the gradient in Python",
-            "write that with `tf.where` or `tf.cond`",
-        )
+def _take_looks(recording: Recording, index: int, inner: Recording, grads: Sequence[int]) -> None:
+    """Note at which recorded values Python code in a backward function looks.
+
+    A program has only one branch: on other values the function might do something else. It may not look at gradients
+    at all, which are other ones for every question.
+    """
+    eqns = inner.builder.eqns
+    _, reached = reached_from(inner.builder, grads, range(len(eqns)))
+    for identity, _, frame, how in inner.looks:
+        var = inner.known(identity)
+        if var in reached:
+            reason = "its backward function looks at the gradient in Python"
+            raise _not_persistable(recording, index, reason, "write that with `tf.where` or `tf.cond`")
+        if var is None:  # it is only looked at, and no op takes it
+            seen = {recording.known(identity)}
+        else:
+            used = {var, *(used for at in slice_to(inner.builder, [var]) for used in eqns[at].inputs)}
+            seen = {_known_outside(recording, inner, leaf) for leaf in used}
+        place = recording.frames.number(inner.frames.place(frame))
+        for outer in sorted(seen - {None}):  # type: ignore[type-var]
+            recording.looks.append((recording.new_identity(outer), recording.stamps[index], place, how))  # type: ignore
+
+
+def _not_persistable(recording: Recording, index: int, reason: str, remedy: str) -> NotPersistableError:
+    eqn = recording.builder.eqns[index]
+    where = str(recording.program().frame_of(eqn))
+    return NotPersistableError(index, custom_name(eqn), where, reason, remedy)

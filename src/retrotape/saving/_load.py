@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from retrotape import store
 from retrotape._saved_variable import SavedVariable
+from retrotape._tf import tf
 from retrotape.errors import CorruptTapeError, MalformedProgramError
 from retrotape.execute import Values
-from retrotape.ir import DTYPE_NUMBERS, Program
+from retrotape.ir import DTYPE_NUMBERS, LEAF, Program, TensorType
 from retrotape.record import CUSTOM, TRAINABLE, Cell, Recording, next_stamp, traits
 from retrotape.saving._document import FunctionReader, Malformed, items, numbers, with_defaults
+from retrotape.saving._kept import Withheld, is_computed
 from retrotape.saving._mapped import Mapped
-from retrotape.saving._ops import OpCheck
+from retrotape.saving._ops import OpCheck, explained
 
 Tensor = Any
 
@@ -23,10 +25,11 @@ Tensor = Any
 class Named:
     """What a name stands for: a tensor that is known by identity, though nobody may have computed it."""
 
-    __slots__ = ("_id",)
+    __slots__ = ("_id", "dtype", "shape")
 
-    def __init__(self, identity: int) -> None:
+    def __init__(self, identity: int, kind: TensorType) -> None:
         self._id = identity
+        self.dtype, self.shape = tf.as_dtype(kind.dtype), tf.TensorShape(kind.shape)
 
 
 class Opened(NamedTuple):
@@ -46,9 +49,10 @@ def read(
     limits: store.Limits | None = None,
 ) -> Opened:
     """Return the recording in a file, or raise where the file is damaged or not to be trusted."""
-    container = store.open_tape(path, mmap=mmap, limits=limits or store.Limits())
+    limits = limits or store.Limits()
+    container = store.open_tape(path, mmap=mmap, limits=limits)
     try:
-        return _Reader(container, OpCheck(container.path, allow_ops)).read()
+        return _Reader(container, OpCheck(container.path, allow_ops, limits.total_bytes)).read()
     except (Malformed, MalformedProgramError, UnicodeDecodeError, RecursionError, json.JSONDecodeError) as error:
         raise CorruptTapeError(container.path, f"what it says makes no sense: {error}") from error
 
@@ -68,14 +72,16 @@ class _Reader:
         functions = json.loads(self._container.entry("functions.json"))
         if not isinstance(functions, dict):
             raise Malformed("functions.json is not an object")
-        reader = FunctionReader(functions, self._check.check)
+        reader = FunctionReader(functions, self._check)
         recording.backwards = reader.backwards(self._fields.get("backwards"), self._program)
         for index, eqn in enumerate(self._program.eqns):
             if eqn.op == CUSTOM and index not in recording.backwards:
                 raise Malformed(f"equation {index} is a custom gradient without a way back")
         self._add_looks(recording)
-        redacted = frozenset(items(self._fields.get("redacted"), str, "redacted"))
-        return Opened(recording, self._names(recording), redacted, self._fields)
+        names = self._names(recording)
+        redacted = items(self._fields.get("redacted"), str, "redacted")
+        self._withhold(recording, names, redacted)
+        return Opened(recording, names, frozenset(redacted), self._fields)
 
     def _recording(self) -> Recording:
         recording, program = Recording(), self._program
@@ -120,7 +126,8 @@ class _Reader:
             kind = self._program.types[versions[-1]]
 
             def fetch(var: int = versions[-1]) -> Tensor:
-                return Values(recording)(var)
+                with explained(recording):
+                    return Values(recording)(var)
 
             variable = SavedVariable(name, kind.dtype, kind.shape, trainable, fetch)
             cell = Cell(variable.handle, versions[0])
@@ -154,7 +161,22 @@ class _Reader:
             ((kind, number),) = what.items()
             if kind == "variable":
                 found[name] = variables[numbers([number], len(variables), "names")[0]]
-            else:
+            elif kind == "var":
                 (var,) = numbers([number], len(self._program.types), "names")
-                found[name] = Named(recording.new_identity(var))
+                found[name] = Named(recording.new_identity(var), self._program.types[var])
+            else:
+                raise Malformed(f"the name {name!r} stands for {kind!r}, which is neither a var nor a variable")
         return found
+
+    def _withhold(self, recording: Recording, names: Mapping[str, Any], redacted: Sequence[str]) -> None:
+        """Put what says so in the place of values that were left out; what was drawn must not be drawn again."""
+        for name in redacted:
+            what = names.get(name)
+            if what is None:
+                raise Malformed(f"{name!r} is redacted, and nothing has that name")
+            known = recording.known(what._id) if isinstance(what, Named) else None
+            for var in recording.cells[what.handle._id].versions if known is None else [known]:
+                producer = self._program.producers[var]
+                drawn = producer != LEAF and not is_computed(self._program.eqns[producer].op)
+                if var not in recording.values and (producer == LEAF or drawn):
+                    recording.values[var] = Withheld(name)

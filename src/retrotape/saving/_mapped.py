@@ -11,7 +11,6 @@ from retrotape._tf import tf
 
 Tensor = Any
 _SMALL = 2**16  # bytes up to which a copy costs less than a mapping
-_BY_BITS = {"bfloat16": np.uint16, "float8_e5m2": np.uint8, "float8_e4m3fn": np.uint8}  # which dlpack does not know
 _SHARED = frozenset(("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16"))
 
 
@@ -32,9 +31,13 @@ class Mapped:
             strings = self._container.strings(self._name)
             return tf.reshape(tf.constant(strings, tf.string), shape)
         raw = self._container.tensor(self._name)
-        if dtype in _SHARED and raw.nbytes > _SMALL:
-            array = raw.view(np.dtype(dtype)).reshape(shape)
-            return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
-        if dtype in _BY_BITS:
-            return tf.bitcast(tf.constant(raw.view(_BY_BITS[dtype]).reshape(shape)), dtype)
-        return tf.constant(raw.view(tf.as_dtype(dtype).as_numpy_dtype).reshape(shape))
+        if raw.nbytes > _SMALL and dtype in _SHARED:
+            return _shared(raw.view(np.dtype(dtype)).reshape(shape))
+        if raw.nbytes > _SMALL and dtype == "bfloat16":  # which dlpack does not know
+            return tf.bitcast(_shared(raw.view(np.uint16).reshape(shape)), dtype)
+        return tf.constant(raw.view(tf.as_dtype(dtype).as_numpy_dtype).reshape(shape), dtype)
+
+
+def _shared(array: np.ndarray) -> Tensor:
+    """Return a tensor in the memory of an array."""
+    return tf.experimental.dlpack.from_dlpack(array.__dlpack__())

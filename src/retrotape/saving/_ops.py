@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from retrotape import _tf
-from retrotape.errors import TapeVersionError, UnsafeTapeError
-from retrotape.ir import DType, Eqn, Func, Program, Proto, Shape, TensorType
-from retrotape.record import CUSTOM
+from retrotape._tf import tf
+from retrotape.errors import CorruptTapeError, RetrotapeError, TapeVersionError, UnsafeTapeError
+from retrotape.ir import DTYPE_NAMES, DType, Eqn, Func, Program, Proto, Shape, TensorType, bytes_of
+from retrotape.record import CUSTOM, Kind, Recording, default_attrs, traits
+from retrotape.saving._sizes import Sizes
 
 Tensor = Any
 LARGEST_CONSTANT = 2**22  # bytes in an attribute; larger tensors are tensors
+LARGEST_VALUE = 2**34  # bytes of one value, where the user sets no limit
+_RESOURCE = 20
+_STRING_BYTES = 24  # of one string, empty
 
 
 @cache
@@ -32,23 +36,48 @@ class OpCheck:
     Args:
       path: Of the file, for messages.
       more: Names that are allowed too.
+      largest: How many bytes one value may have.
     """
 
-    def __init__(self, path: str, more: Collection[str] = ()) -> None:
+    def __init__(self, path: str, more: Collection[str] = (), largest: int | None = None) -> None:
         self._path = path
         self._allowed = allowed() | set(more)
-        self._known: dict[tuple[str, tuple], None] = {}
+        self._largest = LARGEST_VALUE if largest is None else largest
+        self._known: set[tuple[str, tuple]] = set()
+        self._sizes = Sizes()
+
+    # ------------------------------------------------------------------ when a program is read
 
     def check(self, program: Program) -> None:
-        """Raise where a program has an op that may not run, or attributes that it does not take."""
-        for eqn in program.eqns:
+        """Raise where a program has an op that may not run, or what the definitions of its ops do not allow."""
+        for var, kind in enumerate(program.types):
+            self._check_type(var, kind)
+        for index, eqn in enumerate(program.eqns):
+            if eqn.frame >= len(program.frames):
+                raise CorruptTapeError(self._path, f"equation {index} is at line {eqn.frame} of those that it lists")
             key = (eqn.op, tuple((name, type(value)) for name, value in eqn.attrs))
             if key not in self._known:
                 self._check_op(eqn)
-                self._known[key] = None
-            for _, value in eqn.attrs:
-                if isinstance(value, (Func, bytes, Proto)):
-                    self._check_value(eqn, value)
+                self._known.add(key)
+            for name, value in eqn.attrs:
+                self._check_value(eqn, name, value)
+            self._check_signature(index, eqn, program.types)
+
+    def _check_type(self, var: int, kind: TensorType) -> None:
+        if kind.dtype not in DTYPE_NAMES:
+            raise TapeVersionError(self._path, f"the dtype number {kind.dtype}", "those that it knows by name")
+        size = bytes_of(kind)
+        if DTYPE_NAMES[kind.dtype] == "string" and kind.shape is not None:
+            size = _STRING_BYTES * math.prod(dim or 0 for dim in kind.shape)
+        if size > self._largest:
+            raise self._too_large(f"%{var}, {kind}, has", size)
+
+    def _too_large(self, what: str, size: int) -> UnsafeTapeError:
+        return UnsafeTapeError(
+            self._path,
+            f"{what} {size:,} bytes, more than {self._largest:,}",
+            f"If you trust it: `rt.load(path, limits=retrotape.store.Limits(total_bytes={size}))`.",
+        )
 
     def _check_op(self, eqn: Eqn) -> None:
         if eqn.op not in self._allowed:
@@ -57,13 +86,18 @@ class OpCheck:
                 f"it names the op {eqn.op}, which is not on the list of ops that a tape may run",
                 f"If you trust it: `rt.load(path, allow_ops={{{eqn.op!r}}})`.",
             )
+        names = [name for name, _ in eqn.attrs]
+        if len(set(names)) != len(names):
+            raise UnsafeTapeError(self._path, f"op {eqn.op} has an attribute twice")
         if eqn.op == CUSTOM:
+            if names != ["name"]:
+                raise UnsafeTapeError(self._path, "a custom gradient has other attributes than its name")
             return
         definition = _tf.op_def(eqn.op)
         if definition is None:
             raise TapeVersionError(
                 self._path,
-                f"it needs the op {eqn.op}, which TensorFlow {_tf.tf.__version__} does not have",
+                f"the op {eqn.op}, which TensorFlow {tf.__version__} does not have",
                 "Load it with the TensorFlow that saved it, or a newer one.",
             )
         kinds = {attr.name: attr.type for attr in definition.attr}
@@ -71,31 +105,63 @@ class OpCheck:
             if name not in kinds:
                 raise TapeVersionError(
                     self._path,
-                    f"op {eqn.op} has an attribute {name!r}, which TensorFlow {_tf.tf.__version__} does not know",
+                    f"op {eqn.op} with an attribute {name!r}, which TensorFlow {tf.__version__} does not know",
                     "Load it with the TensorFlow that saved it, or a newer one.",
                 )
             if not _fits(kinds[name], value):
                 raise UnsafeTapeError(self._path, f"attribute {name!r} of op {eqn.op} is not of type {kinds[name]}")
+        missing = kinds.keys() - {*names, *dict(default_attrs(eqn.op))}
+        if missing:  # TensorFlow does not say so, but ends the process
+            raise CorruptTapeError(self._path, f"op {eqn.op} has no attribute {', '.join(sorted(missing))}")
 
-    def _check_value(self, eqn: Eqn, value: Any) -> None:
+    def _check_value(self, eqn: Eqn, name: str, value: Any) -> None:
         if isinstance(value, Func):
             raise UnsafeTapeError(self._path, f"op {eqn.op} calls a function, {value.name!r}, and a tape has none")
-        size = len(value.data) if isinstance(value, Proto) else len(value)
+        if not _is_sound(value):
+            raise UnsafeTapeError(self._path, f"attribute {name!r} of op {eqn.op} is no value that TensorFlow knows")
+        size = len(value.data) if isinstance(value, Proto) else len(value) if isinstance(value, bytes) else 0
         if size > LARGEST_CONSTANT:
             raise UnsafeTapeError(self._path, f"an attribute of op {eqn.op} has {size} bytes")
+
+    def _check_signature(self, index: int, eqn: Eqn, types: Sequence[TensorType]) -> None:
+        """Raise where an equation takes or gives other tensors than its op does: kernels may rely on it."""
+        given, made = ([types[var] for var in variables] for variables in (eqn.inputs, eqn.outputs))
+        if eqn.op == CUSTOM:
+            fits = made and given[len(given) - len(made) :] == made
+        else:
+            fits = _has_signature(eqn, [kind.dtype for kind in given], [kind.dtype for kind in made])
+        if not fits:
+            raise CorruptTapeError(self._path, f"equation {index} is not how {eqn.op} can be called")
 
     # ------------------------------------------------------------------ when an op runs
 
     def before(self, eqn: Eqn, inputs: Sequence[Tensor], types: Sequence[TensorType]) -> None:
         """Raise where an op would make something much larger than the tape says."""
-        count = _COUNTS.get(eqn.op)
-        if count is None or not eqn.outputs:
+        if eqn.op == CUSTOM or traits(eqn.op).kind is not Kind.PLAIN:
             return
-        said, would = types[eqn.outputs[0]].shape, count([tensor.numpy() for tensor in inputs])
-        if said is None or None in said or would != math.prod(said):  # type: ignore[arg-type]
-            raise UnsafeTapeError(
-                self._path, f"op {eqn.op} would make {would} elements where the tape says {TensorType(1, said)}"
-            )
+        said = [types[var].shape for var in eqn.outputs]
+        if any(dims is None or None in dims for dims in said):
+            return
+        most = max((math.prod(dims) for dims in said), default=0)  # type: ignore[arg-type]
+        for would in self._expected(eqn, inputs):
+            if would > most:
+                names = ", ".join(str(types[var]) for var in eqn.outputs)
+                raise UnsafeTapeError(
+                    self._path, f"op {eqn.op} would make {would} elements where the tape says {names}"
+                )
+
+    def within(self, eqn: Eqn, inputs: Sequence[Tensor]) -> None:
+        """Raise where an op would make more than a value may have, whatever the tape says of it."""
+        if eqn.op == CUSTOM or traits(eqn.op).kind is not Kind.PLAIN:
+            return
+        for would in self._expected(eqn, inputs):
+            if would > self._largest:
+                raise self._too_large(f"op {eqn.op} would make more than", would)
+
+    def _expected(self, eqn: Eqn, inputs: Sequence[Tensor]) -> list[int]:
+        with self.explained(eqn.op):
+            shapes = self._sizes.of(eqn, inputs)
+        return [math.prod(dims) for dims in shapes if dims is not None and None not in dims]  # type: ignore[arg-type]
 
     def after(self, eqn: Eqn, outputs: Sequence[Tensor], types: Sequence[TensorType]) -> None:
         """Raise where an op has made something else than the tape says."""
@@ -105,19 +171,51 @@ class OpCheck:
                 made = TensorType(_tf.eager_dtype(tensor), tensor._shape_tuple())
                 raise UnsafeTapeError(self._path, f"op {eqn.op} makes {made} where the tape says {said}")
 
+    @contextmanager
+    def explained(self, what: str = "an answer") -> Iterator[None]:
+        """Let what goes wrong with ops that a file names be said of the file."""
+        try:
+            yield
+        except (RetrotapeError, MemoryError, tf.errors.ResourceExhaustedError):
+            raise
+        except Exception as error:
+            line = (str(error).strip().splitlines() or [""])[0][:200]
+            raise CorruptTapeError(
+                self._path,
+                f"{what} that needs what it says fails with {type(error).__name__}: {line}",
+                "If the tape that was recorded gives an answer, the file was changed: save it anew.",
+            ) from error
 
-_COUNTS: dict[str, Callable[[list[Any]], int]] = {
-    "Fill": lambda given: math.prod(int(size) for size in given[0]),
-    "BroadcastTo": lambda given: math.prod(int(size) for size in given[1]),
-    "Tile": lambda given: math.prod(n * int(times) for n, times in zip(np.shape(given[0]), given[1], strict=True)),
-    "Range": lambda given: max(0, math.ceil((float(given[1]) - float(given[0])) / (float(given[2]) or math.nan))),
-    "RandomStandardNormal": lambda given: math.prod(int(size) for size in given[0]),
-    "RandomUniform": lambda given: math.prod(int(size) for size in given[0]),
-    "StatelessRandomNormalV2": lambda given: math.prod(int(size) for size in given[0]),
-    "StatelessRandomUniformV2": lambda given: math.prod(int(size) for size in given[0]),
-    "ScatterNd": lambda given: math.prod(int(size) for size in given[2]),
-    "OneHot": lambda given: np.size(given[0]) * int(given[1]),
-}
+
+def explained(recording: Recording) -> AbstractContextManager[None]:
+    """Let what goes wrong with ops of a recording be said of the file that it came from, if it came from one."""
+    return nullcontext() if recording.guard is None else recording.guard.explained()
+
+
+def _has_signature(eqn: Eqn, given: list[int], made: list[int]) -> bool:
+    """Say whether dtypes are those of an op; where it takes a variable, a value stands for it."""
+    definition, kind = _tf.op_def(eqn.op), traits(eqn.op).kind
+    attrs = {**dict(default_attrs(eqn.op)), **dict(eqn.attrs)}
+    takes, gives = (_dtypes(args, attrs) for args in (definition.input_arg, definition.output_arg))  # type: ignore
+    held = takes.count(_RESOURCE) if kind is not Kind.PLAIN else 0
+    if eqn.op == "AssignVariableOp":
+        takes = takes[1:]  # what it held before does not matter
+    if len(given) != len(takes) or len(made) != len(gives) + (held if kind is Kind.WRITE else 0):
+        return False
+    pairs = [*zip(given, takes, strict=True), *zip(made, gives, strict=False)]
+    return all(got == wanted or (wanted == _RESOURCE and held and got != _RESOURCE) for got, wanted in pairs)
+
+
+def _dtypes(args: Any, attrs: dict[str, Any]) -> list[int]:
+    found: list[int] = []
+    for arg in args:
+        if arg.type_list_attr:
+            found += [kind.number for kind in attrs[arg.type_list_attr]]
+            continue
+        dtype = attrs[arg.type_attr].number if arg.type_attr else arg.type
+        count = attrs[arg.number_attr] if arg.number_attr else 1
+        found += [dtype] * min(max(count, 0), 2**20)
+    return found
 
 
 def _fits(kind: str, value: Any) -> bool:
@@ -134,3 +232,23 @@ def _fits(kind: str, value: Any) -> bool:
         "func": Func,
     }
     return isinstance(value, expected[kind]) and (kind == "bool" or not isinstance(value, bool))
+
+
+def _is_sound(value: Any) -> bool:
+    """Say whether an attribute is in the range of what TensorFlow takes."""
+    match value:
+        case DType(number):
+            return number in DTYPE_NAMES
+        case Shape(dims):
+            return dims is None or (isinstance(dims, tuple) and len(dims) <= 254 and all(map(_is_size, dims)))
+        case Proto(data):
+            return isinstance(data, bytes)
+        case tuple():
+            return all(map(_is_sound, value))
+        case int():
+            return -(2**63) <= value < 2**63
+    return isinstance(value, (float, bytes))
+
+
+def _is_size(dim: Any) -> bool:
+    return type(dim) is int and -1 <= dim < 2**62

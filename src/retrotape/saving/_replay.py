@@ -6,14 +6,16 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from retrotape import _tf
 from retrotape._nests import describe, is_variable
-from retrotape.errors import NotRecordedError, ReplayError, TapeUseError
+from retrotape.errors import LostValueError, NotRecordedError, ReplayError, TapeUseError
 from retrotape.execute import Values, run_eqn
-from retrotape.ir import Frame
-from retrotape.record import CUSTOM, Backward, Cell, Recording, current_stack, looked_at, traits
+from retrotape.ir import Eqn, Frame, TensorType
+from retrotape.record import Backward, Cell, Recording, current_stack, looked_at
 from retrotape.record import same as is_same
-from retrotape.rules import FORWARD
 from retrotape.saving._functions import portable
+from retrotape.saving._kept import is_computed
+from retrotape.saving._ops import allowed, explained
 
 Tensor = Any
 
@@ -29,7 +31,8 @@ def replay(recording: Recording, given: Sequence[tuple[Any, Tensor]], resample: 
     """
     whole = portable(recording)
     leaves = {_leaf(whole, part): value for part, value in given}
-    return _Replay(whole, leaves, resample, trust).run()
+    with explained(whole):
+        return _Replay(whole, leaves, resample, trust).run()
 
 
 def _leaf(recording: Recording, part: Any) -> int:
@@ -62,15 +65,28 @@ class _Replay:
         with current_stack().unheard():
             for index, eqn in enumerate(self._old.builder.eqns):
                 self._check_looks(index)
-                draws = eqn.op != CUSTOM and eqn.op not in FORWARD and not traits(eqn.op).replayable
-                if draws and not eqn.op.startswith("ResourceGather"):
-                    changed = self._resample
-                else:
-                    changed = any(var in self._new for var in eqn.inputs)
-                if changed:
-                    self._new.update(zip(eqn.outputs, run_eqn(eqn, [self._value(v) for v in eqn.inputs]), strict=False))
+                depends = any(var in self._new for var in eqn.inputs)
+                if depends if is_computed(eqn.op) else self._is_drawn_again(eqn, depends):
+                    self._run(eqn)
             self._check_looks(len(self._old.builder.eqns))
             return self._recording()
+
+    def _is_drawn_again(self, eqn: Eqn, depends: bool) -> bool:
+        if eqn.op in allowed():  # it draws random numbers
+            return self._resample
+        if depends:
+            where = self._old.program().frame_of(eqn)
+            raise TapeUseError(
+                f"{eqn.op} at {where} depends on the new values and cannot run again: it uses a table, a queue or the "
+                "like, or something outside of TensorFlow. Record again with the new inputs."
+            )
+        return False
+
+    def _run(self, eqn: Eqn) -> None:
+        inputs = [self._value(var) for var in eqn.inputs]
+        if self._old.guard is not None:
+            self._old.guard.within(eqn, inputs)
+        self._new.update(zip(eqn.outputs, run_eqn(eqn, inputs), strict=False))
 
     def _value(self, var: int) -> Tensor:
         found = self._new.get(var)
@@ -79,8 +95,14 @@ class _Replay:
     def _check_looks(self, index: int) -> None:
         for var, frame, how in self._looks.get(index, ()) if not self._trust else ():
             now = self._new.get(var)
-            if now is not None and not is_same(now, self._old_values(var)):
-                place: Frame = self._old.program().frames[frame]
+            if now is None:
+                continue
+            place: Frame = self._old.program().frames[frame]
+            try:
+                before = self._old_values(var)
+            except LostValueError as lost:  # nobody can say that it is the same
+                raise ReplayError(str(place), f"{how.strip('_')}; what it was has been left out") from lost
+            if not is_same(now, before):
                 raise ReplayError(str(place), how.strip("_"))
 
     def _recording(self) -> Recording:
@@ -88,6 +110,8 @@ class _Replay:
         old, new = self._old, Recording()
         new.builder.types[:], new.builder.producers[:] = old.builder.types, old.builder.producers
         new.builder.eqns[:] = old.builder.eqns
+        for var, value in self._new.items():  # sizes may depend on values
+            new.builder.types[var] = TensorType(_tf.eager_dtype(value), value._shape_tuple())
         new.stamps, new.frames, new.looks = list(old.stamps), old.frames, list(old.looks)
         for name in ("assigned", "opaque", "gaps", "inert", "ends", "moments"):
             getattr(new, name).update(getattr(old, name))

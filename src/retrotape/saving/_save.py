@@ -7,27 +7,22 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from retrotape import _tf, store
 from retrotape._nests import describe, is_variable, unwrap
 from retrotape._tf import tf
 from retrotape._version import __version__
-from retrotape.errors import NotPersistableError, NotRecordedError
-from retrotape.execute import Values
-from retrotape.ir import DTYPE_NAMES, LEAF, Eqn, Program
-from retrotape.record import CUSTOM, Recording, is_away, looked_at, traits
-from retrotape.rules import FORWARD
-from retrotape.saving._document import Document, backwards_to_json, without_defaults
+from retrotape.errors import NotRecordedError
+from retrotape.ir import Program
+from retrotape.record import CUSTOM, Recording
+from retrotape.saving._document import Document, backwards_to_json
 from retrotape.saving._functions import portable
-from retrotape.saving._ops import allowed
+from retrotape.saving._kept import VALUES, Kept
+from retrotape.saving._thawed import Thawed
 
-Tensor = Any
-VALUES = ("leaves", "needed", "all")
-_WITHOUT_BYTES = ("resource", "variant")
+_PER_ENTRY = 180  # bytes around each part of a file, and its check sum
 
 
 class Prepared(NamedTuple):
@@ -39,17 +34,23 @@ class Prepared(NamedTuple):
 
     def size(self) -> int:
         """Return about how many bytes the file will have."""
-        text = len(self.document.program) + len(json.dumps(self.document.functions)) + len(self.opdefs)
-        return store.estimate(self.tensors) + text + len(json.dumps(self.document.fields))
+        tables = {tensor.name: [tensor.dtype, tensor.shape, "0" * 64] for tensor in self.tensors}
+        entries = self._entries()
+        parts = [*entries.values(), json.dumps({**self.document.fields, **tables}).encode()]
+        return store.estimate(self.tensors) + sum(map(len, parts)) + _PER_ENTRY * (len(parts) + 1)
 
-    def write(self, path: str | os.PathLike[str], *, overwrite: bool, store_in: str | os.PathLike[str] | None) -> int:
-        """Write it and return how many bytes that took."""
-        entries = {
+    def _entries(self) -> dict[str, bytes]:
+        return {
             "program.txt": self.document.program.encode(),
             "functions.json": json.dumps(self.document.functions, sort_keys=True).encode(),
             "opdefs.pb": self.opdefs,
         }
-        return store.write(path, entries, self.tensors, self.document.fields, overwrite=overwrite, store=store_in)
+
+    def write(self, path: str | os.PathLike[str], *, overwrite: bool, store_in: str | os.PathLike[str] | None) -> int:
+        """Write it and return how many bytes that took."""
+        return store.write(
+            path, self._entries(), self.tensors, self.document.fields, overwrite=overwrite, store=store_in
+        )
 
 
 def prepare(
@@ -63,21 +64,19 @@ def prepare(
     """Return what a file of this recording will hold, or raise where something cannot be saved."""
     if values not in VALUES:
         raise ValueError(f"values must be one of {', '.join(map(repr, VALUES))}, got {values!r}.")
-    whole = portable(recording)
+    redact, freeze = _several("redact", redact), _several("freeze", freeze)
+    whole = portable(recording, freeze)
     paths = _keras_paths(whole)
     named = name_everything(whole, names, paths)
-    unknown = set(redact) - named.keys()
+    unknown = redact - named.keys()
     if unknown:
         raise ValueError(f"redact names {sorted(unknown)}, which is not among the names {sorted(named)}.")
-    thawed = _Thawed(whole, freeze)
-    program = thawed.program()
-    hidden = {named[name]["var"] for name in redact if "var" in named[name]}
-    used = {var for eqn in program.eqns for var in eqn.inputs} | whole.cell_of.keys()
+    used = {what["var"] for what in named.values() if "var" in what} | whole.cell_of.keys()
     used |= {var for back in whole.backwards.values() for var in back.captures}
-    used |= {named[name]["var"] for name in named if "var" in named[name]}
-    kept = [var for var in _to_keep(whole, program, values) if var not in hidden and _is_of_use(program, used, var)]
-    look_up = Values(whole)
-    tensors = [_stored(f"v/{var}", look_up, var, whole) for var in kept]
+    thawed = Thawed(whole, freeze, used)
+    program = thawed.program()
+    kept = Kept(whole, program, values, used)
+    redact |= kept.withhold({name: _vars_of(whole, what) for name, what in named.items()}, redact)
     functions: dict[str, Any] = {}
     backwards = {thawed.moved[index]: back for index, back in whole.backwards.items() if index in thawed.moved}
     fields = {
@@ -95,10 +94,21 @@ def prepare(
         "looks": _looks(whole, thawed.moved),
         "backwards": backwards_to_json(backwards, functions),
     }
-    return Prepared(Document(str(program), functions, fields), tensors, _opdefs(program, functions))
+    return Prepared(Document(str(program), functions, fields), kept.tensors(), _opdefs(program, functions))
+
+
+def _several(option: str, given: Collection[str]) -> set[str]:
+    if isinstance(given, str):
+        raise TypeError(f"{option}= takes a list of names, got {given!r}: `{option}=[{given!r}]`.")
+    return set(given)
 
 
 # ------------------------------------------------------------------ names
+
+
+def _vars_of(recording: Recording, what: Mapping[str, int]) -> list[int]:
+    """Return the vars that a name stands for: one, or all the values of a variable."""
+    return [what["var"]] if "var" in what else list(recording.cells.values())[what["variable"]].versions
 
 
 def name_everything(
@@ -109,6 +119,8 @@ def name_everything(
     found: dict[str, dict[str, int]] = {}
     order = {id(cell): number for number, cell in enumerate(recording.cells.values())}
     for name, value in _flat_names(names):
+        if name in found:
+            raise ValueError(f"names= gives the name {name!r} twice.")
         part = unwrap(value)
         if is_variable(part):
             cell = recording.cells.get(part.handle._id)
@@ -134,7 +146,7 @@ def name_everything(
 
 def _flat_names(names: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
     for name, value in names.items():
-        if not isinstance(name, str):
+        if not isinstance(name, str) or not name:
             raise TypeError(f"names= takes a mapping from names to tensors, got the key {name!r}.")
         if isinstance(value, Mapping):
             yield from _flat_names(value, f"{prefix}{name}/")
@@ -192,110 +204,8 @@ def _looks(recording: Recording, moved: Mapping[int, int]) -> list[dict[str, Any
     return rows
 
 
-# ------------------------------------------------------------------ equations
-
-
-class _Thawed:
-    """The program without equations that a file cannot have, where what they gave can stand for them."""
-
-    def __init__(self, recording: Recording, freeze: Collection[str]) -> None:
-        self._recording, self._freeze = recording, set(freeze)
-        self._kept = {index for index, eqn in enumerate(recording.builder.eqns) if self._stays(index, eqn)}
-        self._drop_resources()
-        self.moved = {old: new for new, old in enumerate(sorted(self._kept))}  # numbers of equations that stay
-
-    def _stays(self, index: int, eqn: Eqn) -> bool:
-        if eqn.op in self._freeze:
-            return False
-        if eqn.op in allowed():
-            return True
-        recording = self._recording
-        if all(var in recording.inert | recording.ends or self._kind(var) in _WITHOUT_BYTES for var in eqn.outputs):
-            return False  # no derivative goes through it anyway
-        where = str(recording.program().frame_of(eqn))
-        raise NotPersistableError(index, eqn.op, where, "this op is not on the list of ops that a tape may have")
-
-    def _kind(self, var: int) -> str:
-        return DTYPE_NAMES.get(self._recording.builder.types[var].dtype, "")
-
-    def _drop_resources(self) -> None:
-        """Drop what works on something without bytes, where nothing else looks at what it gave; else raise."""
-        recording = self._recording
-        eqns, producers = recording.builder.eqns, recording.builder.producers
-        broken = set()
-        for index in self._kept:
-            for var in eqns[index].inputs:
-                made = producers[var]
-                from_outside = made == LEAF or made not in self._kept or made in broken
-                if from_outside and self._kind(var) in _WITHOUT_BYTES:
-                    broken.add(index)
-        used = {var for index in self._kept - broken for var in eqns[index].inputs}
-        used.update(var for back in recording.backwards.values() for var in back.captures)
-        for index in sorted(broken):
-            if not used.isdisjoint(eqns[index].outputs):
-                where = str(recording.program().frame_of(eqns[index]))
-                reason = "it uses a table, a queue, an iterator or the like, which has no value to write"
-                raise NotPersistableError(index, eqns[index].op, where, reason, "move it out of the block")
-        self._kept -= broken
-
-    def program(self) -> Program:
-        """Return the program as it will be written."""
-        whole = self._recording.program()
-        eqns = tuple(without_defaults(whole.eqns[index]) for index in self.moved)
-        producers = tuple(self.moved.get(index, LEAF) for index in whole.producers)
-        return Program(whole.types, producers, eqns, whole.frames)
-
-
 def _opdefs(program: Program, functions: Mapping[str, Any]) -> bytes:
     names = {eqn.op for eqn in program.eqns}
     for function in functions.values():
         names |= {eqn.op for eqn in Program.parse(function["program"]).eqns}
     return _tf.op_list([name for name in sorted(names) if name != CUSTOM])
-
-
-# ------------------------------------------------------------------ values
-
-
-def _to_keep(recording: Recording, program: Program, values: str) -> list[int]:
-    """Return the vars whose values are written: those that cannot be computed again, and what was asked for."""
-    storable = [
-        var
-        for var, kind in enumerate(program.types)
-        if DTYPE_NAMES.get(kind.dtype) not in _WITHOUT_BYTES and kind.shape is not None
-    ]
-    if values == "all":
-        return [var for var in storable if var in recording.values or program.producers[var] != LEAF]
-    wanted = {var for var in storable if var in recording.values and _is_needed(recording, program, var)}
-    if values == "needed":
-        wanted |= {var for eqn in program.eqns for var in looked_at(eqn)} & set(storable)
-    return sorted(wanted)
-
-
-def _is_of_use(program: Program, used: Collection[int], var: int) -> bool:
-    return var in used or program.producers[var] != LEAF
-
-
-def _is_needed(recording: Recording, program: Program, var: int) -> bool:
-    producer = program.producers[var]
-    if producer == LEAF:
-        return True
-    op = program.eqns[producer].op
-    return var in recording.opaque or (op != CUSTOM and not traits(op).replayable and not _is_update(op))
-
-
-def _is_update(op: str) -> bool:
-    return op in FORWARD or op.startswith("ResourceGather")
-
-
-def _stored(name: str, look_up: Callable[[int], Tensor], var: int, recording: Recording) -> store.Stored:
-    dtype, dims = recording.builder.types[var]
-    kind, shape = DTYPE_NAMES[dtype], tuple(size or 0 for size in dims or ())
-
-    def array() -> np.ndarray:
-        value = recording.values.get(var)
-        return (look_up(var) if value is None or is_away(value) else value).numpy()
-
-    if kind == "string":
-        flat = np.asarray(array(), dtype=object).reshape(-1)
-        return store.Stored(name, kind, shape, [bytes(item) for item in flat])
-    return store.Stored(name, kind, shape, lambda: np.ascontiguousarray(array()).reshape(-1).view(np.uint8))

@@ -1,0 +1,49 @@
+"""Three tapes with matrices between them, joined: the chain rule as one stock tape has it.
+
+The gradients of the pieces, multiplied element by element, are no chain rule: wrong where the shapes happen to fit.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+
+import retrotape as rt
+
+RNG = np.random.default_rng(0)
+X, W, BIAS = (tf.Variable(RNG.normal(size=shape)) for shape in [(3, 4), (4, 2), (2,)])
+
+
+def gap(left: tf.Tensor, right: tf.Tensor) -> float:
+    return float(tf.reduce_max(tf.abs(left - right)))
+
+
+def main() -> dict[str, object]:
+    with tf.GradientTape() as stock:
+        with rt.Tape() as first:
+            hidden = tf.tanh(X @ W)  # feeds both tapes below
+        with rt.Tape() as second:
+            gates = tf.nn.softmax(hidden + BIAS)  # one bias for all rows
+        with rt.Tape() as third:
+            loss = tf.reduce_sum(tf.matmul(gates, hidden, transpose_b=True) ** 2)
+    joined = rt.join(first, second, third).gradient(loss, [X, W, BIAS])
+    apart = [gap(ours, theirs) for ours, theirs in zip(joined, stock.gradient(loss, [X, W, BIAS]), strict=True)]
+
+    by_gates, by_hidden = third.gradient(loss, [gates, hidden])
+    carried = second.gradient(gates, hidden, output_gradients=by_gates)  # what flows in belongs into the question
+    by_hand = first.gradient(hidden, X, output_gradients=carried + by_hidden)
+    element_wise = by_gates * second.gradient(gates, hidden)
+    try:
+        possible = bool((element_wise * first.gradient(hidden, X)).shape)
+    except tf.errors.InvalidArgumentError:
+        possible = False
+    numbers = {"apart": max(apart), "by hand": gap(by_hand, joined[0]), "wrong by": gap(element_wise, carried)}
+    print(
+        f"joined differs from one stock tape by {numbers['apart']:.1e}, by hand from joined by {numbers['by hand']:.1e}"
+    )
+    print(f"element by element, second and third: wrong by {numbers['wrong by']:.3f}; all three: possible? {possible}")
+    return {**numbers, "possible": possible}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,16 @@
+"""`retrotape demo`."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+
+@click.command()
+def demo() -> None:
+    """Show what a tape answers, beside what the stock tape does."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow reads it when it is loaded
+    from retrotape.demo import run  # which takes seconds; --help must not wait for it
+
+    run()

@@ -1,0 +1,188 @@
+"""Gradients as a mapping: what each key has, and why a key has nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from html import escape
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from retrotape._tf import tf
+from retrotape.errors import UnknownSourceError
+from retrotape.grads import _sparse as sparse
+from retrotape.grads._show import as_html, as_rich, as_text
+from retrotape.grads._table import Table, is_symbolic, name_of, tabulate
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+Gradient = Any
+_Self = TypeVar("_Self", bound="Keyed")
+
+
+def _identity(key: Any) -> int:
+    """Return what makes two keys the same: a Keras variable and the `tf.Variable` in it are."""
+    inner = getattr(key, "_value", None)
+    return id(inner if isinstance(inner, tf.Variable) else key)
+
+
+class Keyed:
+    """The part of `Gradients` that is a mapping and a table. A key that is given twice has the sum."""
+
+    __slots__ = ("_grads", "_keys", "_reasons")
+
+    def __init__(
+        self, gradients: Iterable[tuple[Any, Gradient]], reasons: Iterable[tuple[Any, str]] | None = None
+    ) -> None:
+        self._keys: dict[int, Any] = {}
+        self._grads: dict[int, Gradient] = {}
+        self._reasons: dict[int, tuple[str, ...]] = {}  # several where sums were made of missing ones
+        for key, grad in gradients:
+            identity = _identity(key)
+            if sparse.is_sparse(grad) and grad.dense_shape is None:
+                grad = tf.IndexedSlices(grad.values, grad.indices, tf.constant(key.shape))
+            self._grads[identity] = sparse.add(self._grads.get(identity), grad)
+            self._keys.setdefault(identity, key)
+        for key, reason in reasons or ():
+            identity = _identity(key)
+            known = self._reasons.get(identity, ())
+            if self._grads.get(identity, reason) is None and reason not in known:
+                self._reasons[identity] = (*known, reason)
+
+    def _like(self: _Self, gradients: Iterable[tuple[Any, Gradient]]) -> _Self:
+        """Return other gradients by the same keys: what is still missing is missing for the same reason."""
+        return type(self)(gradients, self._why())
+
+    def _why(self) -> list[tuple[Any, str]]:
+        return [(self._keys[identity], reason) for identity, known in self._reasons.items() for reason in known]
+
+    def _known(self, key: Any) -> int:
+        identity = _identity(key)
+        if identity not in self._keys:
+            raise UnknownSourceError(name_of(key), [name_of(known) for known in self._keys.values()])
+        return identity
+
+    # ------------------------------------------------------------------ a mapping
+
+    def __getitem__(self, key: Any) -> Gradient:
+        """Return the gradient of a key: zeros where it is missing."""
+        grad = self._grads[self._known(key)]
+        return tf.zeros(key.shape, key.dtype) if grad is None else grad
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._keys.values())
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __contains__(self, key: Any) -> bool:
+        return _identity(key) in self._keys
+
+    def get(self, key: Any) -> Gradient:
+        """Return the gradient of a key as it is: None where it is missing, or the key unknown.
+
+        >>> v = tf.Variable(1.0)
+        >>> grads = rt.Gradients([(v, None)])
+        >>> print(grads.get(v), float(grads[v]))
+        None 0.0
+        """
+        return self._grads.get(_identity(key))
+
+    def items(self) -> list[tuple[Any, Gradient]]:
+        """Return (variable, gradient) pairs; None where there is no gradient.
+
+        >>> v = tf.Variable(1.0, name="v")
+        >>> [(key.name, float(grad)) for key, grad in rt.Gradients([(v, tf.constant(2.0))]).items()]
+        [('v:0', 2.0)]
+        """
+        return [(key, grad) for grad, key in self.pairs()]
+
+    def pairs(self) -> list[tuple[Gradient, Any]]:
+        """Return (gradient, variable) pairs, as `apply_gradients` takes them; None where there is no gradient.
+
+        >>> v = tf.Variable(1.0, name="v")
+        >>> [(float(grad), key.name) for grad, key in rt.Gradients([(v, tf.constant(2.0))]).pairs()]
+        [(2.0, 'v:0')]
+        """
+        return [(self._grads[identity], key) for identity, key in self._keys.items()]
+
+    @property
+    def missing(self) -> tuple[Any, ...]:
+        """The keys that have no gradient; `why` says for what reason.
+
+        >>> a, b = tf.Variable(1.0, name="a"), tf.Variable(2.0, name="b")
+        >>> [key.name for key in rt.Gradients([(a, tf.constant(1.0)), (b, None)]).missing]
+        ['b:0']
+        """
+        return tuple(key for grad, key in self.pairs() if grad is None)
+
+    def why(self, key: Any) -> str:
+        """Say why a key has no gradient.
+
+        Args:
+          key: One of the keys.
+
+        Returns:
+          The reason, several of them joined by "; " where the parts of a sum were missing for different ones. For a
+          key that has a gradient, a sentence that says so.
+
+        Raises:
+          UnknownSourceError: If there is no such key.
+
+        >>> used, unused = tf.Variable(1.0, name="used"), tf.Variable(2.0)
+        >>> with rt.Tape() as tape:
+        ...     loss = used * 3.0
+        >>> grads = tape.backward(loss, [used, unused])
+        >>> grads.why(unused)
+        'it was not read on this tape'
+        >>> grads.why(used)
+        'There is a gradient by used.'
+        """
+        identity = self._known(key)
+        if self._grads[identity] is not None:
+            return f"There is a gradient by {name_of(key)}."
+        return self._reason(key) or "no reason is known"
+
+    def _reason(self, key: Any) -> str:
+        return "; ".join(self._reasons.get(_identity(key), ()))
+
+    def only(self: _Self, *keys: Any) -> _Self:
+        """Return the part that belongs to these keys.
+
+        >>> a, b = tf.Variable(1.0), tf.Variable(2.0)
+        >>> grads = rt.Gradients([(a, tf.constant(3.0)), (b, tf.constant(4.0))])
+        >>> float(grads.norm()), float(grads.only(b).norm())
+        (5.0, 4.0)
+        """
+        wanted = {self._known(key) for key in tf.nest.flatten(keys)}
+        return self._where(lambda identity: identity in wanted)
+
+    def without(self: _Self, *keys: Any) -> _Self:
+        """Return the part that does not belong to these keys.
+
+        >>> a, b = tf.Variable(1.0), tf.Variable(2.0)
+        >>> float(rt.Gradients([(a, tf.constant(3.0)), (b, tf.constant(4.0))]).without(b).norm())
+        3.0
+        """
+        unwanted = {_identity(key) for key in tf.nest.flatten(keys)}
+        return self._where(lambda identity: identity not in unwanted)
+
+    def _where(self: _Self, keep: Callable[[int], bool]) -> _Self:
+        return self._like([(self._keys[identity], grad) for identity, grad in self._grads.items() if keep(identity)])
+
+    # ------------------------------------------------------------------ a table
+
+    def __repr__(self) -> str:
+        return self._symbolic() or as_text(self._table())
+
+    def __rich__(self) -> RenderableType:
+        return self._symbolic() or as_rich(self._table())
+
+    def _repr_html_(self) -> str:
+        return as_html(self._table()) if not self._symbolic() else f"<code>{escape(self._symbolic())}</code>"
+
+    def _table(self) -> Table:
+        return tabulate(self.pairs(), self._reason)
+
+    def _symbolic(self) -> str:
+        """Return what to show inside a tf.function, where there are no values to tabulate; "" elsewhere."""
+        return f"<Gradients of {len(self)} variables, symbolic>" if is_symbolic(self.pairs()) else ""
