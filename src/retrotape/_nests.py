@@ -58,6 +58,8 @@ def take_apart(nest: Any, role: str) -> Parts:
 def _parts(item: Any, role: str) -> list[Any]:
     if is_variable(item) or isinstance(item, tf.Tensor) or (isinstance(item, Version) and role == "source"):
         return [item]
+    if isinstance(item, tf.IndexedSlices) and role == "target":
+        return [item.values]  # a sparse gradient that is asked about: its rows are all there is of it
     if isinstance(item, (tf.RaggedTensor, tf.SparseTensor, tf.IndexedSlices)) or _is_composite(item):
         return _tf_functions.components([item])
     raise NotASourceError(role, item)

@@ -131,8 +131,10 @@ class _Sums:
     def mean(self) -> Accumulated:
         """Return the means, in the dtypes in which losses and gradients came."""
         size = _exact(self._size)
-        means = (self._gradients / size).items()
-        gradients = Gradients([(key, None if grad is None else tf.cast(grad, key.dtype)) for key, grad in means])
+        means = self._gradients / size
+        reasons = [(key, means.why(key)) for key in means.missing]
+        pairs = [(key, None if grad is None else tf.cast(grad, key.dtype)) for key, grad in means.items()]
+        gradients = Gradients(pairs, reasons)
         return Accumulated(tf.cast(self.loss / tf.cast(size, self.loss.dtype), self._dtype), gradients, self._size)
 
 

@@ -367,3 +367,14 @@ def test_a_stop_that_was_meant_is_respected():
     hessian = tape.hessian(y, x).numpy().reshape(12, 12)
     np.testing.assert_allclose(hessian, np.diag(np.tile(2 * frozen, 4)), rtol=1e-12, atol=1e-15)
     np.testing.assert_allclose(tape.hessian(centred, x).numpy().reshape(12, 12), 2 * np.eye(12))
+
+
+def test_a_sparse_gradient_is_asked_about():
+    table = tf.Variable([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], dtype=tf.float64)
+    with rt.Tape() as tape:
+        loss = tf.reduce_sum(tf.nn.embedding_lookup(table, [1, 1, 2]) ** 3)
+    first = tape.gradient(loss, table)
+    assert isinstance(first, tf.IndexedSlices)
+    times = tf.constant([[0.0], [2.0], [1.0]], tf.float64)
+    second = tf.convert_to_tensor(tape.gradient(first, table))
+    np.testing.assert_allclose(second, 6.0 * tf.convert_to_tensor(table) * times)

@@ -40,6 +40,76 @@ def test_0_2_straight_lines_on_two_tapes():
     assert float(shared) == pytest.approx(0.7, abs=1e-6)
 
 
+class Pair:
+    """Two Keras models and data for them; every one that is made begins with the same weights."""
+
+    def __init__(self) -> None:
+        rng = np.random.default_rng(5)
+        self.x = tf.constant(rng.normal(size=(10, 32)), tf.float32)
+        self.left, self.right = self._model(16, 1), self._model(8, 2)
+        self.weights = [*self.left.trainable_variables, *self.right.trainable_variables]
+
+    @staticmethod
+    def _model(width: int, seed: int) -> keras.Model:
+        layers = [keras.layers.Dense(size, "relu", kernel_initializer="zeros") for size in (width, 32)]
+        model = keras.Sequential([keras.Input((32,)), *layers])
+        rng = np.random.default_rng(seed)
+        model.set_weights([rng.normal(scale=0.3, size=weight.shape) for weight in model.get_weights()])
+        return model
+
+    def train(self, step: Callable[[Any], None]) -> list[np.ndarray]:
+        adam = keras.optimizers.Adam(0.02)
+        for _ in range(12):
+            step(adam)
+        return [weight.numpy() for weight in self.weights]
+
+
+def check_trained(ours: list[np.ndarray], stock: list[np.ndarray]) -> None:
+    before = [weight.numpy() for weight in Pair().weights]
+    for got, want, start in zip(ours, stock, before, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-7)
+        assert np.abs(got - start).max() > 0.05
+
+
+def test_0_3_two_models_one_tape_each_one_adam():
+    ours, stock = Pair(), Pair()
+
+    def step(adam: Any) -> None:
+        with rt.Tape() as left_tape:
+            left = tf.reduce_mean(ours.left(ours.x) ** 2)
+        with rt.Tape() as right_tape:
+            right = tf.reduce_mean((ours.right(ours.x) - 1.0) ** 2)
+        total = left_tape.backward(left) + right_tape.backward(right)
+        assert len(total) == 8
+        total.apply(adam)
+
+    def stock_step(adam: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(stock.left(stock.x) ** 2) + tf.reduce_mean((stock.right(stock.x) - 1.0) ** 2)
+        adam.apply(tape.gradient(loss, [weight.value for weight in stock.weights]), stock.weights)
+
+    check_trained(ours.train(step), stock.train(stock_step))
+
+
+def test_0_3_one_model_feeds_the_other():
+    ours, stock = Pair(), Pair()
+
+    def step(adam: Any) -> None:
+        with rt.Tape() as left_tape:
+            features = ours.left(ours.x)
+        with rt.Tape() as right_tape:
+            loss = tf.reduce_mean((ours.right(features) - 1.0) ** 2)
+        assert right_tape.backward(loss, ours.weights).missing == tuple(ours.left.trainable_variables)
+        rt.join(left_tape, right_tape).backward(loss).apply(adam)
+
+    def stock_step(adam: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((stock.right(stock.left(stock.x)) - 1.0) ** 2)
+        adam.apply(tape.gradient(loss, [weight.value for weight in stock.weights]), stock.weights)
+
+    check_trained(ours.train(step), stock.train(stock_step))
+
+
 # ------------------------------------------------------------------ 1: tapes in a row, tapes within tapes
 
 
@@ -54,6 +124,7 @@ def test_1_1_each_tape_answers_for_its_half():
     assert float(dy_dx) == 2.0
     assert float(dz_dy * dy_dx) == pytest.approx(1.0806046, abs=1e-6)
     assert second.gradient(z, x) is None  # x never met the second tape
+    assert float(rt.join(first, second).gradient(z, x)) == pytest.approx(1.0806046, abs=1e-6)
 
 
 TAPES = [rt.Tape, tf.GradientTape]
@@ -84,6 +155,60 @@ def test_1_3_one_tape_is_asked_for_two_sources():
     assert float(by_x) == pytest.approx(14.7781122, rel=1e-6)
     assert float(by_y) == pytest.approx(7.3890561, rel=1e-6)
     assert float(second.gradient(power, product)) == float(by_product)  # and once more
+    joined = rt.join(second, first).gradient(power, {"x": x, "y": y})
+    assert float(joined["x"]) == pytest.approx(14.7781122, rel=1e-6)
+    assert float(joined["y"]) == pytest.approx(7.3890561, rel=1e-6)
+
+
+def matrices() -> dict[str, Any]:
+    rng = np.random.default_rng(11)
+    return {
+        "x": tf.constant(rng.normal(size=(4, 3))),
+        "w": tf.Variable(rng.normal(size=(3, 5))),
+        "bias": tf.Variable(rng.normal(size=5)),
+        "mix": tf.Variable(rng.normal(size=(5, 4))),
+    }
+
+
+def test_1_4_matrices_between_the_tapes():
+    given = matrices()
+    x, w, bias, mix = given.values()
+    with tf.GradientTape() as stock:
+        stock.watch(x)
+        with rt.Tape() as first:
+            product = x @ w  # feeds two tapes below
+        with rt.Tape() as second:
+            shifted = tf.tanh(product + bias)  # one row for all
+            centred = shifted - tf.reduce_mean(shifted, axis=0, keepdims=True)
+        with rt.Tape() as third:
+            weights = tf.nn.softmax(product)
+        with rt.Tape() as fourth:
+            loss = tf.reduce_sum(tf.square((centred * weights) @ mix)) + tf.reduce_max(weights)
+    expected = dict(zip(given, stock.gradient(loss, list(given.values())), strict=True))
+
+    for tapes in ((first, second, third, fourth), (third, fourth, second, first)):
+        found = rt.join(*tapes).gradient(loss, given)
+        for name, want in expected.items():
+            np.testing.assert_allclose(found[name], want, rtol=1e-12, err_msg=name)
+
+    # Tape by tape it takes products with Jacobians, and the sum over both ways from `product`.
+    by_centred, by_weights = fourth.gradient(loss, [centred, weights])
+    by_product = second.vjp(centred, product, by_centred) + third.vjp(weights, product, by_weights)
+    np.testing.assert_allclose(first.vjp(product, w, by_product), expected["w"], rtol=1e-12)
+
+
+def test_1_4_a_product_element_by_element_is_not_the_chain_rule():
+    rng = np.random.default_rng(12)
+    x, w = tf.constant(rng.normal(size=(3, 3))), tf.Variable(rng.normal(size=(3, 3)))
+    with tf.GradientTape() as stock:
+        with rt.Tape() as first:
+            hidden = x @ w
+        with rt.Tape() as second:
+            loss = tf.reduce_sum(tf.sin(hidden))
+    expected = stock.gradient(loss, w)
+    multiplied = second.gradient(loss, hidden) * first.gradient(hidden, w)  # the shapes fit, which makes it tempting
+    assert not np.allclose(multiplied, expected, rtol=0.1)
+    np.testing.assert_allclose(rt.join(first, second).gradient(loss, w), expected, rtol=1e-12)
 
 
 # ------------------------------------------------------------------ 2: second order, and through updates
@@ -239,3 +364,45 @@ def test_3_weights_are_those_of_the_stock_tape(train):
     for got, want, before in zip(ours, stock, Parts().all, strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-7)
         assert not np.allclose(got, before.numpy(), atol=1e-2)
+
+
+CLIPS: dict[str, tuple[dict[str, float], Callable[[list[np.ndarray]], list[np.ndarray]]]] = {
+    "each": ({"norm": 0.3}, lambda grads: [grad * min(1.0, 0.3 / size(grad)) for grad in grads]),
+    "all": ({"global_norm": 0.6}, lambda grads: [grad * min(1.0, 0.6 / size(*grads)) for grad in grads]),
+    "none": ({"global_norm": 1e9}, lambda grads: grads),
+}
+
+
+def size(*grads: np.ndarray) -> float:
+    return float(np.sqrt(sum(np.sum(np.square(grad)) for grad in grads)))
+
+
+@pytest.mark.parametrize("name", CLIPS)
+def test_3_3_gradients_of_two_losses_summed_clipped_applied(name):
+    bound, clip = CLIPS[name]
+    parts = Parts()
+    stepped = [variable.numpy().astype("float64") for variable in parts.all]
+    sgd = keras.optimizers.SGD(0.5)
+    for _ in range(8):
+        with rt.Tape() as tape:
+            first, second = parts.losses()
+        by_first, by_second = tape.backward(first, parts.all), tape.backward(second, parts.all)
+        assert by_first.missing == (parts.right,)  # where adding lists fails
+        assert by_second.missing == (parts.left,)
+        total = (by_first + by_second).clip(**bound)
+        assert total.missing == ()
+        total.apply(sgd)
+        stepped = by_hand(parts.x.numpy().astype("float64"), stepped, clip)
+    for variable, want in zip(parts.all, stepped, strict=True):
+        np.testing.assert_allclose(variable, want, rtol=1e-4, atol=1e-5)
+
+
+def by_hand(x: np.ndarray, weights: list[np.ndarray], clip: Callable) -> list[np.ndarray]:
+    """Make the same step in NumPy, with the derivatives written out."""
+    shared, left, right = weights
+    features = np.tanh(x @ shared)
+    by_left_out = 2.0 * (features @ left - 1.0) / len(x)
+    by_right_out = 1.0 / (1.0 + np.exp(-(features @ right))) / (len(x) * right.shape[1])
+    by_features = by_left_out @ left.T + by_right_out @ right.T
+    grads = [x.T @ (by_features * (1.0 - features**2)), features.T @ by_left_out, features.T @ by_right_out]
+    return [weight - 0.5 * grad for weight, grad in zip(weights, clip(grads), strict=True)]

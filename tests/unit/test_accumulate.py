@@ -324,3 +324,9 @@ def test_a_dataset_or_a_tensor_inside_a_function():
             errors.TapeUseError, match=rf"micro-batches must be a list, got {name}\. Cut a tensor up: `tf.split\(x"
         ):
             tf.function(lambda batches=batches: rt.accumulate(mean, batches).loss)()
+
+
+def test_a_missing_gradient_still_knows_why():
+    read, unread = tf.Variable(1.0), tf.Variable(2.0)
+    found = rt.accumulate(lambda x: tf.reduce_mean(x * read), [tf.ones(2), tf.ones(3)], wrt=[read, unread]).gradients
+    assert found.why(unread) == "it was not read on this tape"

@@ -145,9 +145,11 @@ class Merger:
         merged = self._merged
         ours = merged.cells.get(cell.handle._id)
         value = recording.value(var)
-        if ours is not None and var not in recording.gaps:
+        if ours is not None:
             held = merged.value(ours.current)
-            if held is None or value is None or same(held, value):
+            known = held is not None and value is not None
+            # A gap of one recording is none where another has heard how the value came about.
+            if same(held, value) if known else var not in recording.gaps:
                 return ours.current
         version = merged.builder.leaf(recording.builder.types[var])
         merged.add_version(cell.handle, version, len(merged.builder.eqns) - 1)

@@ -99,7 +99,7 @@ def estimate(tensors: Iterable[Stored]) -> int:
     """Return how many bytes tensors will take on the disk. Calls none of the functions that make their data.
 
     >>> estimate([Stored("x", "float32", (1000,), bytes)])
-    4096
+    4128
     """
     try:
         parts, _ = split(tensors)

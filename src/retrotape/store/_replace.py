@@ -24,6 +24,7 @@ if sys.platform != "win32":
 _TEMPORARY = re.compile(r"\.retrotape-[0-9]+-[0-9a-f]{16}\.tmp")
 _FLAGS = os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _NO_SPACE = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
+WRITTEN = "The new tape is there, but may be lost if the power fails: save it again."
 _NOT_ALLOWED = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
@@ -78,7 +79,8 @@ class Replacement:
             else:
                 _rename_to_nothing(self._temporary, self._path)
             self._close()
-            if sync:
+        if sync:
+            with explained(self._about, WRITTEN):
                 sync_directory(self._directory)
 
     def _close(self) -> None:
@@ -127,8 +129,8 @@ def sync_directory(directory: str) -> None:
 
 
 @contextlib.contextmanager
-def explained(path: str) -> Iterator[None]:
-    """Turn the errors of the operating system into ours."""
+def explained(path: str, remedy: str | None = None) -> Iterator[None]:
+    """Turn the errors of the operating system into ours, with a remedy that fits the error if none is given."""
     try:
         yield
     except TapeWriteError:
@@ -139,7 +141,9 @@ def explained(path: str) -> Iterator[None]:
         ) from None
     except OSError as error:
         directory = os.path.dirname(path) or "."
-        if error.errno in _NO_SPACE:
+        if remedy is not None:
+            pass
+        elif error.errno in _NO_SPACE:
             remedy = "Free some space there, or save to another disk; what was there before is untouched."
         elif error.errno in _NOT_ALLOWED:
             remedy = f"Save to a directory that you may write to; {directory!r} is not."

@@ -12,7 +12,7 @@ from retrotape.store import _blobs, _json
 from retrotape.store._archive import ArchiveWriter
 from retrotape.store._format import DEFAULT_LIMITS, PIECE, TAPE, TENSORS, Limits, Stored
 from retrotape.store._plan import Planned, content, plan
-from retrotape.store._replace import Replacement, explained, sync_directory
+from retrotape.store._replace import WRITTEN, Replacement, explained, sync_directory
 from retrotape.store._safetensors import lay_out
 from retrotape.store._where import Where
 
@@ -67,6 +67,8 @@ def _check_target(path: str, overwrite: bool, *, folder: bool) -> None:
     if os.path.islink(path):
         problem, remedy = "it is a symbolic link", f"Save to the file itself: {os.path.realpath(path)!r}."
         raise TapeWriteError(path, problem, remedy)
+    if os.path.lexists(path) and not os.path.isfile(path) and not os.path.isdir(path):
+        raise TapeWriteError(path, "it is a device or a pipe, and would be gone", "Give the name of a file.")
     if folder and os.path.isfile(path):
         raise TapeWriteError(path, "it is a file, and with `store` a tape is a folder", "Choose another name.")
     if not folder and os.path.isdir(path):
@@ -161,7 +163,7 @@ def _write_folder(path: str, store: str, planned: Planned, overwrite: bool, limi
         with Replacement(os.path.join(path, TAPE), overwrite=overwrite, about=path) as output:
             output.write(tape)
             output.commit()
-        with explained(path):
+        with explained(path, WRITTEN):
             sync_directory(os.path.dirname(os.path.abspath(path)))  # the name of the folder itself
     except BaseException:
         if made:
