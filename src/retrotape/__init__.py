@@ -33,10 +33,13 @@ if TYPE_CHECKING:
     from retrotape.parallel import backward_all as backward_all
     from retrotape.tape import GradientTape as GradientTape
     from retrotape.tape import Tape as Tape
+    from retrotape.why import Explanation as Explanation
+    from retrotape.why import Verdict as Verdict
 
 _HOMES = {
     "Accumulated": "retrotape.accumulation",
     "Gradients": "retrotape.grads",
+    "Explanation": "retrotape.why",
     "GradientTape": "retrotape.tape",
     "IsolatedTape": "retrotape.isolated",
     "JoinedTape": "retrotape.joined",
@@ -45,6 +48,7 @@ _HOMES = {
     "Nonfinite": "retrotape.nonfinite",
     "Program": "retrotape.ir",
     "Tape": "retrotape.tape",
+    "Verdict": "retrotape.why",
     "accumulate": "retrotape.accumulation",
     "backward_all": "retrotape.parallel",
     "errors": "retrotape.errors",
@@ -54,6 +58,7 @@ _HOMES = {
 
 __all__ = [
     "Accumulated",
+    "Explanation",
     "GradientTape",
     "Gradients",
     "IsolatedTape",
@@ -63,6 +68,7 @@ __all__ = [
     "Nonfinite",
     "Program",
     "Tape",
+    "Verdict",
     "__version__",
     "accumulate",
     "backward_all",

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from retrotape._nests import describe, is_variable, unwrap
+from retrotape._nests import describe, is_variable, single, unwrap
 from retrotape._tf import tf
 from retrotape.errors import NotRecordedError, TapeUseError, UnknownNameError
 from retrotape.execute import Values
@@ -15,6 +15,7 @@ from retrotape.higher_order import HigherOrder
 from retrotape.questions import locked, question
 from retrotape.record import EagerLog
 from retrotape.saving import Prepared, explained, export_graph, export_saved_model, prepare
+from retrotape.why import Explanation, explain
 
 Path = str | os.PathLike[str]
 
@@ -120,6 +121,25 @@ class Filed(HigherOrder, ABC):
             raise NotRecordedError(describe(part), "it took no part in what was recorded", "Use it inside the block.")
         with explained(log.recording):
             return Values(log.recording)(var)
+
+    @question
+    def why(self, target: Any, source: Any) -> Explanation:
+        """Return why a target has a gradient by a source, or none; printing it gives a few lines.
+
+        Args:
+          target: A tensor, or a variable.
+          source: A tensor or variable.
+
+        Returns:
+          An `Explanation`: a verdict with the op that cuts the path, the line that ran it, and what to do.
+
+        >>> w = tf.Variable(2.0)
+        >>> with rt.Tape() as tape:
+        ...     loss = tf.stop_gradient(w) * 3.0
+        >>> print(tape.why(loss, w).verdict.name, "at", tape.why(loss, w).cut.op)
+        STOP_GRADIENT at StopGradient
+        """
+        return explain(self._eager("why"), single(target, "why", "target"), single(source, "why", "source"))
 
     # ------------------------------------------------------------------ what tapes differ in
 

@@ -28,7 +28,7 @@ LAYERS = [
     {"execute"},
     {"memory", "_nests", "nonfinite"},
     {"saving", "_asking"},
-    {"_derivatives", "_missing"},
+    {"_derivatives", "_missing", "why"},
     {"_several"},
     {"questions", "_selftest"},
     {"jacobians"},
@@ -39,6 +39,7 @@ LAYERS = [
     {"joined"},
     {"accumulation", "parallel"},
     {"demo"},
+    {"commands"},
     {"cli"},
     {"__main__"},
 ]

@@ -413,6 +413,13 @@ def test_a_link_is_not_written_through(form, tmp_path):
     assert (tmp_path / "a.tape").is_symlink()
 
 
+def test_a_pipe_or_device_is_not_replaced(form, tmp_path):
+    os.mkfifo(tmp_path / "a.tape")
+    text = "it is a device or a pipe, and would be gone. Give the name of a file"
+    refused(text, tmp_path / "a.tape", {}, [], {}, **form)
+    assert (tmp_path / "a.tape").is_fifo()
+
+
 def test_nothing_is_replaced_that_must_not_be(form, tmp_path):
     path = tmp_path / "a.tape"
     write(path, {}, [], {"version": 1}, overwrite=False, **form)

@@ -2,7 +2,7 @@
 
 from retrotape.record._attrs import default_attrs, for_execution, for_rule
 from retrotape.record._away import is_away
-from retrotape.record._cells import Backward, Cell, same
+from retrotape.record._cells import Backward, Cell, Look, same
 from retrotape.record._eager import EagerLog
 from retrotape.record._functions import function_traits
 from retrotape.record._merge import Merger, merge
@@ -21,6 +21,7 @@ __all__ = [
     "EagerLog",
     "GraphLog",
     "Kind",
+    "Look",
     "Merger",
     "Recording",
     "Stack",

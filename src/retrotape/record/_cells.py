@@ -19,6 +19,16 @@ class Event(NamedTuple):
     stamp: int  # when it ran, the same on every tape that heard it
 
 
+class Look(NamedTuple):
+    """A place where Python saw a value."""
+
+    identity: int  # of the tensor
+    stamp: int  # when it was, on the clock of ops
+    frame: int
+    how: str  # the method that was called
+    moment: int = 0  # when it was, on the clock of identities: what is born after it has a greater one
+
+
 class Backward(NamedTuple):
     """A way back that is code, not a rule: of a custom gradient, or of a function."""
 

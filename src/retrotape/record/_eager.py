@@ -42,6 +42,10 @@ class EagerLog:
     def _all_spans(self) -> list[tuple[int, int]]:
         return [*self._spans, *([(self._since, _tf.next_id())] if self.is_open else [])]
 
+    def began(self) -> int:
+        """Return a number smaller than the identity of every tensor that was made while recording."""
+        return min([begin for begin, _ in self._all_spans()], default=0)
+
     @property
     def token(self) -> object:
         """What changes when everything is forgotten."""

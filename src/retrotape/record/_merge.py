@@ -164,8 +164,8 @@ class Merger:
             if recording.builder.producers[var] < 0:
                 self._var(which, var)
         merged.moments |= recording.moments
-        for identity, stamp, frame, how in recording.looks:
-            place = merged.frames.number(recording.frames.place(frame))
-            merged.looks.append((identity, stamp, place, how))
+        for look in recording.looks:
+            place = merged.frames.number(recording.frames.place(look.frame))
+            merged.looks.append(look._replace(frame=place))
         for identity, variable in recording.variables.items():
             merged.variables.setdefault(identity, variable)

@@ -9,7 +9,7 @@ from retrotape import _hooks, _tf
 from retrotape.ir import LEAF, Attr, Eqn, Program, TensorType
 from retrotape.record._attrs import canonical
 from retrotape.record._away import Spill
-from retrotape.record._cells import Backward, Cell, Event
+from retrotape.record._cells import Backward, Cell, Event, Look
 from retrotape.record._frames import Frames
 from retrotape.record._ledger import Ledger
 from retrotape.record._segments import Segments
@@ -46,7 +46,7 @@ class Recording(Ledger):
         self.ends: set[int] = set()  # vars made by an op without gradient: paths may start here, but not pass
         self.inlined: dict[tuple[int, ...], Any] = {}  # bodies of calls that were run again, by the call's outputs
         self.moments: set[int] = set()  # identities of tensors that `tf.nn.moments` has stopped the gradient of
-        self.looks: list[tuple[int, int, int, str]] = []  # identity, stamp, frame, how: where Python saw a value
+        self.looks: list[Look] = []  # where Python saw a value
         self.guard: Any = None  # checks what an op of a file is about to do, and has done
         self.token = object()  # what was handed out before is not to be used after
         self.waiting: list[Event] = []
@@ -71,10 +71,10 @@ class Recording(Ledger):
 
     def restamp(self, clock: Callable[[], int]) -> None:
         """Let everything have run now, in the same order: what was recorded elsewhere knows no common clock."""
-        moments = sorted([*self.stamps, *(stamp for _, stamp, _, _ in self.looks)])
+        moments = sorted([*self.stamps, *(look.stamp for look in self.looks)])
         now = {stamp: clock() for stamp in moments}
         self.stamps = [now[stamp] for stamp in self.stamps]
-        self.looks = [(identity, now[stamp], frame, how) for identity, stamp, frame, how in self.looks]
+        self.looks = [look._replace(stamp=now[look.stamp]) for look in self.looks]
 
     def stopped_by_moments(self) -> set[int]:
         """Return the vars that `tf.nn.moments` has stopped the gradient of."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from retrotape import _hooks, _tf, _tf_functions
 from retrotape._tf import tf
+from retrotape.record._cells import Look
 from retrotape.record._frames import here, in_moments, looker
 from retrotape.record._functions import function_traits, variables_in
 from retrotape.record._openings import Openings
@@ -230,7 +231,7 @@ class Stack(Openings):
             if place is not None:
                 stamp = next(_stamps)
                 for recording in self._active:
-                    recording.looks.append((tensor._id, stamp, recording.frames.number(place), how))
+                    recording.looks.append(Look(tensor._id, stamp, recording.frames.number(place), how, _tf.next_id()))
 
     # ------------------------------------------------------------------ functions
 

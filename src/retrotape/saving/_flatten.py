@@ -6,7 +6,9 @@ functions, and nothing in it can call itself.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
+from inspect import isfunction
+from types import SimpleNamespace
 from typing import Any
 
 from retrotape import _tf_functions
@@ -24,16 +26,29 @@ def flatten(recording: Recording, freeze: Collection[str] = ()) -> Recording:
     flat = Recording()
     flat.guard = recording.guard
     flattener = _Flattener(flat, recording, freeze)
+    stamps: list[int] = []
     for index, stamp in enumerate(recording.stamps):
         flattener.add(0, index, stamp)
+        stamps += [stamp] * (len(flat.builder.eqns) - len(stamps))  # what ran inside ran when the call did
     flattener.finish(0, recording)
+    _put_in_order(flat, stamps)
     return flat
+
+
+def _put_in_order(flat: Recording, stamps: list[int]) -> None:
+    """Give each equation and each look a moment of its own, in the order in which they were."""
+    moments = [(stamp, 0, number) for number, stamp in enumerate(stamps)]
+    moments += [(look[1], 1, number) for number, look in enumerate(flat.looks)]
+    now = {(kind, number): next_stamp() for _, kind, number in sorted(moments)}
+    flat.stamps = [now[0, number] for number in range(len(stamps))]
+    flat.looks = [look._replace(stamp=now[1, number]) for number, look in enumerate(flat.looks)]
 
 
 class _Flattener(Merger):
     def __init__(self, flat: Recording, recording: Recording, freeze: Collection[str]) -> None:
         super().__init__(flat, [recording])
         self._freeze = freeze
+        self._used = {var for eqn in recording.builder.eqns for var in eqn.inputs}
         self._values = Values(recording)
         self._originals: dict[int, Tensor] = {}  # handle of a stand-in → handle of the variable
 
@@ -41,6 +56,8 @@ class _Flattener(Merger):
         """Take over an equation; of a call, those that it stands for."""
         recording = self._recordings[which]
         eqn = recording.builder.eqns[index]
+        if eqn.op == CUSTOM and self._splice_gradient(index, eqn):
+            return
         if traits(eqn.op).kind is not Kind.CALL or eqn.op == CUSTOM:
             super().add(which, index, stamp)
             return
@@ -76,15 +93,56 @@ class _Flattener(Merger):
                 flat.gaps.update(() if var in recording.inert else (leaf,))
 
     def _splice(self, eqn: Eqn, function: Any) -> None:
+        """Put what ran inside a call in its place."""
+        recording = self._recordings[0]
+        plain = [var for var in eqn.outputs if var not in recording.cell_of]
+        sides = plain[len(_tf_functions.output_types(function)) :]
+        body = function if self._used.isdisjoint(sides) else _WithSides(eqn.op, function)
+        held = [var in recording.cell_of for var in eqn.inputs]
+        which, made, given = self._run_inside(eqn, body, eqn.inputs, held)
+        for var, new in zip(plain, made, strict=False):
+            self._connect(0, var, new)
+        versions = [var for var in eqn.outputs if var in recording.cell_of]
+        cells = [
+            self._recordings[which].cells.get(given[position]._id) for position in function_traits(function).writes
+        ]
+        for var, cell in zip(versions, [cell for cell in cells if cell is not None], strict=True):
+            self._connect(0, var, self._maps[which][cell.current])
+
+    def _splice_gradient(self, index: int, eqn: Eqn) -> bool:
+        """Put the ops of a function's gradient, which nobody has heard, in the place of what it gave; say if it is one.
+
+        A gradient of a call that was asked for in the block is on the recording by its values alone.
+        """
+        found = _gradient_of_call(self._recordings[0].backwards[index].function)
+        if found is None:
+            return False
+        gradient, positions = found
+        count = len(eqn.inputs) - len(eqn.outputs)
+        handles = [tensor.dtype == tf.resource for tensor in _tf_functions.graph_of(gradient).inputs[:count]]
+        types = self._recordings[0].builder.types
+        held = [
+            handle and types[var].dtype != RESOURCE for handle, var in zip(handles, eqn.inputs[:count], strict=True)
+        ]
+        _, made, _ = self._run_inside(eqn, gradient, eqn.inputs[:count], held, gradient.constants)
+        by_position = dict(zip(gradient.input_positions, made, strict=True))
+        for var, position, value in zip(eqn.outputs, positions, eqn.inputs[count:], strict=True):
+            self._connect(0, var, by_position[position] if position in by_position else self._var(0, value))
+        return True
+
+    def _run_inside(
+        self, eqn: Eqn, function: Any, inputs: Sequence[int], held: Sequence[bool], constants: Sequence[Tensor] = ()
+    ) -> tuple[int, list[int], list[Tensor]]:
+        """Run a function op by op; return the number of the recording, the vars of its results, what it was given."""
         recording, inner = self._recordings[0], Recording()
-        operands = [self._values(var) for var in eqn.inputs]
-        held, place = [var in recording.cell_of for var in eqn.inputs], recording.frames.place(eqn.frame)
-        results, given = run_function(inner, function, operands, held, place)
+        operands = [*_distinct([self._values(var) for var in inputs]), *constants]
+        place = recording.frames.place(eqn.frame)
+        results, given = run_function(inner, function, operands, [*held, *[False] * len(constants)], place)
         known: dict[int, int] = {}
-        for var, operand, handle in zip(eqn.inputs, operands, given, strict=True):
+        for var, operand, handle in zip(inputs, operands, given, strict=False):
             cell = inner.cells.get(handle._id)
             found = inner.find(operand) if cell is None else cell.versions[0]
-            if cell is not None:
+            if cell is not None and var in recording.cell_of:
                 self._originals[handle._id] = recording.cell_of[var].handle
             if found is not None:
                 known[found] = self._var(0, var)
@@ -92,15 +150,16 @@ class _Flattener(Merger):
         for index, stamp in enumerate(inner.stamps):
             super().add(which, index, stamp)
         self.finish(which, inner)
-        made = [self._maps[which][inner.operand(tensor)] for tensor in results]
-        for position in function_traits(function).writes:
-            cell = inner.cells.get(given[position]._id)
-            if cell is not None:
-                made.append(self._maps[which][cell.current])
-        versions = [var for var in eqn.outputs if var in recording.cell_of]
-        count = len(made) - len(versions)
-        for var, new in zip([*eqn.outputs[:count], *versions], made, strict=True):
-            self._connect(0, var, new)
+        by_operand = dict(zip(map(id, operands), inputs, strict=False))
+        return which, [self._result(which, tensor, by_operand) for tensor in results], given
+
+    def _result(self, which: int, tensor: Tensor, operands: Mapping[int, int]) -> int:
+        """Return the var of what a body returns: made there, or handed back as it was handed in."""
+        var = self._recordings[which].find(tensor)
+        if var is not None:
+            return self._maps[which][var]
+        given = operands.get(id(tensor))
+        return self._merged.operand(tensor) if given is None else self._var(0, given)
 
     def _entry(self, recording: Recording, var: int, cell: Cell) -> int:
         """Return the version that a variable has on entry; nobody else has one that it could be the same as."""
@@ -112,6 +171,43 @@ class _Flattener(Merger):
 
     def _handle_of(self, cell: Cell) -> Tensor:
         return self._originals.get(cell.handle._id, cell.handle)
+
+
+def _distinct(operands: list[Tensor]) -> list[Tensor]:
+    """Return tensors of which none is another: a variable's value and what was read from it are one tensor."""
+    seen: set[int] = set()
+    found = []
+    for operand in operands:
+        if id(operand) in seen:
+            with current_stack().unheard():
+                operand = tf.identity(operand)
+        seen.add(id(operand))
+        found.append(operand)
+    return found
+
+
+def _gradient_of_call(function: Any) -> tuple[Any, Sequence[int]] | None:
+    """Return the gradient of a concrete function that a way back belongs to, and which inputs it is by."""
+    if not isfunction(function) or function.__module__ != pull_call.__module__:
+        return None
+    inside = dict(
+        zip(function.__code__.co_freevars, (cell.cell_contents for cell in function.__closure__), strict=True)
+    )
+    if "call" not in inside:
+        return inside["gradient"], inside["gradient"].input_positions
+    with current_stack().unheard():
+        return _tf_functions.gradient_function(inside["call"].function), inside["positions"]
+
+
+class _WithSides:
+    """A function as it was called for the sake of its derivative: what is on the way is among its results.
+
+    A derivative that somebody takes inside the block starts from these.
+    """
+
+    def __init__(self, name: str, function: Any) -> None:
+        self._inference_function = SimpleNamespace(name=name.encode())
+        self._func_graph = _tf_functions.graph_of(function)
 
 
 # Have state, or are about functions, and do the same again.

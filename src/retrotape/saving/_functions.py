@@ -10,7 +10,7 @@ from retrotape._tf import tf
 from retrotape.errors import NotPersistableError, RetrotapeError, TooDeepError
 from retrotape.execute import Values, run_eqn
 from retrotape.ir import Eqn, Program, reached_from, slice_to
-from retrotape.record import CUSTOM, Backward, Recording, current_stack
+from retrotape.record import CUSTOM, Backward, Look, Recording, current_stack
 from retrotape.saving._flatten import flatten
 
 Tensor = Any
@@ -177,7 +177,7 @@ def _take_looks(recording: Recording, index: int, inner: Recording, grads: Seque
     """
     eqns = inner.builder.eqns
     _, reached = reached_from(inner.builder, grads, range(len(eqns)))
-    for identity, _, frame, how in inner.looks:
+    for identity, _, frame, how, _ in inner.looks:
         var = inner.known(identity)
         if var in reached:
             reason = "its backward function looks at the gradient in Python"
@@ -188,8 +188,8 @@ def _take_looks(recording: Recording, index: int, inner: Recording, grads: Seque
             used = {var, *(used for at in slice_to(inner.builder, [var]) for used in eqns[at].inputs)}
             seen = {_known_outside(recording, inner, leaf) for leaf in used}
         place = recording.frames.number(inner.frames.place(frame))
-        for outer in sorted(seen - {None}):  # type: ignore[type-var]
-            recording.looks.append((recording.new_identity(outer), recording.stamps[index], place, how))  # type: ignore
+        for outer in sorted(found for found in seen if found is not None):
+            recording.looks.append(Look(recording.new_identity(outer), recording.stamps[index], place, how))
 
 
 def _not_persistable(recording: Recording, index: int, reason: str, remedy: str) -> NotPersistableError:

@@ -75,6 +75,8 @@ class Kept:
     def _is_needed(self, var: int, used: Collection[int]) -> bool:
         """Say whether a value cannot be computed from others."""
         recording, producer = self._recording, self._program.producers[var]
+        if producer == LEAF and var in recording.cell_of:
+            return var in recording.values
         if producer == LEAF:  # on the recording it may have been computed, by something that is not written
             return var in used and (var in recording.values or recording.builder.producers[var] != LEAF)
         return var in recording.values and (var in recording.opaque or not is_computed(self._program.eqns[producer].op))

@@ -13,7 +13,7 @@ from retrotape._tf import tf
 from retrotape.errors import CorruptTapeError, MalformedProgramError
 from retrotape.execute import Values
 from retrotape.ir import DTYPE_NUMBERS, LEAF, Program, TensorType
-from retrotape.record import CUSTOM, TRAINABLE, Cell, Recording, next_stamp, traits
+from retrotape.record import CUSTOM, TRAINABLE, Cell, Look, Recording, next_stamp, traits
 from retrotape.saving._document import FunctionReader, Malformed, items, numbers, with_defaults
 from retrotape.saving._kept import Withheld, is_computed
 from retrotape.saving._mapped import Mapped
@@ -146,7 +146,7 @@ class _Reader:
             looks.setdefault(before, []).append((var, frame, str(written.get("how"))))
         for index in range(len(self._program.eqns) + 1):
             for var, frame, how in looks.get(index, ()):
-                recording.looks.append((recording.new_identity(var), next_stamp(), frame, how))
+                recording.looks.append(Look(recording.new_identity(var), next_stamp(), frame, how))
             if index < len(self._program.eqns):
                 recording.stamps.append(next_stamp())
 

@@ -55,7 +55,7 @@ class _Replay:
         self._resample, self._trust = resample, trust
         self._new: dict[int, Tensor] = dict(given)  # only what is another value now
         self._looks: dict[int, list[tuple[int, int, str]]] = {}
-        for identity, stamp, frame, how in old.looks:
+        for identity, stamp, frame, how, _ in old.looks:
             var = old.known(identity)
             if var is not None:
                 self._looks.setdefault(bisect_left(old.stamps, stamp), []).append((var, frame, how))

@@ -196,7 +196,7 @@ def _variables(recording: Recording, moved: Mapping[int, int], paths: Mapping[in
 def _looks(recording: Recording, moved: Mapping[int, int]) -> list[dict[str, Any]]:
     """Return where Python saw a value: which one, before which equation, at which line."""
     rows = []
-    for identity, stamp, frame, how in recording.looks:
+    for identity, stamp, frame, how, _ in recording.looks:
         var = recording.known(identity)
         if var is not None:
             before = sum(1 for other in recording.stamps if other < stamp)

@@ -1,0 +1,7 @@
+"""Why there is a gradient, or none: asked of the recording, never guessed."""
+
+from retrotape.why._explain import explain
+from retrotape.why._explanation import Explanation, Step
+from retrotape.why._verdicts import Verdict
+
+__all__ = ["Explanation", "Step", "Verdict", "explain"]

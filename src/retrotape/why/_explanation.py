@@ -1,0 +1,92 @@
+"""What `tape.why` returns: a verdict with its witnesses, that prints as a few lines."""
+
+from __future__ import annotations
+
+import linecache
+from dataclasses import dataclass, field
+from typing import Any
+
+from retrotape.ir import Frame
+from retrotape.why._verdicts import Verdict
+
+SHOWN = 8  # ops of a path
+
+
+@dataclass(frozen=True)
+class Step:
+    """An op on a path."""
+
+    op: str
+    frame: Frame
+
+    def __str__(self) -> str:
+        return f"{self.op} ({self.frame})"
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why a target has a gradient by a source, or none.
+
+    Attributes:
+      verdict: What was found.
+      target: What was asked about, in words.
+      source: By what, in words.
+      cut: The first op that passes no gradient on, or the one after which it is zero.
+      reached: The ops that the source reaches, up to the cut.
+      leading: The ops that lead to the target, from the cut on.
+      detail: What else is known.
+      remedy: What to do.
+    """
+
+    verdict: Verdict
+    target: str
+    source: str
+    cut: Step | None = None
+    reached: tuple[Step, ...] = ()
+    leading: tuple[Step, ...] = ()
+    detail: str = ""
+    remedy: str = field(default="")
+
+    def __str__(self) -> str:
+        rows = [f"gradient of {self.target} by {self.source}: {self.verdict.name.lower().replace('_', ' ')}"]
+        rows.append(f"  {self.verdict.sentence}")
+        if self.detail:
+            rows.append(f"  {self.detail}")
+        if self.cut is not None:
+            rows.append(f"  at    {self.cut.op}, {self.cut.frame}")
+            code = linecache.getline(self.cut.frame.file, self.cut.frame.line).strip()
+            if code:
+                rows.append(f"        {code}")
+        if self.reached:
+            rows.append(f"  from  the source: {_chain(self.reached)}")
+        if self.leading:
+            rows.append(f"  to    the target: {_chain(self.leading)}")
+        remedy = self.remedy or self.verdict.remedy
+        if remedy:
+            rows.append(f"  do    {remedy}")
+        return "\n".join(rows)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        cut = (
+            None if self.cut is None else {"op": self.cut.op, "file": self.cut.frame.file, "line": self.cut.frame.line}
+        )
+        return {
+            "verdict": self.verdict.name,
+            "target": self.target,
+            "source": self.source,
+            "sentence": self.verdict.sentence,
+            "detail": self.detail,
+            "cut": cut,
+            "reached": [str(step) for step in self.reached],
+            "leading": [str(step) for step in self.leading],
+            "remedy": self.remedy or self.verdict.remedy,
+        }
+
+
+def _chain(steps: tuple[Step, ...]) -> str:
+    """Return the ops in a row; lines are named where they change, and the middle of a long path is left out."""
+    names = [step.op for step in steps]
+    if len(names) > SHOWN:
+        names = [*names[: SHOWN // 2], f"… {len(names) - SHOWN} more …", *names[-SHOWN // 2 :]]
+    return " → ".join(names)
