@@ -7,7 +7,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 3
 # What a test computes must not depend on which custom kernels the machine has.
 export TF_ENABLE_ONEDNN_OPTS ?= 0
 
-.PHONY: env demo test test-all lint format bench docs lock clean
+.PHONY: env demo test test-all lint format bench fuzz docs lock clean
 
 env: $(VENV)/.ready
 
@@ -19,7 +19,7 @@ test: env
 
 test-all: env $(OLDEST)/.ready
 	$(BIN)/python -m pytest -q
-	$(OLDEST)/bin/python -m pytest -q tests/conform tests/unit -m "not slow"
+	$(OLDEST)/bin/python -m pytest -q tests/conform tests/unit tests/saving -m "not slow"
 
 lint: env
 	$(BIN)/ruff format --check .
@@ -33,6 +33,15 @@ format: env
 bench: env
 	$(BIN)/python benchmarks/recording.py
 	$(BIN)/python benchmarks/memory.py
+	$(BIN)/python benchmarks/models.py
+	$(BIN)/python benchmarks/chains.py
+	$(BIN)/python benchmarks/submodels.py
+	$(BIN)/python benchmarks/parallel.py
+	$(BIN)/python benchmarks/storage.py
+
+# Needs atheris, which has no wheels for some Pythons and so is not in the lock: `pip install atheris`.
+fuzz: env
+	$(BIN)/python tests/store/fuzz_atheris.py -max_total_time=120
 
 docs: env
 	$(BIN)/python -m pytest -q tests/docs/test_markdown.py src
