@@ -135,6 +135,7 @@ def _run_step(step: _Step, inputs: list[Tensor], graph: Any) -> list[Tensor]:
             return run(attr[chosen].func.name, inputs[1:])
         case "Case" | "StatelessCase":
             branches = attr["branches"].list.func
+            current_stack().note_choice(inputs[0])
             number = int(inputs[0])
             return run(branches[number if 0 <= number < len(branches) else -1].name, inputs[1:])
         case "While" | "StatelessWhile":
@@ -206,6 +207,7 @@ def _reference(body: _Body, operations: dict[str, Any], tensor: Tensor) -> str:
 
 
 def _truth(value: Tensor) -> bool:
+    current_stack().note_choice(value)
     return bool(value) if value.shape.rank == 0 else bool(tf.size(value) > 0)
 
 

@@ -233,6 +233,13 @@ class Stack(Openings):
                 for recording in self._active:
                     recording.looks.append(Look(tensor._id, stamp, recording.frames.number(place), how, _tf.next_id()))
 
+    def note_choice(self, tensor: Tensor) -> None:
+        """Note that a value has decided what a function that is run op by op does next."""
+        stamp = next(_stamps)
+        for recording in self._active:
+            frame = recording.frames.number(self.place)
+            recording.looks.append(Look(tensor._id, stamp, frame, "a condition in a tf.function", _tf.next_id()))
+
     # ------------------------------------------------------------------ functions
 
     def on_call(self, call: _hooks.FunctionCall) -> Any:
