@@ -173,7 +173,7 @@ class Answers:
                 tensor = _main(grad)
                 # A graph keeps its tensors anyway, and they cannot be referred to weakly.
                 eager = isinstance(tensor, _tf.EagerTensor)
-                alive = ref(tensor, partial(_forget, self._answers, self._vars, tensor._id)) if eager else None
+                alive = ref(tensor, partial(_forget, ref(self), tensor._id)) if eager else None
                 self._answers[tensor._id] = _Answer(alive, request, compute, position)
 
     def request_of(self, tensor: Tensor) -> Request | None:
@@ -194,15 +194,21 @@ class Answers:
                     self._vars[identity] = log.recording.operand(_main(grads[other.position]))
         return self._vars.get(tensor._id)
 
+    def drop(self, identity: int) -> None:
+        """Forget an answer that nobody holds any more."""
+        self._answers.pop(identity, None)
+        self._vars.pop(identity, None)
+
     def clear(self) -> None:
         """Forget everything."""
         self._answers.clear()
         self._vars.clear()
 
 
-def _forget(answers: dict[int, _Answer], variables: dict[int, int], identity: int, _: Any) -> None:
-    answers.pop(identity, None)
-    variables.pop(identity, None)
+def _forget(owner: ReferenceType[Answers], identity: int, _: Any) -> None:
+    answers = owner()  # weakly, or a tape would live until the garbage is collected
+    if answers is not None:
+        answers.drop(identity)
 
 
 def _main(grad: Any) -> Tensor:

@@ -122,6 +122,9 @@ class _Sums:
     def add(self, loss: Tensor, gradients: Gradients, size: Size) -> None:
         """Add one micro-batch."""
         weight = _exact(size)
+        if isinstance(size, tf.Tensor):  # an empty one has a mean that is not a number, and zero times that is none
+            loss = tf.where(size > 0, loss, tf.zeros_like(loss))
+            gradients = gradients.map(lambda grad: _if_any(size, grad))
         share = _wide(loss) * tf.cast(weight, _wide(loss).dtype)
         self.loss = share if self.loss is None else self.loss + share
         self._dtype = loss.dtype
@@ -136,6 +139,12 @@ class _Sums:
         pairs = [(key, None if grad is None else tf.cast(grad, key.dtype)) for key, grad in means.items()]
         gradients = Gradients(pairs, reasons)
         return Accumulated(tf.cast(self.loss / tf.cast(size, self.loss.dtype), self._dtype), gradients, self._size)
+
+
+def _if_any(size: Tensor, grad: Gradient) -> Gradient:
+    if isinstance(grad, tf.IndexedSlices):
+        return tf.IndexedSlices(_if_any(size, grad.values), grad.indices, grad.dense_shape)
+    return tf.where(size > 0, grad, tf.zeros_like(grad))
 
 
 def _exact(size: Size) -> Tensor:
@@ -168,13 +177,20 @@ def _sized(batches: Iterable[Batch], sizes: Iterable[Any] | None) -> Iterator[tu
 
 
 def _first_dimension(batch: Batch, number: int) -> Size:
-    first = next(iter(tf.nest.flatten(batch)), None)
+    items = tf.nest.flatten(batch)
+    first = next(iter(items), None)
     shape = getattr(first, "shape", None)
     if shape is None or (isinstance(shape, tf.TensorShape) and shape.rank is None) or not len(shape):
         got = f"{type(first).__name__} without dimensions" if first is not None else "nothing"
         raise ShapeMismatchError(
             f"Cannot tell the size of micro-batch {number}: its first item is {got}, expected a tensor of shape "
             "[size, ...]. Say what each counts: `sizes=[...]`."
+        )
+    sizes = {int(item.shape[0]) for item in items if len(getattr(item, "shape", None) or ()) and item.shape[0]}
+    if len(sizes) > 1:
+        raise ShapeMismatchError(
+            f"Cannot tell the size of micro-batch {number}: its tensors have first dimensions {sorted(sizes)}. "
+            "Say what each counts: `sizes=[...]`."
         )
     return tf.shape(first)[0] if shape[0] is None else int(shape[0])
 

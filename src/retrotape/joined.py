@@ -11,7 +11,7 @@ from retrotape._nests import is_variable
 from retrotape.errors import TapeUseError, UnknownNameError
 from retrotape.execute import Values
 from retrotape.ir import LEAF
-from retrotape.loaded import LoadedTape, NamedTape
+from retrotape.loaded import LoadedLog, LoadedTape, NamedTape
 from retrotape.record import EagerLog, merge, next_stamp
 from retrotape.tape import Tape
 
@@ -20,7 +20,10 @@ class JoinedTape(NamedTape):
     """What several tapes have recorded, as one tape that answers every question; `rt.join` makes it."""
 
     def __init__(self, logs: list[EagerLog], names: Mapping[str, Any], links: Any = None) -> None:
-        self._log = EagerLog.of(logs, merge([log.recording for log in logs], links))
+        self._log = (LoadedLog if all(isinstance(log, LoadedLog) for log in logs) else EagerLog).of(
+            logs, merge([log.recording for log in logs], links)
+        )
+        self._loaded = all(isinstance(log, LoadedLog) for log in logs)
         self._answers = Answers()
         self._lock = RLock()
         self._named, self._tensors = dict(names), {}
@@ -99,7 +102,7 @@ class _Links:
         here = self._find(left)
         there = self._find(right, but=here[0])
         recording = self._logs[here[0]].recording
-        if not isinstance(self._tapes[here[0]], LoadedTape) or recording.builder.producers[here[1]] != LEAF:
+        if not _was_loaded(self._tapes[here[0]]) or recording.builder.producers[here[1]] != LEAF:
             raise TapeUseError(
                 f"connect={{{left!r}: ...}} must name an input of a loaded tape, and this is no input. "
                 f'Write the input first: connect={{"head/x": "trunk/y"}}.'
@@ -114,19 +117,25 @@ class _Links:
 
     def put_in_order(self) -> None:
         """Let loaded tapes, which know no common clock, come after those whose tensors they take."""
-        done: set[int] = {which for which, tape in enumerate(self._tapes) if not isinstance(tape, LoadedTape)}
+        done: set[int] = {which for which, tape in enumerate(self._tapes) if not _was_loaded(tape)}
         waiting = [which for which in range(len(self._tapes)) if which not in done]
         while waiting:
             ready = [which for which in waiting if self._needs(which) <= done]
             if not ready:
                 raise TapeUseError("connect goes in a circle: each tape takes something from another one.")
             for which in ready:
-                self._logs[which].recording.restamp(next_stamp)
+                recording = self._logs[which].recording
+                if not all(recording.runs_after(self._logs[other].recording) for other in self._needs(which)):
+                    recording.restamp(next_stamp)
             done.update(ready)
             waiting = [which for which in waiting if which not in done]
 
     def _needs(self, which: int) -> set[int]:
         return {there[0] for here, there in self.places.items() if here[0] == which}
+
+
+def _was_loaded(tape: Any) -> bool:
+    return isinstance(tape, LoadedTape) or (isinstance(tape, JoinedTape) and tape._loaded)
 
 
 def _is_close(left: Any, right: Any) -> bool:

@@ -23,7 +23,9 @@ Tensor = Any
 _NAMED = frozenset(("target", "sources", "source", "loss", "losses", "wrt", "variable"))
 
 
-class _LoadedLog(EagerLog):
+class LoadedLog(EagerLog):
+    """What was written down elsewhere."""
+
     def why_absent(self, tensor: Tensor) -> tuple[str, str] | None:
         """Say that a tensor cannot be on a tape that was not recorded here."""
         return "it was made in this process, and the tape was loaded", "Ask for what is on it: `tape['name']`."
@@ -163,7 +165,7 @@ class LoadedTape(NamedTape):
     """
 
     def __init__(self, recording: Recording, names: Mapping[str, Any]) -> None:
-        self._log = _LoadedLog("needed")
+        self._log = LoadedLog("needed")
         self._log.recording = recording
         self._answers = Answers()
         self._lock = RLock()

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from retrotape._asking import Answers, Log, Request, fill_constants, pose, solve
 from retrotape._missing import with_reasons
-from retrotape._nests import take_apart, zeros_like
+from retrotape._nests import take_apart, unwrap, zeros_like
 from retrotape._several import Together, losses_and_seeds
 from retrotape._tf import tf
 from retrotape.execute import stream
@@ -43,6 +43,12 @@ def locked(method: _Method) -> _Method:
 
 
 _NONE = tf.UnconnectedGradients.NONE
+
+
+def _sources(log: Log, wrt: Any) -> list[Any]:
+    """Return by what to differentiate, each once: the same variable from two models is still one."""
+    given = tf.nest.flatten(wrt) if wrt is not None else [v for v in log.variables() if v.trainable]
+    return list({id(unwrap(source)): source for source in given[::-1]}.values())[::-1]
 
 
 class Questions(ABC):
@@ -130,7 +136,7 @@ class Questions(ABC):
         5.0
         """
         log = self._asked()
-        sources = tf.nest.flatten(wrt) if wrt is not None else [v for v in log.variables() if v.trainable]
+        sources = _sources(log, wrt)
         found = self.gradient(loss, sources, **options)
         if all(grad is not None for grad in found):
             return Gradients(zip(sources, found, strict=True))
@@ -172,7 +178,7 @@ class Questions(ABC):
         [6.0, 5.0]
         """
         log = self._asked()
-        sources = tf.nest.flatten(wrt) if wrt is not None else [v for v in log.variables() if v.trainable]
+        sources = _sources(log, wrt)
         given = losses_and_seeds(losses, output_gradients)
         options: dict[str, Any] = {"through_updates": through_updates, "since": since}
         zeros = tf.UnconnectedGradients(unconnected_gradients) is tf.UnconnectedGradients.ZERO
@@ -203,7 +209,9 @@ class Questions(ABC):
         return self.gradient(target, sources, output_gradients=cotangents, **options)
 
     @tf.autograph.experimental.do_not_convert
-    def stream(self, loss: Any, wrt: Any = None, *, through_updates: bool = False) -> Iterator[tuple[Any, Any]]:
+    def stream(
+        self, loss: Any, wrt: Any = None, *, through_updates: bool = False, since: int | None = None
+    ) -> Iterator[tuple[Any, Any]]:
         """Yield each source with its gradient as soon as that is whole, last layers first.
 
         Whoever uses a gradient up before taking the next one never holds all of them. Sources without path are left
@@ -213,6 +221,7 @@ class Questions(ABC):
           loss: As the target of `gradient`.
           wrt: As the sources of `gradient`; every trainable variable that was read if None.
           through_updates: As for `gradient`.
+          since: As for `gradient`.
 
         >>> w = tf.Variable([3.0, 4.0])
         >>> with rt.Tape() as tape:
@@ -220,14 +229,18 @@ class Questions(ABC):
         >>> [float(tf.norm(grad)) for variable, grad in tape.stream(loss)]
         [10.0]
         """
+        (loss, wrt), _ = self._without_names((loss, wrt), {})
         with self._lock:
             log = self._asked()
-            sources = tf.nest.flatten(wrt) if wrt is not None else [v for v in log.variables() if v.trainable]
-            request = pose(log, self._answers, loss, take_apart(sources, "source"), None, through_updates)
+            parts = take_apart(_sources(log, wrt), "source")
+            request = pose(log, self._answers, loss, parts, None, through_updates, since)
+        owners = [
+            item for item, own in zip(tf.nest.flatten(parts.nest), parts.parts, strict=True) for _ in own
+        ]  # of a source that consists of several tensors, each is yielded by itself
         with log.extended_in_graph():
             for positions, asked in request.questions():
                 for position, grad in stream(log.recording, asked, log.operations):
-                    yield sources[positions[position]], grad
+                    yield owners[positions[position]], grad
 
     # ------------------------------------------------------------------ how answers are given
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import RLock
@@ -56,6 +57,10 @@ class Tape(Replayable):
     ) -> None:
         if keep not in _KEEP:
             raise ValueError(f"keep must be one of {', '.join(map(repr, _KEEP))}, got {keep!r}.")
+        if directory is not None and keep != "disk":
+            raise ValueError(f'directory= says where values lie with keep="disk", got it with keep={keep!r}.')
+        if directory is not None and not os.path.isdir(directory):
+            raise ValueError(f"directory must be a folder that exists, got {directory!r}.")
         self._keep = keep
         self._directory = directory
         self._watch_accessed = watch_accessed_variables

@@ -60,7 +60,13 @@ class Values:
         for var in self._looks_of(index):
             self._looks[var] -= 1
             if self._looks[var] == 0:
-                self._again.pop(var, None)
+                self._let_go(var)
+
+    def _let_go(self, var: int) -> None:
+        value = self._again.pop(var, None)
+        # While anything is written down, what has run may still have to be told by which var this value goes.
+        if value is not None and not current_stack().hearing():
+            self._recording.forget(value._id)
 
     def _still_looked_at(self) -> Counter[int] | None:
         """Count the looks to come; None where nobody can say."""
@@ -104,7 +110,7 @@ class Values:
                 to_use.subtract(eqns[index].inputs)
                 for used in (*eqns[index].inputs, *eqns[index].outputs):
                     if used in made and to_use[used] <= 0 and wanted is not None and used not in wanted:
-                        self._again.pop(used, None)
+                        self._let_go(used)
         if var not in self._again:
             raise LostValueError(self._describe(var), "Read the variable inside the block before it is changed.")
 

@@ -21,6 +21,11 @@ def apply(optimizer: Any, pairs: Sequence[tuple[Gradient, Any]], reason_of: Call
             raise TypeError(f"An optimizer changes variables, and {name_of(key)} is a tensor; use `only(*variables)`.")
     if not there:
         raise NothingToApplyError([name_of(key) for _, key in pairs], [reason_of(key) for _, key in pairs])
+    if not hasattr(optimizer, "built") or not hasattr(optimizer, "apply"):
+        raise TypeError(
+            f"Got {type(optimizer).__name__} as optimizer; expected one of Keras 3: `keras.optimizers.Adam()`. "
+            "For another kind: `optimizer.apply_gradients(grads.pairs())`."
+        )
     if not optimizer.built:
         with tf.init_scope():
             optimizer.build([key for _, key in pairs])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -15,12 +16,13 @@ Gradient = Any
 def factor(norm: Tensor, bound: float) -> Tensor:
     """Return what brings a norm down to a bound; one where it is below, so that nothing is scaled up."""
     limit = sparse.number(bound, norm.dtype)
-    return tf.where(norm > limit, tf.math.divide_no_nan(limit, norm), tf.ones_like(norm))
+    share = tf.where(norm > limit, tf.math.divide_no_nan(limit, norm), tf.ones_like(norm))
+    return tf.where(tf.math.is_finite(norm), share, tf.fill(tf.shape(norm), tf.constant(math.nan, norm.dtype)))
 
 
 def by_norm(grad: Gradient, bound: float) -> Gradient:
     """Bound the norm of one gradient."""
-    return sparse.scale(grad, factor(tf.sqrt(sparse.square(grad)), bound))
+    return sparse.scale(grad, factor(sparse.norm([sparse.square(grad)], [grad.dtype]), bound))
 
 
 def by_value(grad: Gradient, bound: float) -> Gradient:
@@ -39,16 +41,17 @@ def adaptive(grad: Gradient, key: Any, share: float, epsilon: float = 1e-3) -> G
     """
     if grad is None:
         return None
-    dense = tf.convert_to_tensor(grad)
-    dtype = sparse.wide(dense.dtype)
-    size, weight = _unit_norm(tf.cast(dense, dtype)), _unit_norm(tf.cast(tf.convert_to_tensor(key), dtype))
-    bound = sparse.number(share, dtype) * tf.maximum(weight, tf.cast(epsilon, dtype))
-    return tf.cast(tf.cast(dense, dtype) * (bound / tf.maximum(size, bound)), dense.dtype)
+    grad = sparse.summed(grad) if sparse.is_sparse(grad) else grad
+    values = grad.values if sparse.is_sparse(grad) else grad
+    size, weight = _unit_norm(values), _unit_norm(tf.convert_to_tensor(key))
+    bound = sparse.number(share, tf.float64) * tf.maximum(weight, tf.cast(epsilon, tf.float64))
+    scale = bound / tf.maximum(size, bound)
+    return sparse.on_values(grad, lambda given: tf.cast(tf.cast(given, tf.float64) * scale, given.dtype))
 
 
 def _unit_norm(value: Tensor) -> Tensor:
     axes = list(range(value.shape.rank - 1)) if value.shape.rank > 1 else None
-    return tf.sqrt(tf.reduce_sum(tf.square(value), axes, keepdims=True))
+    return tf.sqrt(tf.reduce_sum(tf.square(tf.cast(value, tf.float64)), axes, keepdims=True))
 
 
 def noisy(grad: Gradient, stddev: float, seed: int | None, number: int) -> Tensor:

@@ -75,7 +75,8 @@ class Gradients(Keyed):
     __rmul__ = __mul__
 
     def __truediv__(self, divisor: Any) -> Gradients:
-        return self * (1.0 / sparse.number(divisor, tf.float64))
+        is_complex = isinstance(divisor, complex) or getattr(divisor, "dtype", None) in (tf.complex64, tf.complex128)
+        return self * (1.0 / sparse.number(divisor, tf.complex128 if is_complex else tf.float64))
 
     def __matmul__(self, other: Gradients) -> Tensor:
         return self.dot(other) if isinstance(other, Gradients) else NotImplemented
@@ -98,7 +99,8 @@ class Gradients(Keyed):
         >>> float(rt.Gradients([(v, tf.constant([3.0, 4.0]))]).norm())
         5.0
         """
-        return tf.sqrt(_total([sparse.square(grad) for grad in self._grads.values() if grad is not None]))
+        there = [grad for grad in self._grads.values() if grad is not None]
+        return sparse.norm([sparse.square(grad) for grad in there], [grad.dtype for grad in there])
 
     def norms(self) -> list[tuple[str, float]]:
         """Return the name and the norm of each gradient.
@@ -189,13 +191,18 @@ class Gradients(Keyed):
         3.0
         """
         weights = [1.0] * len(gradients) if weights is None else list(weights)
-        if len(weights) != len(gradients) or not gradients:
+        if not gradients:
+            raise ShapeMismatchError("Got no gradients to take the mean of; give one or more.")
+        if len(weights) != len(gradients):
             raise ShapeMismatchError(f"Got {len(weights)} weights for {len(gradients)} gradients; give one for each.")
+        if all(isinstance(weight, (int, float)) for weight in weights) and sum(weights) == 0:
+            raise ValueError(f"Got the weights {weights}, which add up to zero; give some that do not.")
         shares = [weight / sum(weights) for weight in weights]
         return sum((share * grads for share, grads in zip(shares, gradients, strict=True)), start=Gradients([]))
 
     # ------------------------------------------------------------------ what is done with gradients
 
+    @tf.autograph.experimental.do_not_convert
     def clip(
         self,
         *,
@@ -212,6 +219,9 @@ class Gradients(Keyed):
           value: For the size of each element.
           adaptive: For the norm of each unit as a share of the norm of its weights (AGC).
 
+        A gradient of a scaled loss is bounded as it is: with a `LossScaleOptimizer` give the bound to the optimizer
+        inside (`global_clipnorm=`), which sees the gradient unscaled.
+
         >>> v = tf.Variable([0.0, 0.0])
         >>> float(rt.Gradients([(v, tf.constant([3.0, 4.0]))]).clip(global_norm=2.5).norm())
         2.5
@@ -223,7 +233,7 @@ class Gradients(Keyed):
                 f"clip takes one of {', '.join(f'{name}=' for name in given)}, got {list(bounds) or 'none'}."
             )
         ((kind, bound),) = bounds.items()
-        if bound < 0:
+        if not isinstance(bound, tf.Tensor) and not bound >= 0:
             raise ValueError(f"clip takes a bound that is not negative, got {kind}={bound}.")
         if kind == "global_norm":
             return self * clipping.factor(self.norm(), bound)

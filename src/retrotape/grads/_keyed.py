@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from html import escape
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from retrotape._tf import tf
-from retrotape.errors import UnknownSourceError
+from retrotape._versions import Version
+from retrotape.errors import ShapeMismatchError, UnknownSourceError
 from retrotape.grads import _sparse as sparse
 from retrotape.grads._show import as_html, as_rich, as_text
 from retrotape.grads._table import Table, is_symbolic, name_of, tabulate
@@ -19,10 +20,27 @@ Gradient = Any
 _Self = TypeVar("_Self", bound="Keyed")
 
 
-def _identity(key: Any) -> int:
-    """Return what makes two keys the same: a Keras variable and the `tf.Variable` in it are."""
+def _identity(key: Any) -> Any:
+    """Return what makes two keys the same: a Keras variable and the `tf.Variable` in it are, and values from `at`."""
+    if isinstance(key, Version):
+        return id(key.token), id(key.variable), key.number
     inner = getattr(key, "_value", None)
     return id(inner if isinstance(inner, tf.Variable) else key)
+
+
+def _check(key: Any, grad: Gradient) -> None:
+    """Raise where a pair is none of a key and its gradient."""
+    if isinstance(grad, tf.Variable) or isinstance(getattr(grad, "_value", None), tf.Variable):
+        raise TypeError("Gradients takes (variable, gradient) pairs, got them the other way round: swap the two.")
+    if grad is None or not hasattr(key, "shape"):
+        return
+    if not isinstance(grad, (tf.Tensor, tf.IndexedSlices, tf.__internal__.CompositeTensor)):
+        raise TypeError(f"Got {type(grad).__name__} as the gradient of {name_of(key)}; give a tensor.")
+    if not tf.TensorShape(grad.shape).is_compatible_with(tf.TensorShape(key.shape)):
+        raise ShapeMismatchError(
+            f"Got a gradient of shape {tuple(grad.shape)} for {name_of(key)} of shape {tuple(key.shape)}; "
+            "a gradient has the shape of what it is by."
+        )
 
 
 class Keyed:
@@ -36,7 +54,10 @@ class Keyed:
         self._keys: dict[int, Any] = {}
         self._grads: dict[int, Gradient] = {}
         self._reasons: dict[int, tuple[str, ...]] = {}  # several where sums were made of missing ones
+        if isinstance(gradients, Mapping):
+            raise TypeError("Gradients takes pairs, got a mapping: `rt.Gradients(mapping.items())`.")
         for key, grad in gradients:
+            _check(key, grad)
             identity = _identity(key)
             if sparse.is_sparse(grad) and grad.dense_shape is None:
                 grad = tf.IndexedSlices(grad.values, grad.indices, tf.constant(key.shape))
@@ -66,7 +87,9 @@ class Keyed:
     def __getitem__(self, key: Any) -> Gradient:
         """Return the gradient of a key: zeros where it is missing."""
         grad = self._grads[self._known(key)]
-        return tf.zeros(key.shape, key.dtype) if grad is None else grad
+        if grad is not None:
+            return grad
+        return tf.zeros_like(key) if isinstance(key, tf.Tensor) else tf.zeros(key.shape, key.dtype)
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._keys.values())

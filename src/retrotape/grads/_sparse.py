@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from retrotape._tf import tf
+from retrotape.errors import ShapeMismatchError
 
 Tensor = Any
 Gradient = Any  # tf.Tensor, tf.IndexedSlices or None
+_COMPLEX = (tf.complex64, tf.complex128)
 
 
 def is_sparse(grad: Gradient) -> bool:
@@ -69,11 +72,21 @@ def add(left: Gradient, right: Gradient) -> Gradient:
 
 def number(value: Any, dtype: Any) -> Tensor:
     """Return a number as a tensor; TensorFlow would take a float of Python's for one of single precision."""
-    return tf.cast(np.float64(value) if isinstance(value, float) else value, dtype)
+    wide_types = {float: np.float64, complex: np.complex128}
+    return tf.cast(wide_types.get(type(value), lambda same: same)(value), dtype)
 
 
 def scale(grad: Gradient, factor: Any) -> Gradient:
     """Return the gradient times a number."""
+    if not grad.dtype.is_complex and (isinstance(factor, complex) or getattr(factor, "dtype", None) in _COMPLEX):
+        raise TypeError(
+            f"Got the complex factor {factor!r} for a gradient of dtype {grad.dtype.name}; take a real one."
+        )
+    if len(getattr(factor, "shape", ())):
+        raise ShapeMismatchError(
+            f"Gradients are scaled by a number, got a factor of shape {tuple(factor.shape)}. For each gradient by "
+            "itself use `map`."
+        )
 
     def scaled(values: Tensor) -> Tensor:
         dtype = wide(values.dtype)
@@ -103,9 +116,18 @@ def on_values(grad: Gradient, function: Any) -> Gradient:
 
 
 def square(grad: Gradient) -> Tensor:
-    """Return the squared norm."""
+    """Return the squared norm, in double precision: squares of what fits single precision need not fit it."""
     values = values_of(grad)
-    return tf.reduce_sum(tf.square(tf.abs(tf.cast(values, wide(values.dtype)))))
+    dtype = tf.complex128 if values.dtype.is_complex else tf.float64
+    return tf.reduce_sum(tf.square(tf.abs(tf.cast(values, dtype))))
+
+
+def norm(squares: list[Tensor], dtypes: Iterable[Any]) -> Tensor:
+    """Return the root of a sum of squared norms, in the precision of what they are the norms of."""
+    if not squares:
+        return tf.constant(0.0)
+    wanted = common(*(wide(dtype) for dtype in dtypes)).real_dtype
+    return tf.cast(tf.sqrt(tf.add_n(squares)), wanted)
 
 
 def is_finite(grad: Gradient) -> Tensor:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
+import warnings
 from typing import IO, Any, Protocol
 from weakref import finalize
 
@@ -62,9 +64,14 @@ class Spill:
             finalize(self, self._file.close)
         array = np.asarray(tensor.numpy(), order="C")
         data, written = array.reshape(-1).view(np.uint8).data, 0
-        self._file.seek(self._end)
-        while written < len(data):
-            written += self._file.write(data[written:])
+        try:
+            while written < len(data):
+                written += os.pwrite(self._file.fileno(), data[written:], self._end + written)
+        except OSError as error:
+            warnings.warn(
+                f"A value of this tape stays in memory, for it cannot be moved to a file: {error}", stacklevel=2
+            )
+            return None
         spilled = _Spilled(self, self._end, tensor, array)
         self._end += array.nbytes
         return spilled
@@ -73,9 +80,8 @@ class Spill:
         """Fill `array` with what was written at `offset`."""
         assert self._file is not None
         data, found = array.reshape(-1).view(np.uint8).data, 0
-        self._file.seek(offset)
-        while found < len(data):
-            count = self._file.readinto(data[found:])  # type: ignore[attr-defined]
+        while found < len(data):  # at a place of its own: several threads may ask at once
+            count = os.preadv(self._file.fileno(), [data[found:]], offset + found)
             if not count:
                 raise OSError(f"The file that holds this tape's values ends {len(data) - found} bytes too early.")
             found += count

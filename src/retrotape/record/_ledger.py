@@ -34,6 +34,7 @@ class Ledger:
         self.gaps: set[int] = set()  # versions that came about while nobody was listening
         self.inert: set[int] = set()  # vars of a dtype without derivative
         self._doubted: set[int] = set()
+        self._changed: set[int] = set()  # variables that were assigned unheard, whatever value they got
         self._vars: dict[int, int] = {}  # by identity of the tensor
 
     # ------------------------------------------------------------------ tensors
@@ -62,6 +63,10 @@ class Ledger:
     def forget_from(self, count: int) -> None:
         """Know no tensor by a var that is not among the first `count`."""
         self._vars = {identity: var for identity, var in self._vars.items() if var < count}
+
+    def forget(self, identity: int) -> None:
+        """Know a tensor no more."""
+        self._vars.pop(identity, None)
 
     def alias(self, identity: int, var: int) -> None:
         """Let the tensor of that identity, which may be gone, stand for `var` from now on."""
@@ -114,6 +119,11 @@ class Ledger:
         """Take the values of these variables, or of all, for granted no more: they may have been assigned unheard."""
         self._doubted.update(identities or self.cells)
 
+    def note_change(self, identity: int) -> None:
+        """Note that a variable was assigned while this recording was not to hear it."""
+        if identity in self.cells:
+            self._changed.add(identity)
+
     def unread(self) -> list[Tensor]:
         """Return the handles of variables that were assigned and whose value nobody has looked at since."""
         return [cell.handle for cell in self.cells.values() if cell.current not in self.values]
@@ -144,7 +154,8 @@ class Ledger:
     def _settle_doubt(self, cell: Cell, value: Tensor) -> None:
         """Give a variable one more version if its value is not the one that it had."""
         self._doubted.discard(cell.handle._id)
-        held = self.value(cell.current)
+        held = None if cell.handle._id in self._changed else self.value(cell.current)
+        self._changed.discard(cell.handle._id)
         if held is not None and held.shape == value.shape and same(held, value):
             return
         version = self._new_leaf(self.builder.types[cell.current])

@@ -70,8 +70,11 @@ class Merger:
         if twin is not None and len(twin.outputs) == len(eqn.outputs):
             for var, same_var in zip(eqn.outputs, twin.outputs, strict=True):
                 self._connect(which, var, same_var)
+            for var, same_var in zip(eqn.inputs, twin.inputs, strict=False):
+                if var not in self._maps[which]:
+                    self._connect(which, var, same_var)
             return
-        inputs = tuple(self._var(which, var) for var in eqn.inputs)
+        inputs = tuple(self._present(which, var) for var in eqn.inputs)
         outputs = merged.builder.define([recording.builder.types[var] for var in eqn.outputs])
         number = len(merged.builder.eqns)
         for var, new in zip(eqn.outputs, outputs, strict=True):
@@ -118,6 +121,16 @@ class Merger:
 
     def _handle_of(self, cell: Cell) -> Tensor:
         return cell.handle
+
+    def _present(self, which: int, var: int) -> int:
+        """Return what stands for an input now: of a variable the newest value, though another recording heard of it."""
+        found, cell = self._var(which, var), self._recordings[which].cell_of.get(var)
+        if cell is None:
+            return found
+        ours = self._merged.cells.get(self._handle_of(cell)._id)
+        if ours is not None and found in ours.versions:
+            self._maps[which][var] = found = ours.current
+        return found
 
     def _var(self, which: int, var: int) -> int:
         """Return the var of the whole that stands for an input."""

@@ -69,6 +69,10 @@ class Recording(Ledger):
         """Return everything recorded so far, frozen and checked."""
         return self.builder.build(self.frames.resolve)
 
+    def runs_after(self, other: Recording) -> bool:
+        """Say whether everything here ran after everything there."""
+        return not self.stamps or not other.stamps or max(other.stamps) < min(self.stamps)
+
     def restamp(self, clock: Callable[[], int]) -> None:
         """Let everything have run now, in the same order: what was recorded elsewhere knows no common clock."""
         moments = sorted([*self.stamps, *(look.stamp for look in self.looks)])

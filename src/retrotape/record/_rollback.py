@@ -26,7 +26,7 @@ def rollback(recording: Recording, to: tuple[int, int, int]) -> None:
     recording.inlined = {
         outputs: found for outputs, found in recording.inlined.items() if max(found[0], default=0) < count
     }
-    for known in (recording.inert, recording.ends, recording.assigned, recording.opaque):
+    for known in (recording.inert, recording.ends, recording.assigned, recording.opaque, recording.gaps):
         known.difference_update([var for var in known if var >= count])
     recording.cell_of = {var: cell for var, cell in recording.cell_of.items() if var < count}
     recording.cells = {identity: cell for identity, cell in recording.cells.items() if cell.forget(count)}

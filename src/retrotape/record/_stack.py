@@ -160,6 +160,11 @@ class Stack(Openings):
 
     def on_update(self, op: str, handles: Sequence[Tensor]) -> None:
         """Read what is about to be overwritten, where nobody has: every value that a variable had is on the tape."""
+        if not op.startswith("ResourceGather"):
+            for recording in self._open:
+                if recording not in self._active:  # in a pause: the value may come out the same, and still has no past
+                    for handle in handles:
+                        recording.note_change(handle._id)
         if not self._active:
             return
         looks = op.startswith("ResourceGather")  # and changes nothing: the whole is read only where it may have changed
