@@ -161,11 +161,20 @@ def output_count(argument: Any, attrs: Any) -> int:
 def attr_value(attr: Any) -> Any:
     """Return an attribute of a node in the form in which an op is run by name."""
     kind = attr.WhichOneof("value")
+    if kind == "shape":
+        return _sizes(attr.shape)
+    if kind == "list" and attr.list.shape:
+        return [_sizes(shape) for shape in attr.list.shape]
     if kind == "list":
         return next((list(values) for _, values in attr.list.ListFields()), [])
     if kind == "func":
         return attr.func.name
     return None if kind is None else getattr(attr, kind)
+
+
+def _sizes(proto: Any) -> list[int | None] | None:
+    shape = tf.TensorShape(proto)
+    return None if shape.rank is None else shape.as_list()
 
 
 def output_types(function: Any) -> Sequence[Any]:

@@ -378,3 +378,33 @@ def test_a_sparse_gradient_is_asked_about():
     times = tf.constant([[0.0], [2.0], [1.0]], tf.float64)
     second = tf.convert_to_tensor(tape.gradient(first, table))
     np.testing.assert_allclose(second, 6.0 * tf.convert_to_tensor(table) * times)
+
+
+def test_a_stock_gradient_of_a_function_inside_the_block_is_derived_twice_more():
+    x = tf.constant([0.3, -1.2, 2.0], tf.float64)
+    function = tf.function(lambda x: tf.sin(x) * x**2)
+
+    def squared_gradient():
+        with tf.GradientTape() as inner:
+            inner.watch(x)
+            y = tf.reduce_sum(function(x))
+        return tf.reduce_sum(inner.gradient(y, x) ** 2)
+
+    with rt.Tape() as tape:
+        z = squared_gradient()
+    with tf.GradientTape() as outer:
+        outer.watch(x)
+        with tf.GradientTape() as middle:
+            middle.watch(x)
+            again = squared_gradient()
+        first = middle.gradient(again, x)
+    found = tape.gradient(z, x)
+    np.testing.assert_allclose(found, first, rtol=1e-12)
+    np.testing.assert_allclose(tape.gradient(found, x), outer.gradient(first, x), rtol=1e-12)
+
+
+def test_ops_with_a_shape_among_their_attributes_are_computed_again():
+    x = tf.constant([1.0, 2.0])
+    with rt.Tape(keep="leaves") as tape:
+        y = tf.reduce_sum(tf.ensure_shape(x * 2.0, [None]) ** 2)
+    np.testing.assert_allclose(tape.gradient(y, x), [8.0, 16.0])

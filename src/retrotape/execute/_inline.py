@@ -35,9 +35,17 @@ class _Body(NamedTuple):
 
 
 def inline(
-    recording: Recording, eqn: Eqn, call: _hooks.FunctionCall, values: Callable[[int], Tensor], where: str
+    recording: Recording,
+    eqn: Eqn,
+    call: _hooks.FunctionCall,
+    values: Callable[[int], Tensor],
+    where: str,
+    sides: bool = False,
 ) -> tuple[int, ...]:
-    """Run the body of a call again and return the vars that stand for the equation's outputs."""
+    """Run the body of a call again and return the vars that stand for the equation's outputs.
+
+    With `sides` also for those that the call kept for its own derivative.
+    """
     traits = function_traits(call.function)
     if not traits.deterministic:
         cell = recording.cell_of.get(eqn.outputs[-1])
@@ -46,14 +54,15 @@ def inline(
     operands = [values(var) for var in eqn.inputs]
     held = [recording.cell_of.get(var) is not None for var in eqn.inputs]
     with current_stack().also(recording):
-        results, given, variables = _run_again(call.function, operands, held, recording.frames.place(eqn.frame))
+        name = eqn.op if sides else None
+        results, given, variables = _run_again(call.function, operands, held, recording.frames.place(eqn.frame), name)
     found = [recording.operand(tensor) for tensor in results]
     for position in traits.writes:
         cell = recording.cells.get(given[position]._id)
         if cell is not None:
             found.append(cell.current)
     keep = tuple(found)
-    recording.inlined[eqn.outputs] = (keep, variables)
+    recording.inlined[eqn.outputs, sides] = (keep, variables)
     return keep
 
 
@@ -72,7 +81,7 @@ def run_function(
 
 
 def _run_again(
-    function: Any, operands: Sequence[Tensor], held: Sequence[bool], place: Any
+    function: Any, operands: Sequence[Tensor], held: Sequence[bool], place: Any, name: str | None = None
 ) -> tuple[list[Tensor], list[Tensor], list[Any]]:
     variables = [_with_value(operand) if inside else None for operand, inside in zip(operands, held, strict=True)]
     given = [
@@ -81,7 +90,7 @@ def _run_again(
     stack = current_stack()
     before, stack.place = stack.place, place
     try:
-        results = _run(_tf_functions.function_name(function), given, _tf_functions.graph_of(function))
+        results = _run(name or _tf_functions.function_name(function), given, _tf_functions.graph_of(function))
         stack.settle()
     finally:
         stack.place = before

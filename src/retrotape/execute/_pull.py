@@ -62,8 +62,10 @@ class Puller:
         eqn = plan.eqns[index]
         backward = self._recording.backwards.get(index)
         call = self._recording.calls.get(index)
-        if call is not None and self._must_look_inside(eqn, call, plan):
-            return self._pull_inlined(eqn, call, grads)
+        if call is not None:
+            sides = self._comes_by_sides(eqn, call, grads)
+            if sides or self._must_look_inside(eqn, call, plan):
+                return self._pull_inlined(eqn, call, grads, sides)
         self._refuse_opaque(eqn, grads)
         if backward is not None:
             return self._pull_backward(index, eqn, backward, grads)
@@ -151,12 +153,23 @@ class Puller:
         traits = function_traits(call.function)
         return traits.wrong_second and traits.deterministic and current_stack().hearing()
 
+    def _comes_by_sides(self, eqn: Eqn, call: _hooks.FunctionCall, grads: list[Cotangent | None]) -> bool:
+        """Say whether a derivative to be derived again comes by what a call kept for its own derivative.
+
+        That is so where a stock tape inside the block was asked about the call. TensorFlow's gradient of the
+        function, which derivatives of derivatives are made from, does not know those values.
+        """
+        count, cells = len(_tf_functions.output_types(call.function)), self._recording.cell_of
+        sides = [grad for var, grad in zip(eqn.outputs[count:], grads[count:], strict=True) if var not in cells]
+        there = any(grad is not None for grad in sides)
+        return there and current_stack().hearing() and function_traits(call.function).deterministic
+
     def _pull_inlined(
-        self, eqn: Eqn, call: _hooks.FunctionCall, grads: list[Cotangent | None]
+        self, eqn: Eqn, call: _hooks.FunctionCall, grads: list[Cotangent | None], sides: bool
     ) -> list[Cotangent | None]:
         recording = self._recording
-        known = recording.inlined.get(eqn.outputs)
-        inner = known[0] if known else inline(recording, eqn, call, self._values, self._where(eqn))
+        known = recording.inlined.get((eqn.outputs, sides))
+        inner = known[0] if known else inline(recording, eqn, call, self._values, self._where(eqn), sides)
         count = len(inner) - sum(var in recording.cell_of for var in eqn.outputs)
         outer = eqn.outputs[:count] + tuple(var for var in eqn.outputs if var in recording.cell_of)
         by_var = dict(zip(eqn.outputs, grads, strict=True))

@@ -64,8 +64,9 @@ class Values:
 
     def _let_go(self, var: int) -> None:
         value = self._again.pop(var, None)
-        # While anything is written down, what has run may still have to be told by which var this value goes.
-        if value is not None and not current_stack().hearing():
+        # A value that is kept stays known. And while anything is written down, what has run may still have to be told
+        # by which var this value goes.
+        if value is not None and self._kept.get(var) is not value and not current_stack().hearing():
             self._recording.forget(value._id)
 
     def _still_looked_at(self) -> Counter[int] | None:

@@ -104,7 +104,7 @@ def _executable(value: AttrValue) -> Any:
         case DType(number):
             return number
         case Shape(dims):
-            return tf.TensorShape(None if dims is None else [None if d < 0 else d for d in dims]).as_proto()
+            return None if dims is None else [None if d < 0 else d for d in dims]
         case Func(name):
             return name
         case Proto(data):
@@ -119,6 +119,8 @@ def for_rule(value: AttrValue) -> Any:
     match value:
         case DType(number):
             return tf.as_dtype(number)
-        case tuple() if not isinstance(value, (Shape, Func, Proto)):
+        case Shape():
+            return tf.TensorShape(_executable(value)).as_proto()
+        case tuple() if not isinstance(value, (Func, Proto)):
             return [for_rule(item) for item in value]
     return _executable(value)

@@ -44,9 +44,11 @@ class Recording(Ledger):
         self.backwards: dict[int, Backward] = {}  # by equation
         self.calls: dict[int, _hooks.FunctionCall] = {}  # by equation
         self.ends: set[int] = set()  # vars made by an op without gradient: paths may start here, but not pass
-        self.inlined: dict[tuple[int, ...], Any] = {}  # bodies of calls that were run again, by the call's outputs
+        self.inlined: dict[tuple[tuple[int, ...], bool], Any] = {}  # bodies of calls that were run again, by outputs
         self.moments: set[int] = set()  # identities of tensors that `tf.nn.moments` has stopped the gradient of
         self.looks: list[Look] = []  # where Python saw a value
+        self.silences: list[tuple[int, int]] = []  # when nothing was heard, on the clock of identities
+        self.births: dict[int, float] | None = None  # of a tape from a file: constants that Python made, and when
         self.guard: Any = None  # checks what an op of a file is about to do, and has done
         self.token = object()  # what was handed out before is not to be used after
         self.waiting: list[Event] = []
