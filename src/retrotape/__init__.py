@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from retrotape import errors as errors
     from retrotape.accumulation import Accumulated as Accumulated
     from retrotape.accumulation import accumulate as accumulate
+    from retrotape.finding import Tensors as Tensors
     from retrotape.grads import Gradients as Gradients
     from retrotape.ir import Program as Program
     from retrotape.isolated import IsolatedTape as IsolatedTape
@@ -29,8 +30,10 @@ if TYPE_CHECKING:
     from retrotape.loaded import LoadedTape as LoadedTape
     from retrotape.loaded import load as load
     from retrotape.memory import Memory as Memory
+    from retrotape.nonfinite import Cause as Cause
     from retrotape.nonfinite import Nonfinite as Nonfinite
     from retrotape.parallel import backward_all as backward_all
+    from retrotape.summary import Summary as Summary
     from retrotape.tape import GradientTape as GradientTape
     from retrotape.tape import Tape as Tape
     from retrotape.why import Explanation as Explanation
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Accumulated": "retrotape.accumulation",
+    "Cause": "retrotape.nonfinite",
     "Gradients": "retrotape.grads",
     "Explanation": "retrotape.why",
     "GradientTape": "retrotape.tape",
@@ -47,7 +51,9 @@ _HOMES = {
     "Memory": "retrotape.memory",
     "Nonfinite": "retrotape.nonfinite",
     "Program": "retrotape.ir",
+    "Summary": "retrotape.summary",
     "Tape": "retrotape.tape",
+    "Tensors": "retrotape.finding",
     "Verdict": "retrotape.why",
     "accumulate": "retrotape.accumulation",
     "backward_all": "retrotape.parallel",
@@ -58,6 +64,7 @@ _HOMES = {
 
 __all__ = [
     "Accumulated",
+    "Cause",
     "Explanation",
     "GradientTape",
     "Gradients",
@@ -67,7 +74,9 @@ __all__ = [
     "Memory",
     "Nonfinite",
     "Program",
+    "Summary",
     "Tape",
+    "Tensors",
     "Verdict",
     "__version__",
     "accumulate",

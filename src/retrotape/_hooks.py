@@ -189,6 +189,21 @@ def _numpy(self: Any) -> Any:
     return _original["_numpy"](self)
 
 
+def _read_whole(item: Any) -> Any:
+    """Return the value of a variable, also of a Keras one; anything else as it is."""
+    inner = item if isinstance(item, (tf.Tensor, BaseVariable)) else getattr(item, "_value", item)
+    return inner.read_value() if isinstance(inner, BaseVariable) else item
+
+
+def _py_func_common(func: Any = None, inp: Any = None, *rest: Any, **kw: Any) -> Any:
+    if _thread.listener is not None and tf.executing_eagerly() and isinstance(inp, (list, tuple)):
+        inp = [_read_whole(item) for item in inp]
+        for item in inp:
+            if isinstance(item, EagerTensor):
+                _thread.listener.on_look(item, "numpy_function")
+    return _original["py_func_common"](func, inp, *rest, **kw)
+
+
 _HOOKS: tuple[tuple[Any, str, Callable], ...] = (
     (pywrap_tfe, "TFE_Py_FastPathExecute", _fast_path),
     (execute, "quick_execute", _execute),
@@ -201,6 +216,7 @@ _HOOKS: tuple[tuple[Any, str, Callable], ...] = (
     (concrete_function.ConcreteFunction, "_call_flat", _call_flat),
     (script_ops.EagerFunc, "__call__", _eager_func_call),
     (EagerTensorBase, "_numpy", _numpy),
+    (script_ops, "py_func_common", _py_func_common),
 )
 
 

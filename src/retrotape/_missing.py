@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from retrotape._asking import Log, Request
@@ -13,16 +13,23 @@ from retrotape.execute import Plan, make_plan
 from retrotape.grads import Gradients
 from retrotape.ir import slice_to
 from retrotape.record import TRAINABLE, Recording
+from retrotape.why import Explanation, Verdict
 
 UNREAD = "it was not read on this tape"
-ABSENT = "it took no part in what this tape recorded"
-UPDATES = "an assignment ends every path; ask with through_updates=True"
-SINCE = "since= ends every path; ask from an earlier value on"
-CUT = "the ops that lead from it to the loss pass no gradient on"
-NO_OP = "no recorded op leads from it to the loss"
+ABSENT = Verdict.SOURCE_NOT_RECORDED.reason
+UPDATES = Verdict.ASSIGNMENT.reason
+SINCE = Verdict.SINCE.reason
+CUT = "the ops that lead from it to the loss pass no gradient on"  # one of several verdicts
+NO_OP = Verdict.NO_PATH.reason
 
 
-def with_reasons(log: Log, request: Request, sources: Parts, found: Sequence[Any]) -> Gradients:
+def with_reasons(
+    log: Log,
+    request: Request,
+    sources: Parts,
+    found: Sequence[Any],
+    look: Callable[[Any], Explanation | None] | None = None,
+) -> Gradients:
     """Return gradients that know why some of them are missing.
 
     Args:
@@ -30,6 +37,7 @@ def with_reasons(log: Log, request: Request, sources: Parts, found: Sequence[Any
       request: What was asked; without seeds where all targets count.
       sources: What was asked about, part by part in the order of the request's sources.
       found: What was found for each item of `sources`.
+      look: Explains one source at length; the first of them that ops lead from is told where they are cut.
     """
     keys = tf.nest.flatten(sources.nest)
     missing: list[tuple[Any, int, Any]] = []  # key, source, part
@@ -43,6 +51,10 @@ def with_reasons(log: Log, request: Request, sources: Parts, found: Sequence[Any
         inquiry = _Inquiry(log.recording, request)
         inquiry.look_through_updates([(source, part) for _, source, part in missing])
         reasons = [(key, inquiry.reason(source, part)) for key, source, part in missing]
+        cut = next((number for number, (_, reason) in enumerate(reasons) if reason == CUT), None)
+        explanation = look(missing[cut][2]) if look is not None and cut is not None else None
+        if cut is not None and explanation is not None and explanation.cut is not None:
+            reasons[cut] = (reasons[cut][0], f"{explanation.verdict.reason}: {explanation.cut}")
     return Gradients(zip(keys, found, strict=True), reasons)
 
 

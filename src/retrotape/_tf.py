@@ -14,6 +14,7 @@ Tried with TensorFlow 2.16 and 2.21. What is used, and why there is no public wa
 `TFE_Py_VariableWatcherVariableAccessed`
 `ConcreteFunction._call_flat`, `._func_graph`          calls of a `tf.function`
 `script_ops.EagerFunc.__call__`                        what a `tf.py_function` was called with, and gave
+`script_ops.py_func_common`                            what a `tf.numpy_function` in eager code looks at
 `ops.gradient_registry`, `ops.get_gradient_function`   the gradient rules
 `op_def_library.apply_op`                              ops by name in a graph, for what is exported
 `FuncGraph`, `atomic_function.from_func_graph`         the gradient of a function, as a function

@@ -295,3 +295,12 @@ class RemoteError(RetrotapeError, RuntimeError):
         error = kind.__new__(kind)
         Exception.__init__(error, text)
         return error
+
+
+class MissingGradientError(RetrotapeError, ValueError):
+    """A source has no gradient, and the question was asked with `none="raise"`."""
+
+    def __init__(self, source: str, explanation: str, others: int = 0) -> None:
+        self.source, self.explanation, self.others = source, explanation, others
+        more = f" (and by {others} more of the sources)" if others else ""
+        super().__init__(f"There is no gradient by {source}{more}.\n{explanation}")

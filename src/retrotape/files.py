@@ -11,16 +11,16 @@ from retrotape._nests import describe, is_variable, single, unwrap
 from retrotape._tf import tf
 from retrotape.errors import NotRecordedError, TapeUseError, UnknownNameError
 from retrotape.execute import Values
-from retrotape.higher_order import HigherOrder
+from retrotape.inspection import Inspected
 from retrotape.questions import locked, question
 from retrotape.record import EagerLog
 from retrotape.saving import Prepared, explained, export_graph, export_saved_model, prepare
-from retrotape.why import Explanation, explain
+from retrotape.why import Explanation, Verdict, explain
 
 Path = str | os.PathLike[str]
 
 
-class Filed(HigherOrder, ABC):
+class Filed(Inspected, ABC):
     """What can be done with a whole recording: save it, and export it."""
 
     @locked
@@ -123,12 +123,14 @@ class Filed(HigherOrder, ABC):
             return Values(log.recording)(var)
 
     @question
-    def why(self, target: Any, source: Any) -> Explanation:
+    def why(self, target: Any, source: Any, *, through_updates: bool = False, since: int | None = None) -> Explanation:
         """Return why a target has a gradient by a source, or none; printing it gives a few lines.
 
         Args:
           target: A tensor, or a variable.
-          source: A tensor or variable.
+          source: A tensor, a variable, or a value from `at`.
+          through_updates: As for `gradient`.
+          since: As for `gradient`.
 
         Returns:
           An `Explanation`: a verdict with the op that cuts the path, the line that ran it, and what to do.
@@ -139,7 +141,17 @@ class Filed(HigherOrder, ABC):
         >>> print(tape.why(loss, w).verdict.name, "at", tape.why(loss, w).cut.op)
         STOP_GRADIENT at StopGradient
         """
-        return explain(self._eager("why"), single(target, "why", "target"), single(source, "why", "source"))
+        log, part = self._eager("why"), single(target, "why", "target")
+        by = single(source, "why", "source")
+        options: dict[str, Any] = {"through_updates": through_updates, "since": since}
+        asked = None if is_variable(part) else self._answers.request_of(part)
+        self._write_down(part, log)
+        found = explain(log, [part], by, **options)
+        there = found.verdict in (Verdict.CONNECTED, Verdict.ZERO)
+        if asked is not None and not there and self.gradient(part, by, **options) is not None:
+            detail = "The target is a gradient, and does not depend on the source: it is constant."
+            return Explanation(Verdict.ZERO, found.target, found.source, detail=detail)
+        return found
 
     # ------------------------------------------------------------------ what tapes differ in
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import cached_property
 from threading import RLock
 from typing import Any, Literal, overload
+from weakref import WeakSet
 
 from retrotape import store
 from retrotape._asking import Answers, Log, Request
@@ -77,7 +79,11 @@ class Replayable(Filed):
                     "What was recorded holds for its shape; record again for another one."
                 )
             found.append((part, tf.identity(new)))
-        return LoadedTape(replay(log.recording, found, resample, trust), self._names())
+        again = LoadedTape(replay(log.recording, found, resample, trust), self._names())
+        if isinstance(self, NamedTape):
+            self._kin.add(again._log.recording)
+            again._kin = self._kin
+        return again
 
 
 class NamedTape(Replayable):
@@ -86,6 +92,11 @@ class NamedTape(Replayable):
     _log: EagerLog
     _named: dict[str, Any]
     _tensors: dict[int, Tensor]  # by identity of what a name stands for
+
+    @cached_property
+    def _kin(self) -> WeakSet[Recording]:
+        """The recordings that know the same names: of this tape, and of replays."""
+        return WeakSet([self._log.recording])
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -111,11 +122,10 @@ class NamedTape(Replayable):
             return found
         if found._id not in self._tensors:
             recording = self._log.recording
-            var = recording.known(found._id)
-            assert var is not None
             with explained(recording):
-                self._tensors[found._id] = Values(recording)(var)
-            recording.alias(self._tensors[found._id]._id, var)
+                tensor = self._tensors[found._id] = Values(recording)(_var(recording, found))
+            for other in self._kin:
+                other.alias(tensor._id, _var(other, found))
         return self._tensors[found._id]
 
     def __contains__(self, name: object) -> bool:
@@ -155,6 +165,12 @@ class NamedTape(Replayable):
 
         named = {key: tf.nest.map_structure(put, value) for key, value in options.items() if key in _NAMED}
         return tuple(tf.nest.map_structure(put, arg) for arg in args), {**options, **named}
+
+
+def _var(recording: Recording, named: Any) -> int:
+    var = recording.known(named._id)
+    assert var is not None
+    return var
 
 
 class LoadedTape(NamedTape):

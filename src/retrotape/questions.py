@@ -10,11 +10,14 @@ from typing import Any, TypeVar
 
 from retrotape._asking import Answers, Log, Request, fill_constants, pose, solve
 from retrotape._missing import with_reasons
-from retrotape._nests import take_apart, unwrap, zeros_like
+from retrotape._nests import Parts, describe, is_variable, take_apart, unwrap, zeros_like
 from retrotape._several import Together, losses_and_seeds
 from retrotape._tf import tf
+from retrotape.errors import MissingGradientError, TapeUseError
 from retrotape.execute import stream
 from retrotape.grads import Gradients
+from retrotape.record import EagerLog
+from retrotape.why import Explanation, explain
 
 Tensor = Any
 _Method = TypeVar("_Method", bound=Callable[..., Any])
@@ -43,6 +46,7 @@ def locked(method: _Method) -> _Method:
 
 
 _NONE = tf.UnconnectedGradients.NONE
+_NONES = ("keep", "zero", "raise")
 
 
 def _sources(log: Log, wrt: Any) -> list[Any]:
@@ -77,6 +81,7 @@ class Questions(ABC):
         *,
         through_updates: bool = False,
         since: int | None = None,
+        none: str = "keep",
     ) -> Any:
         """Return the gradient of `target`, summed over its elements, by each of `sources`.
 
@@ -89,6 +94,8 @@ class Questions(ABC):
           through_updates: Let paths run through assignments; a variable then means its value on entry to the tape.
           since: With `through_updates`, go no further back than value number `since` of each variable, or that many
             updates from the end if negative; a variable then means that value.
+          none: What to do about a source without path: "keep" gives None, "zero" zeros, "raise" raises an error that
+            says what `tape.why` says.
 
         Returns:
           The gradients in the nest of `sources`; None where no path leads to a source. A derivative of a gradient
@@ -98,6 +105,7 @@ class Questions(ABC):
           NotRecordedError: If the target was not made while recording.
           NotDifferentiableError: If the target is of integer, boolean or string type.
           NoRuleError: If the path passes an op for which TensorFlow has no gradient.
+          MissingGradientError: With `none="raise"`, if a source has no gradient.
 
         >>> w = tf.Variable([1.0, 2.0])
         >>> with rt.Tape() as tape:
@@ -108,12 +116,16 @@ class Questions(ABC):
         unconnected = tf.UnconnectedGradients(unconnected_gradients)
         if since is not None and not through_updates:
             raise ValueError("since= says how far to go through updates; give through_updates=True with it.")
+        if none not in _NONES:
+            raise ValueError(f"none= must be one of {', '.join(map(repr, _NONES))}, got {none!r}.")
         log = self._asked()
         parts = take_apart(sources, "source")
         with log.extended_in_graph():
             request = pose(log, self._answers, target, parts, output_gradients, through_updates, since)
             found = self._ask(log, request, lambda: fill_constants(log, request, parts, solve(log, request)))
-        if unconnected is tf.UnconnectedGradients.ZERO:
+        if none == "raise" and any(grad is None for grad in found):
+            self._raise_missing(log, target, parts, request, found)
+        if unconnected is tf.UnconnectedGradients.ZERO or none == "zero":
             found = [zeros_like(part) if grad is None else grad for part, grad in zip(parts.flat(), found, strict=True)]
         return parts.pack(found)
 
@@ -141,9 +153,12 @@ class Questions(ABC):
         if all(grad is not None for grad in found):
             return Gradients(zip(sources, found, strict=True))
         parts, seeds = take_apart(sources, "source"), options.pop("output_gradients", None)
-        options.pop("unconnected_gradients", None)
+        for name in ("unconnected_gradients", "none"):
+            options.pop(name, None)
         request = pose(log, self._answers, loss, parts, seeds, ones=seeds is not None, **options)
-        return with_reasons(log, request, parts, found)
+        # Only where nothing can be applied is it worth the time to look for the very op.
+        look = partial(self._explained, log, loss, **options) if all(grad is None for grad in found) else None
+        return with_reasons(log, request, parts, found, look)
 
     @question
     def backward_each(
@@ -233,7 +248,7 @@ class Questions(ABC):
         with self._lock:
             log = self._asked()
             parts = take_apart(_sources(log, wrt), "source")
-            request = pose(log, self._answers, loss, parts, None, through_updates, since)
+            request, token = pose(log, self._answers, loss, parts, None, through_updates, since), log.token
         owners = [
             item for item, own in zip(tf.nest.flatten(parts.nest), parts.parts, strict=True) for _ in own
         ]  # of a source that consists of several tensors, each is yielded by itself
@@ -241,6 +256,40 @@ class Questions(ABC):
             for positions, asked in request.questions():
                 for position, grad in stream(log.recording, asked, log.operations):
                     yield owners[positions[position]], grad
+                    if log.token is not token:
+                        raise TapeUseError(
+                            "This tape was reset while its gradients were handed out. Take all of them first: "
+                            "`list(tape.stream(loss))`."
+                        )
+
+    # ------------------------------------------------------------------ answers that are missing
+
+    def _write_down(self, part: Any, log: EagerLog) -> None:
+        """Let an answer of this tape be known as what it was computed from."""
+        var = None if is_variable(part) else self._answers.var(part, log)
+        if var is not None:
+            log.recording.alias(part._id, var)
+
+    def _explained(self, log: Log, target: Any, source: Any, **options: Any) -> Explanation | None:
+        """Return why a source has no gradient; None in a graph, which knows no values."""
+        if not isinstance(log, EagerLog):
+            return None
+        targets = take_apart(target, "target").flat()
+        for part in targets:
+            self._write_down(part, log)
+        return explain(log, targets, source, **options)
+
+    def _raise_missing(self, log: Log, target: Any, sources: Parts, request: Request, found: Sequence[Any]) -> None:
+        """Raise an error that tells why the first of the sources without gradient has none."""
+        missing = [part for part, grad in zip(sources.flat(), found, strict=True) if grad is None]
+        options = {"through_updates": any(request.through), "since": request.since}
+        explanation = self._explained(log, target, missing[0], **options)
+        if explanation is None:
+            reasons = with_reasons(log, request, sources, tf.nest.flatten(sources.pack(found)))
+            text = f"gradient by {describe(missing[0])}: {reasons.why(reasons.missing[0])}"
+        else:
+            text = str(explanation)
+        raise MissingGradientError(describe(missing[0]), text, len(missing) - 1)
 
     # ------------------------------------------------------------------ how answers are given
 

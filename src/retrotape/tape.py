@@ -9,7 +9,7 @@ from threading import RLock
 from types import TracebackType
 from typing import Any
 
-from retrotape._asking import Answers, pose
+from retrotape._asking import Answers
 from retrotape._nests import is_variable, take_apart
 from retrotape._selftest import check_once
 from retrotape._tf import tf
@@ -17,8 +17,6 @@ from retrotape.errors import EmptyTapeError, TapeUseError
 from retrotape.ir import Program
 from retrotape.loaded import Replayable
 from retrotape.memory import Memory, measure
-from retrotape.nonfinite import Nonfinite, first_nonfinite
-from retrotape.questions import question
 from retrotape.record import EagerLog, GraphLog
 
 _as_is = tf.autograph.experimental.do_not_convert  # AutoGraph rewrites what a tf.function calls; not this
@@ -161,29 +159,6 @@ class Tape(Replayable):
     def memory(self) -> Memory:
         """Return what the tape holds, by line of the user's code; printing it gives a table."""
         return measure(self._asked().recording)
-
-    @question
-    def first_nonfinite(self, target: Any = None) -> Nonfinite | None:
-        """Return the op that made the first NaN or infinity, not one that passed it on; None if all is finite.
-
-        Args:
-          target: Look only at what this depends on, and if that is finite, at its gradient.
-
-        >>> x = tf.constant([0.0, 1.0])
-        >>> with rt.Tape() as tape:
-        ...     y = tf.reduce_sum(tf.sqrt(x))
-        >>> print(tape.first_nonfinite(), tape.first_nonfinite(y).op)
-        None Sqrt
-        """
-        log = self._asked()
-        if not isinstance(log, EagerLog):
-            raise TapeUseError(
-                "first_nonfinite looks at values, and inside a tf.function there are none. Ask in eager code."
-            )
-        if target is None:
-            return first_nonfinite(log.recording, (), ())
-        request = pose(log, self._answers, target, take_apart([], "source"))
-        return first_nonfinite(log.recording, request.targets, [s for s in request.seeds if s is not None])
 
     def _asked(self) -> EagerLog | GraphLog:
         log = self._log

@@ -50,7 +50,7 @@ def test_runs_and_has_something_to_show(name):
     ran = run(name)
     assert ran.numbers
     assert 1 <= len(ran.printed.splitlines()) <= 12
-    assert "nan" not in ran.printed
+    assert not re.search(r"\bnan\b", ran.printed)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -267,3 +267,32 @@ def test_accumulation_has_the_weights_of_the_whole_batch():
     numbers = run("accumulation").numbers
     assert numbers["apart"] < 1e-5
     assert numbers["last"] < 0.5 * numbers["first"]
+
+
+def test_find_the_nan():
+    numbers, printed = run("find_the_nan").numbers, run("find_the_nan").printed
+    broken = numbers["broken"]
+    assert (broken.op, broken.backward, broken.cause.name) == ("Sqrt", True, "NORM_AT_ZERO")
+    assert "tf.norm(net(left) - net(right), axis=-1)" in broken.code
+    assert "+ 1e-12" in printed
+    assert numbers["fixed"] is None
+    assert 0.0 < numbers["norm"] < 10.0
+
+
+def test_find_the_nan_is_short():
+    assert len((FOLDER / "find_the_nan.py").read_text().splitlines()) < 30
+
+
+# ------------------------------------------------------------------ the tape explains itself
+
+
+def test_why_none_names_the_op_and_the_line():
+    example, found, printed = run("why_none")
+    lines = (FOLDER / "why_none.py").read_text().splitlines()
+    assert len(lines) < 30
+    cut = found["accuracy"].cut
+    assert (found["accuracy"].verdict.name, cut.op) == ("INTEGER", "ArgMax")
+    assert "tf.argmax" in lines[cut.frame.line - 1]
+    assert cut.frame.file == example.__file__
+    assert f"why_none.py:{cut.frame.line}" in printed
+    assert (found["loss"].verdict.name, found["loss"].cut.op) == ("ZERO", "Relu")

@@ -140,8 +140,6 @@ def test_joining_is_associative(seed: int):
     check_order(seed, False, lambda _, tapes: reduce(rt.join, tapes, rt.join(tapes[0])))  # counts the first one twice
 
 
-
-
 def test_joining_is_associative_through_updates():
     for seed in range(8):
         check_order(seed, True, bracketed)

@@ -19,6 +19,7 @@ UPDATES = "an assignment ends every path; ask with through_updates=True"
 SINCE = "since= ends every path; ask from an earlier value on"
 CUT = "the ops that lead from it to the loss pass no gradient on"
 NO_OP = "no recorded op leads from it to the loss"
+STOPPED = "`tf.stop_gradient` cuts the path: StopGradient ("
 
 
 # ------------------------------------------------------------------ what a tape says
@@ -58,22 +59,30 @@ def test_a_dtype_without_derivative(dtype):
     assert [grads.why(key) for key in (taken, not_read)] == [f"its dtype {dtype.name} has no derivative"] * 2
 
 
-CUTS: dict[str, Callable] = {
-    "stop_gradient": tf.stop_gradient,
-    "floor": tf.floor,
-    "integers": lambda v: tf.cast(tf.cast(v, tf.int32), tf.float32),
-    "function": tf.function(lambda v: tf.stop_gradient(v) * 2.0),
+CUTS: dict[str, tuple[Callable, str]] = {
+    "stop_gradient": (tf.stop_gradient, "`tf.stop_gradient` cuts the path: StopGradient"),
+    "floor": (tf.floor, "the gradient function of an op on the path returned None: Floor"),
+    "integers": (
+        lambda v: tf.cast(tf.cast(v, tf.int32), tf.float32),
+        "the path goes through whole numbers, booleans or text: Cast",
+    ),
+    "function": (
+        tf.function(lambda v: tf.stop_gradient(v) * 2.0),
+        "`tf.stop_gradient` cuts the path: StopGradient",
+    ),
 }
 
 
 @pytest.mark.parametrize("name", CUTS)
 def test_ops_that_pass_no_gradient_on(name):
-    v = tf.Variable(2.0)
+    v, w = tf.Variable(2.0), tf.Variable(3.0)
+    cut, reason = CUTS[name]
     with rt.Tape() as tape:
-        loss = CUTS[name](v) * 3.0
+        loss = cut(v) * w
     grads = tape.backward(loss, v)
     assert grads.missing == (v,)
-    assert grads.why(v) == CUT
+    assert grads.why(v).startswith(f"{reason} (")  # where nothing can be applied, the op is named
+    assert tape.backward(loss, [v, w]).why(v) == CUT
 
 
 # ------------------------------------------------------------------ through updates
@@ -97,7 +106,8 @@ def test_each_is_told_its_own_reason_although_they_are_planned_together():
         v.assign(through * tf.stop_gradient(cut))
         loss = v * v
     grads = tape.backward(loss, [through, aside, cut])
-    assert [grads.why(key) for key in (through, aside, cut)] == [UPDATES, NO_OP, CUT]
+    assert [grads.why(key) for key in (through, aside)] == [UPDATES, NO_OP]
+    assert grads.why(cut).startswith(STOPPED)
     assert tape.backward(loss, [aside, cut], through_updates=True).missing == (aside, cut)
 
 
@@ -156,7 +166,8 @@ def test_an_assignment_that_was_not_seen_promises_nothing():
     v.assign(7.0)
     with tape:
         loss = first * v
-    assert tape.backward(loss, [x]).why(x) == CUT
+    unseen = "the loss depends on a variable that was assigned while nothing was recorded: AssignVariableOp"
+    assert tape.backward(loss, [x]).why(x).startswith(unseen)
     with pytest.raises(errors.UnseenUpdateError):
         tape.gradient(loss, x, through_updates=True)
 
@@ -167,7 +178,7 @@ def test_a_value_that_a_variable_had():
         v.assign(tf.stop_gradient(v))
         loss = v * v
     early = tape.at(v, 0)
-    assert tape.backward(loss, [early]).why(early) == CUT
+    assert tape.backward(loss, [early]).why(early).startswith(STOPPED)
 
 
 # ------------------------------------------------------------------ other ways to ask

@@ -9,8 +9,9 @@ import warnings
 from collections import Counter
 from collections.abc import Callable
 from functools import cache
-from itertools import product
+from itertools import count, product
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import keras
@@ -54,6 +55,7 @@ def set_segment(patch: pytest.MonkeyPatch, size: int) -> None:
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     set_segment(monkeypatch, TINY)
+    monkeypatch.setattr(_values, "trim", lambda: None)  # after so few bytes it would take most of the time
 
 
 @pytest.fixture
@@ -421,6 +423,23 @@ def integers_booleans_strings(tape: rt.Tape) -> Callable[[], Any]:
 
 
 @program
+def lists_of_tensors(tape: rt.Tape) -> Callable[[], Any]:
+    x, ops = numbers(0.2, 1.0, 6), tf.raw_ops
+    scalar = tf.constant([], tf.int32)
+    with tape:
+        y = x
+        for place in range(4):  # a list is a variant: rules look at it, and it has no bytes to move
+            items = ops.TensorListFromTensor(tensor=chain(y, 1), element_shape=scalar)
+            item = ops.TensorListGetItem(
+                input_handle=items, index=place, element_shape=scalar, element_dtype=tf.float32
+            )
+            items = ops.TensorListSetItem(input_handle=items, index=place + 1, item=tf.sin(item) * item)
+            y = ops.TensorListStack(input_handle=items, element_shape=scalar, element_dtype=tf.float32)
+        z = chain(y, 3)
+    return lambda: [tape.gradient(z, [x, y]), tape.jacobian(z, x, experimental_use_pfor=False)]
+
+
+@program
 def half_precision(tape: rt.Tape) -> Callable[[], Any]:
     x = numbers(0.2, 1.0, 30)
     with tape:
@@ -542,11 +561,7 @@ def wanted(name: str) -> Any:
 
 
 IN_GRAPH = "what is computed again while a graph is traced is symbolic, and the rule of Concat wants it eager"
-SHAPES = "the shape of EnsureShape is handed to TensorFlow in a form that it does not take"
-KNOWN_PROGRAMS = {
-    **{("many_rows_of_what_is_not_kept", keep): IN_GRAPH for keep in ("leaves", "segments", "disk")},
-    **{("attributes_that_are_shapes", keep): SHAPES for keep in ("leaves", "segments")},
-}
+KNOWN_PROGRAMS = {("many_rows_of_what_is_not_kept", keep): IN_GRAPH for keep in ("leaves", "segments", "disk")}
 
 
 @pytest.mark.parametrize(("name", "keep"), combined(PROGRAMS, KEEPS, known=KNOWN_PROGRAMS))
@@ -771,18 +786,7 @@ def together(run: Callable[[], Any]) -> tuple[list[rt.Tape], Any]:
 
 
 SHOWN = {case.name for case in CASES[::3]}
-KNOWN_CASES = {"numpy_function_beside": SHAPES}
-ALL = [
-    pytest.param(
-        case,
-        id=case.name,
-        marks=[
-            *([] if case.name in SHOWN else [pytest.mark.slow]),
-            *([pytest.mark.xfail(reason=KNOWN_CASES[case.name])] if case.name in KNOWN_CASES else []),
-        ],
-    )
-    for case in CASES
-]
+ALL = [pytest.param(case, id=case.name, marks=() if case.name in SHOWN else pytest.mark.slow) for case in CASES]
 
 
 @pytest.mark.parametrize("case", ALL)
@@ -1040,10 +1044,7 @@ def test_asking_keeps_nothing(watched: Watched, keep: str):
     assert after.away == before.away
 
 
-ALIASES = {(keep,): "identities of tensors that are gone stay" for keep in ("leaves", "segments", "disk")}
-
-
-@pytest.mark.parametrize("keep", combined(["needed", "all", *KEEPS], known=ALIASES))
+@pytest.mark.parametrize("keep", ["needed", "all", *KEEPS])
 def test_asking_again_does_not_make_the_tape_grow(keep: str):
     tape, x, loss = long(keep, 20)
     known = tape._log.recording._vars
@@ -1158,76 +1159,84 @@ def test_a_directory_that_is_not_there(tmp_path: Path):
     assert tape.gradient(y, X) is not None
 
 
-class Unwritable:
-    """A file that has no room for some of the writes."""
-
-    def __init__(self, file: Any, refuses: Callable[[int], bool]) -> None:
-        self._file, self._refuses, self._writes = file, refuses, 0
-
-    def write(self, data: Any) -> int:
-        self._writes += 1
-        if self._refuses(self._writes):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return self._file.write(data)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._file, name)
-
-
 def refuse(patch: pytest.MonkeyPatch, refuses: Callable[[int], bool]) -> None:
-    temporary = _away.tempfile.TemporaryFile
-    patch.setattr(_away.tempfile, "TemporaryFile", lambda *args, **kw: Unwritable(temporary(*args, **kw), refuses))
+    """Let there be no room for some of the writes."""
+    write, writes = os.pwrite, count(1)
+
+    def refusing(file: int, data: Any, offset: int) -> int:
+        if refuses(next(writes)):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(file, data, offset)
+
+    patch.setattr(_away.os, "pwrite", refusing)
 
 
-def test_a_full_disk_is_not_passed_over_in_silence(monkeypatch: pytest.MonkeyPatch):
-    refuse(monkeypatch, lambda write: write > 5)
-    with pytest.raises(OSError, match="No space left"):
-        long("disk", 64)
+@pytest.mark.parametrize("last", [0, 5])
+def test_what_a_full_disk_does_not_take_stays_in_memory(monkeypatch: pytest.MonkeyPatch, last: int):
+    refuse(monkeypatch, lambda number: number > last)
+    expected = long("needed", 64)
+    with pytest.warns(UserWarning, match="No space left"):
+        tape, x, loss = long("disk", 64)
+    assert tape.memory().away == last * LAYER
+    assert tape.memory().bytes >= (64 - last) * LAYER
+    assert frozen(tape.gradient(loss, x)) == frozen(expected[0].gradient(expected[2], expected[1]))
 
 
-@pytest.mark.xfail(reason="events after the one that failed are lost, and what was moved is moved again")
-@pytest.mark.parametrize("refused", [{1}, {5}, {5, 6, 9}], ids=["first", "fifth", "several"])
-def test_after_a_full_disk_answers_are_right_or_refused(monkeypatch: pytest.MonkeyPatch, refused: set[int]):
-    refuse(monkeypatch, lambda write: write in refused)
+HALF = pytest.mark.xfail(reason="a warning that is an error leaves a segment half moved, and events behind it are lost")
+
+
+@pytest.mark.parametrize(
+    ("refused", "complaint"),
+    [
+        ({1}, "ignore"),
+        ({5}, "ignore"),
+        ({5, 6, 9}, "ignore"),
+        ({1}, "error"),
+        pytest.param({5}, "error", marks=HALF),
+        pytest.param({5, 6, 9}, "error", marks=HALF),
+    ],
+)
+def test_after_a_full_disk_answers_are_right(monkeypatch: pytest.MonkeyPatch, refused: set[int], complaint: Any):
+    refuse(monkeypatch, lambda number: number in refused)
     monkeypatch.setattr("retrotape.record._stack.ELEMENTS", 1)  # as for large tensors: digested while ops run
-    with rt.Tape() as needed, rt.Tape(keep="disk") as tape:
+    with warnings.catch_warnings(), rt.Tape() as needed, rt.Tape(keep="disk") as tape:
+        warnings.simplefilter(complaint)  # where a warning is an error, it comes out of the user's op
         y = X
         for _ in range(60):
             try:
                 y = tf.sin(y) * 1.1
-            except OSError:
+            except UserWarning:
                 y = tf.sin(y) * 1.1  # once more
-    try:
-        found = tape.gradient(y, X)
-    except rt.RetrotapeError:
-        return
-    close(found, needed.gradient(y, X))
-
-
-class Slow:
-    """A file that takes and gives a few bytes at a time, as system calls may."""
-
-    def __init__(self, file: Any) -> None:
-        self._file = file
-
-    def write(self, data: Any) -> int:
-        return self._file.write(data[:7])
-
-    def readinto(self, data: Any) -> int:
-        return self._file.readinto(data[:5])
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._file, name)
+    close(tape.gradient(y, X), needed.gradient(y, X))
 
 
 def test_short_reads_and_writes(monkeypatch: pytest.MonkeyPatch):
-    expected = long("needed", 20)
-    wanted = frozen(expected[0].gradient(expected[2], expected[1]))
-    temporary = _away.tempfile.TemporaryFile
-    monkeypatch.setattr(_away.tempfile, "TemporaryFile", lambda *args, **kw: Slow(temporary(*args, **kw)))
-    tape, x, loss = long("disk", 20)
+    write, read = os.pwrite, os.preadv
+    monkeypatch.setattr(_away.os, "pwrite", lambda file, data, offset: write(file, data[:7], offset))
+    monkeypatch.setattr(_away.os, "preadv", lambda file, data, offset: read(file, [data[0][:5]], offset))
+    expected, (tape, x, loss) = long("needed", 20), long("disk", 20)
     assert tape.memory().away
-    assert frozen(tape.gradient(loss, x)) == wanted
+    assert frozen(tape.gradient(loss, x)) == frozen(expected[0].gradient(expected[2], expected[1]))
+
+
+def test_threads_that_read_at_the_same_time():
+    tape, x, loss = long("disk", 200)
+    whole = rt.join(tape)  # with a lock of its own, on the same file
+    expected = frozen(tape.gradient(loss, x))
+    found: list[Any] = []
+
+    def ask(asked: Any) -> None:
+        try:
+            found.extend(frozen(asked.gradient(loss, x)) for _ in range(8))
+        except OSError as error:
+            found.append(error)
+
+    threads = [Thread(target=ask, args=(asked,)) for asked in (tape, whole, rt.join(tape), rt.join(whole))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [expected] * 32
 
 
 def test_a_file_that_was_cut_is_noticed():

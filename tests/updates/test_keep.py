@@ -11,8 +11,17 @@ import pytest
 import tensorflow as tf
 
 import retrotape as rt
+from retrotape.execute import _each, _values
+from retrotape.record import _segments
 
-KEEPS = ["needed", "all", "leaves"]
+KEEPS = ["needed", "all", "leaves", "segments", "disk"]
+
+
+@pytest.fixture(autouse=True)
+def many_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (_segments, _values, _each):
+        monkeypatch.setattr(module, "SEGMENT", 50)  # bytes
+    monkeypatch.setattr(_values, "trim", lambda: None)
 
 
 def dense(value: Any) -> np.ndarray:
@@ -38,7 +47,7 @@ def answers(keep: str, program: Callable[[rt.Tape], Callable[[], Any]]) -> Any:
 def check(program: Callable[[rt.Tape], Callable[[], Any]]) -> None:
     wanted = answers("all", program)
     assert any(item is not None for item in tf.nest.flatten(wanted))
-    for keep in ("needed", "leaves"):
+    for keep in ("needed", "leaves", "segments", "disk"):
         same(answers(keep, program), wanted)
 
 
@@ -133,7 +142,50 @@ def stateful(tape: rt.Tape) -> Callable[[], Any]:
     return lambda: tape.gradient(y, x)
 
 
-PROGRAMS = {f.__name__: f for f in (chain, model, draws, updates, optimizer, functions, stateful)}
+def between_updates(tape: rt.Tape) -> Callable[[], Any]:
+    v, w = tf.Variable(tf.linspace(0.5, 1.0, 20)), tf.Variable(tf.linspace(1.0, 0.2, 20))
+    x = tf.linspace(0.2, 0.7, 20)
+    with tape:
+        early = tf.sin(x)  # of the first segment, used in every one
+        for step in range(4):
+            v.assign(tf.tanh(v * w) + early)
+            w.assign_add(0.1 * float(step) * tf.exp(-v))
+            v.scatter_update(tf.IndexedSlices(early[:2] * w[3:5], tf.constant([1, 7])))
+        y = tf.reduce_sum(v * w * early)
+
+    def ask() -> Any:
+        v.assign(tf.zeros([20]))
+        return [
+            tape.gradient(y, [v, w, x, early], through_updates=True),
+            tape.gradient(y, [v, w, x, early]),
+            tape.gradient(y, [v, w], through_updates=True, since=-2),
+            tape.gradient(y, [tape.at(v, 3), tape.at(w, -1), tape.at(v, 0)]),
+            tape.hvp(y, [v, x], [x, x], through_updates=True),
+            tape.jvp(y, [w], [x], through_updates=True),
+            [version.value for variable in (v, w) for version in tape.versions(variable)],
+        ]
+
+    return ask
+
+
+def trained(tape: rt.Tape) -> Callable[[], Any]:
+    w, x = tf.Variable(tf.linspace(0.5, 1.0, 12)), tf.linspace(0.2, 0.7, 12)
+    rate = tf.constant(0.1)
+    with tape:
+        for _ in range(4):
+            loss = tf.reduce_sum(tf.sin(w * x) ** 2)
+            w.assign_sub(rate * tape.gradient(loss, w))  # asked while the tape records, and recorded itself
+        last = tf.reduce_sum(tf.sin(w * x) ** 2)
+    return lambda: [
+        tape.gradient(last, [w, x, rate], through_updates=True),
+        tape.gradient(last, rate, through_updates=True, since=-2),
+        tape.hvp(last, rate, tf.constant(1.0), through_updates=True),
+    ]
+
+
+PROGRAMS = {
+    f.__name__: f for f in (chain, model, draws, updates, optimizer, functions, stateful, between_updates, trained)
+}
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -232,6 +284,21 @@ def test_draws_are_leaves():
     assert 5 * size <= held("leaves", program) < 8 * size
 
 
+def test_segments_are_between_leaves_and_needed():
+    assert held("leaves", deep) < held("segments", deep) < held("needed", deep) / 1.5
+
+
+def test_disk_holds_little_and_loses_nothing():
+    size = 100 * 100 * 4
+    x = tf.ones([100, 100])
+    with rt.Tape(keep="disk") as tape:
+        for _ in range(20):
+            x = tf.tanh(0.01 * x)
+    memory = tape.memory()
+    assert memory.bytes < 3 * size
+    assert memory.away == 20 * size
+
+
 def test_asking_keeps_nothing():
     with rt.Tape(keep="leaves") as tape:
         x = tf.ones([100, 100])
@@ -243,11 +310,13 @@ def test_asking_keeps_nothing():
 
 
 def test_unknown_keep():
-    with pytest.raises(ValueError, match="keep must be one of 'needed', 'all', 'leaves', 'segments', 'disk', got 'some'"):
+    with pytest.raises(
+        ValueError, match="keep must be one of 'needed', 'all', 'leaves', 'segments', 'disk', got 'some'"
+    ):
         rt.Tape(keep="some")
 
 
-@pytest.mark.parametrize("keep", ["needed", "leaves", "all"])
+@pytest.mark.parametrize("keep", KEEPS)
 def test_a_function_that_uses_what_was_assigned_before_it(keep: str):
     # The assigned value is looked at only when the block ends; it must still lead back to where it came from.
     a, b, x = tf.Variable(2.0), tf.Variable(3.0), tf.constant(0.5)
@@ -261,7 +330,7 @@ def test_a_function_that_uses_what_was_assigned_before_it(keep: str):
     assert float(tape.hvp(y, x, tf.constant(1.0), through_updates=True)) == 72.0
 
 
-@pytest.mark.parametrize("keep", ["needed", "leaves", "all"])
+@pytest.mark.parametrize("keep", KEEPS)
 def test_an_outer_tape_knows_what_an_inner_one_looked_at_last(keep: str):
     v, x = tf.Variable(1.0), tf.constant(3.0)
     with rt.Tape() as outer:

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from typing import NamedTuple
 
 LEAST = 6  # lines that folding has to save, or it hides more than it helps
-_CANDIDATES = 8  # periods that are tried at each place
+_CANDIDATES = 24  # periods that are tried at each place
 
 
 class Fold(NamedTuple):

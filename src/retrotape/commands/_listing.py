@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator
 
+import click
+
 from retrotape.commands._fold import fold
 from retrotape.commands._tape import SavedTape
 from retrotape.commands._text import console, count, printable
@@ -23,6 +25,9 @@ def print_program(tape: SavedTape) -> None:
 
     out = console()
     for line in lines(tape):
+        if not out.is_terminal:
+            click.echo(line)
+            continue
         text = Text(line)
         for pattern, colour in _COLOURS.items():
             text.highlight_regex(pattern, colour)

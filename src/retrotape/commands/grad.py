@@ -55,6 +55,8 @@ def grad(
     """
     if isolate and order > 1:
         raise click.UsageError("An isolated tape gives first derivatives only. Leave out --isolate or --order.")
+    if output is not None and os.path.exists(output) and os.path.samefile(file, output):
+        raise click.UsageError(f"{output!r} is the tape itself. Give another file: `-o grads.npz`.")
     with open_saved(file) as saved:
         goal = _find(saved, target).name
         chosen = list(dict.fromkeys(_find(saved, name) for name in sources)) or _trainable(saved)

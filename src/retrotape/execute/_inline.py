@@ -54,8 +54,8 @@ def inline(
     operands = [values(var) for var in eqn.inputs]
     held = [recording.cell_of.get(var) is not None for var in eqn.inputs]
     with current_stack().also(recording):
-        name = eqn.op if sides else None
-        results, given, variables = _run_again(call.function, operands, held, recording.frames.place(eqn.frame), name)
+        place, whole = recording.frames.place(eqn.frame), eqn.op if sides else None
+        results, given, variables = _run_again(call.function, operands, held, place, whole)
     found = [recording.operand(tensor) for tensor in results]
     for position in traits.writes:
         cell = recording.cells.get(given[position]._id)

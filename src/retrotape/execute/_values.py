@@ -64,9 +64,11 @@ class Values:
 
     def _let_go(self, var: int) -> None:
         value = self._again.pop(var, None)
-        # A value that is kept stays known. And while anything is written down, what has run may still have to be told
-        # by which var this value goes.
-        if value is not None and self._kept.get(var) is not value and not current_stack().hearing():
+        # A value that is kept stays known, and so does one that is the value of another var too. And while anything is
+        # written down, what has run may still have to be told by which var this value goes.
+        if value is None or self._kept.get(var) is value or current_stack().hearing():
+            return
+        if self._recording.known(value._id) == var:
             self._recording.forget(value._id)
 
     def _still_looked_at(self) -> Counter[int] | None:

@@ -122,5 +122,5 @@ def for_rule(value: AttrValue) -> Any:
         case Shape():
             return tf.TensorShape(_executable(value)).as_proto()
         case tuple() if not isinstance(value, (Func, Proto)):
-            return [for_rule(item) for item in value]
+            return [for_rule(item) for item in value]  # type: ignore[arg-type]
     return _executable(value)

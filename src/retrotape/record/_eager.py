@@ -37,14 +37,11 @@ class EagerLog:
         log.recording = recording
         log._spans = sorted(span for other in logs for span in other._all_spans())
         log._pauses = [pause for other in logs for pause in other._pauses]
+        recording.silences = [silence for other in logs for silence in other.recording.silences]
         return log
 
     def _all_spans(self) -> list[tuple[int, int]]:
         return [*self._spans, *([(self._since, _tf.next_id())] if self.is_open else [])]
-
-    def began(self) -> int:
-        """Return a number smaller than the identity of every tensor that was made while recording."""
-        return min([begin for begin, _ in self._all_spans()], default=0)
 
     @property
     def token(self) -> object:
@@ -70,6 +67,8 @@ class EagerLog:
         self._stack = current_stack()
         self.recording.doubt()
         self._since = _tf.next_id()
+        if self._spans:
+            self.recording.silences.append((self._spans[-1][1], self._since))
         self._stack.push(self.recording)
 
     def stop(self) -> None:
@@ -96,6 +95,7 @@ class EagerLog:
         finally:
             self._paused_since.remove(begin)
             self._pauses.append((begin, _tf.next_id()))
+            self.recording.silences.append(self._pauses[-1])
             self.recording.doubt()
 
     @contextmanager

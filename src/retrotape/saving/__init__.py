@@ -1,5 +1,6 @@
 """Recording ↔ file: what of a recording can live without the process that made it."""
 
+from retrotape.saving._born import born
 from retrotape.saving._export import export_graph, export_saved_model
 from retrotape.saving._flatten import flatten
 from retrotape.saving._load import Named, Opened, read
@@ -11,6 +12,7 @@ __all__ = [
     "Named",
     "Opened",
     "Prepared",
+    "born",
     "explained",
     "export_graph",
     "export_saved_model",

@@ -7,18 +7,20 @@ functions, and nothing in it can call itself.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from inspect import isfunction
+from inspect import getclosurevars, isfunction
 from types import SimpleNamespace
 from typing import Any
 
-from retrotape import _tf_functions
+from retrotape import _tf_functions, execute
+from retrotape._tf import tf
 from retrotape.errors import NotPersistableError
 from retrotape.execute import Values, run_function
 from retrotape.ir import Eqn
-from retrotape.record import CUSTOM, Cell, Kind, Merger, Recording, function_traits, traits
+from retrotape.record import CUSTOM, Cell, Kind, Merger, Recording, current_stack, function_traits, next_stamp, traits
 from retrotape.rules import FORWARD
 
 Tensor = Any
+_GRADIENTS = f"{execute.__name__}._functions"  # where ways back are made that belong to a call
 
 
 def flatten(recording: Recording, freeze: Collection[str] = ()) -> Recording:
@@ -38,7 +40,7 @@ def flatten(recording: Recording, freeze: Collection[str] = ()) -> Recording:
 def _put_in_order(flat: Recording, stamps: list[int]) -> None:
     """Give each equation and each look a moment of its own, in the order in which they were."""
     moments = [(stamp, 0, number) for number, stamp in enumerate(stamps)]
-    moments += [(look[1], 1, number) for number, look in enumerate(flat.looks)]
+    moments += [(look.stamp, 1, number) for number, look in enumerate(flat.looks)]
     now = {(kind, number): next_stamp() for _, kind, number in sorted(moments)}
     flat.stamps = [now[0, number] for number in range(len(stamps))]
     flat.looks = [look._replace(stamp=now[1, number]) for number, look in enumerate(flat.looks)]
@@ -121,9 +123,7 @@ class _Flattener(Merger):
         count = len(eqn.inputs) - len(eqn.outputs)
         handles = [tensor.dtype == tf.resource for tensor in _tf_functions.graph_of(gradient).inputs[:count]]
         types = self._recordings[0].builder.types
-        held = [
-            handle and types[var].dtype != RESOURCE for handle, var in zip(handles, eqn.inputs[:count], strict=True)
-        ]
+        held = [handle and types[var].dtype != tf.resource for handle, var in zip(handles, eqn.inputs, strict=False)]
         _, made, _ = self._run_inside(eqn, gradient, eqn.inputs[:count], held, gradient.constants)
         by_position = dict(zip(gradient.input_positions, made, strict=True))
         for var, position, value in zip(eqn.outputs, positions, eqn.inputs[count:], strict=True):
@@ -188,11 +188,9 @@ def _distinct(operands: list[Tensor]) -> list[Tensor]:
 
 def _gradient_of_call(function: Any) -> tuple[Any, Sequence[int]] | None:
     """Return the gradient of a concrete function that a way back belongs to, and which inputs it is by."""
-    if not isfunction(function) or function.__module__ != pull_call.__module__:
+    if not isfunction(function) or function.__module__ != _GRADIENTS:
         return None
-    inside = dict(
-        zip(function.__code__.co_freevars, (cell.cell_contents for cell in function.__closure__), strict=True)
-    )
+    inside = getclosurevars(function).nonlocals
     if "call" not in inside:
         return inside["gradient"], inside["gradient"].input_positions
     with current_stack().unheard():

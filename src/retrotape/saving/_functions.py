@@ -85,8 +85,9 @@ def portable(recording: Recording, freeze: Collection[str] = ()) -> Recording:
 
     Functions and custom gradients whose names are in `freeze` are not looked into: what they gave stays as it is.
     """
-    flat = flatten(recording, freeze)
-    _make_data(flat, 0, freeze)
+    with current_stack().unheard():  # a tape that is open must not hear what is computed for this
+        flat = flatten(recording, freeze)
+        _make_data(flat, 0, freeze)
     return flat
 
 

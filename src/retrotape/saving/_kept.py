@@ -11,7 +11,7 @@ from retrotape import store
 from retrotape.errors import LostValueError
 from retrotape.execute import Values
 from retrotape.ir import DTYPE_NAMES, LEAF, Program, TensorType, bytes_of, reached_from
-from retrotape.record import CUSTOM, Recording, is_away, looked_at, traits
+from retrotape.record import CUSTOM, Recording, current_stack, is_away, looked_at, traits
 from retrotape.rules import FORWARD
 from retrotape.saving._thawed import WITHOUT_BYTES
 
@@ -126,7 +126,8 @@ class Kept:
 
     def _numpy(self, var: int) -> Any:
         value = self._recording.values.get(var)
-        return (self._look_up(var) if value is None or is_away(value) else value).numpy()
+        with current_stack().unheard():
+            return (self._look_up(var) if value is None or is_away(value) else value).numpy()
 
     def _bytes(self, var: int) -> bytes:
         return np.asarray(self._numpy(var)).tobytes()

@@ -78,6 +78,7 @@ class _Reader:
             if eqn.op == CUSTOM and index not in recording.backwards:
                 raise Malformed(f"equation {index} is a custom gradient without a way back")
         self._add_looks(recording)
+        self._add_births(recording)
         names = self._names(recording)
         redacted = items(self._fields.get("redacted"), str, "redacted")
         self._withhold(recording, names, redacted)
@@ -146,9 +147,20 @@ class _Reader:
             looks.setdefault(before, []).append((var, frame, str(written.get("how"))))
         for index in range(len(self._program.eqns) + 1):
             for var, frame, how in looks.get(index, ()):
-                recording.looks.append(Look(recording.new_identity(var), next_stamp(), frame, how))
+                number = len(recording.looks)
+                recording.looks.append(Look(recording.new_identity(var), next_stamp(), frame, how, number))
             if index < len(self._program.eqns):
                 recording.stamps.append(next_stamp())
+
+    def _add_births(self, recording: Recording) -> None:
+        """Say which constants Python made while recording, and after how many looks; older files do not tell."""
+        recording.births = {}
+        for written in items(self._fields.get("born", []), list, "born"):
+            if len(written) != 2:
+                raise Malformed("born is not a list of pairs")
+            (var,) = numbers(written[:1], len(self._program.types), "born")
+            (looks,) = numbers(written[1:], len(recording.looks) + 1, "born")
+            recording.births[var] = looks - 0.5  # between two looks
 
     def _names(self, recording: Recording) -> dict[str, Any]:
         written, variables = self._fields.get("names"), list(recording.variables.values())

@@ -18,6 +18,7 @@ from retrotape.saving._kept import is_computed
 from retrotape.saving._ops import allowed, explained
 
 Tensor = Any
+RESOURCE = 20
 
 
 def replay(recording: Recording, given: Sequence[tuple[Any, Tensor]], resample: bool, trust: bool) -> Recording:
@@ -74,7 +75,8 @@ class _Replay:
     def _is_drawn_again(self, eqn: Eqn, depends: bool) -> bool:
         if eqn.op in allowed():  # it draws random numbers
             return self._resample
-        if depends:
+        types = self._old.builder.types
+        if depends and (eqn.outputs or any(types[var].dtype == RESOURCE for var in eqn.inputs)):  # else it only prints
             where = self._old.program().frame_of(eqn)
             raise TapeUseError(
                 f"{eqn.op} at {where} depends on the new values and cannot run again: it uses a table, a queue or the "

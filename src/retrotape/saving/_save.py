@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import sys
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from retrotape._version import __version__
 from retrotape.errors import NotRecordedError
 from retrotape.ir import Program
 from retrotape.record import CUSTOM, Recording
+from retrotape.saving._born import born
 from retrotape.saving._document import Document, backwards_to_json
 from retrotape.saving._functions import portable
 from retrotape.saving._kept import VALUES, Kept
@@ -92,6 +94,7 @@ def prepare(
         "gaps": sorted(whole.gaps),
         "moments": sorted(whole.stopped_by_moments()),
         "looks": _looks(whole, thawed.moved),
+        "born": _births(recording, whole),
         "backwards": backwards_to_json(backwards, functions),
     }
     return Prepared(Document(str(program), functions, fields), kept.tensors(), _opdefs(program, functions))
@@ -202,6 +205,12 @@ def _looks(recording: Recording, moved: Mapping[int, int]) -> list[dict[str, Any
             before = sum(1 for other in recording.stamps if other < stamp)
             rows.append({"var": var, "before": sum(1 for old in moved if old < before), "frame": frame, "how": how})
     return rows
+
+
+def _births(recording: Recording, whole: Recording) -> list[list[int]]:
+    """Return the constants that Python made while recording, each with the number of looks before it."""
+    moments = [look.moment for look in whole.looks if whole.known(look.identity) is not None]
+    return sorted([var, bisect_left(moments, moment)] for var, moment in born(whole, recording).items())
 
 
 def _opdefs(program: Program, functions: Mapping[str, Any]) -> bytes:

@@ -2,35 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from retrotape._nests import describe, is_variable
 from retrotape._tf import tf
+from retrotape._versions import Version
 from retrotape.errors import NotPersistableError, OpaqueUpdateError, UnseenUpdateError
-from retrotape.execute import Puller, make_plan, walk
-from retrotape.ir import reached_from, slice_to
+from retrotape.execute import Plan
 from retrotape.record import CUSTOM, TRAINABLE, EagerLog, Recording
 from retrotape.saving import flatten
-from retrotape.why._explanation import Explanation, Step
+from retrotape.why._absent import absent
+from retrotape.why._explanation import Explanation
+from retrotape.why._graph import SHAPES, Between
+from retrotape.why._inside import look_inside
+from retrotape.why._left import Left
 from retrotape.why._verdicts import Verdict
-from retrotape.why._zero import where_it_vanishes
+from retrotape.why._walk import Walked, is_zero, norm
+from retrotape.why._zero import STRAIGHT, where_it_vanishes
 
 Tensor = Any
+Said = tuple[str, str]
+_STEPS = frozenset(("Round", "Rint", "Floor", "Ceil", "FloorDiv", "Sign"))
+_NAMED = 3  # other cuts that are named
 
 
-def explain(log: EagerLog, target: Any, source: Any, words: tuple[str, str] | None = None) -> Explanation:
-    """Return why `target`, a tensor, has a gradient by `source`, a tensor or a variable, or none."""
-    said = words or (describe(target), describe(source))
-    for part, name in ((target, "target"), (source, "source")):
+def explain(
+    log: EagerLog,
+    targets: Sequence[Any],
+    source: Any,
+    *,
+    through_updates: bool = False,
+    since: int | None = None,
+    words: Said | None = None,
+) -> Explanation:
+    """Return why `targets`, tensors that are summed, have a gradient by `source`, a tensor or a variable, or none.
+
+    Args:
+      log: What was recorded.
+      targets: Tensors or variables.
+      source: A tensor, a variable, or a value that a variable had.
+      through_updates: As for `gradient`.
+      since: As for `gradient`.
+      words: What to call the target and the source.
+    """
+    said = words or (" + ".join(describe(part) for part in targets), _describe(source))
+    for part, role in (*((target, "target") for target in targets), (source, "source")):
         if part.dtype.base_dtype.as_datatype_enum not in TRAINABLE:
-            detail = f"The {name} is {part.dtype.name}."
-            return Explanation(Verdict.INTEGER, *said, detail=detail)
-    absent = _absent(log, target, source, said)
-    if absent is not None:
-        return absent
-    recording = _inside_out(log.recording)
-    return _Inquiry(log, recording, target, source, said).explain()
+            detail, remedy = f"The {role} is {part.dtype.name}.", f"Make the {role} floating point."
+            return Explanation(Verdict.INTEGER, *said, detail=detail, remedy=remedy)
+    found = absent(log, targets, source, said)
+    if found is not None:
+        return found
+    through_updates = through_updates or isinstance(source, Version)
+    return _Inquiry(log, targets, source, through_updates, since, said).explain()
+
+
+def _describe(source: Any) -> str:
+    return repr(source) if isinstance(source, Version) else describe(source)
 
 
 def _inside_out(recording: Recording) -> Recording:
@@ -43,249 +72,230 @@ def _inside_out(recording: Recording) -> Recording:
         return recording
 
 
-def _absent(log: EagerLog, target: Any, source: Any, said: tuple[str, str]) -> Explanation | None:
-    """Return an explanation where one of the two is not on the tape."""
-    if not is_variable(target) and log.find(target) is None:
-        reason, remedy = log.why_absent(target) or (
-            "it was made while recording, but by no op of this thread: by Python, or on another thread",
-            "Make it with TensorFlow ops on the thread that records.",
-        )
-        return Explanation(Verdict.TARGET_NOT_RECORDED, *said, detail=f"The target: {reason}.", remedy=remedy)
-    if is_variable(source):
-        if log.cell(source) is not None:
-            return None
-        twins = [other for other in log.variables() if other.name == source.name and other is not source]
-        if twins:
-            return Explanation(Verdict.SAME_NAME, *said)
-        remedy = "Use it inside the block."
-        return Explanation(Verdict.SOURCE_NOT_RECORDED, *said, detail="No op read it while recording.", remedy=remedy)
-    if log.find(source) is not None:
-        return None
-    reason, remedy = log.why_absent(source) or ("no op used it", "Use it inside the block.")
-    return Explanation(Verdict.SOURCE_NOT_RECORDED, *said, detail=f"The source: {reason}.", remedy=remedy)
-
-
 class _Inquiry:
-    def __init__(self, log: EagerLog, recording: Recording, target: Any, source: Any, said: tuple[str, str]) -> None:
-        self._log, self._recording, self._said = log, recording, said
-        self._eqns, self._producers = recording.builder.eqns, recording.builder.producers
-        self._program = recording.program()
-        self._targets = [self._var(target)]
-        cell = recording.cells.get(source.handle._id) if is_variable(source) else None
-        self._sources = list(cell.versions) if cell is not None else [self._var(source)]
-        self._seed = tf.ones_like(target) if not is_variable(target) else tf.ones(target.shape, target.dtype)
+    def __init__(
+        self, log: EagerLog, targets: Sequence[Any], source: Any, through: bool, since: int | None, said: Said
+    ) -> None:
+        self._log, self._said = log, said
+        self._given, self._source, self._through, self._since = targets, source, through, since
+        self._between = self._in(log.recording)
 
-    def _var(self, part: Any) -> int:
-        if is_variable(part):
-            return self._recording.cells[part.handle._id].current
-        found = self._recording.known(part._id)
-        assert found is not None
-        return found
+    def _in(self, recording: Recording) -> Between:
+        targets = [_var(recording, target) for target in self._given]
+        return Between(recording, targets, self._sources(recording), self._through, self._since)
+
+    def _sources(self, recording: Recording) -> list[int]:
+        source = self._source
+        if isinstance(source, Version):
+            return [recording.cells[source.variable.handle._id].versions[source.number]]
+        if not is_variable(source):
+            return [_var(recording, source)]
+        cell = recording.cells[source.handle._id]
+        return [cell.number(self._since or 0)] if self._through else list(cell.versions)
 
     def explain(self) -> Explanation:
         """Return what is so."""
-        plan = make_plan(self._recording, self._targets, self._sources, through_updates=False)
-        if not plan.reached.isdisjoint(self._targets):
-            return self._planned(plan)
-        return self._cut() or self._left() or self._no_path()
+        try:
+            plan = self._between.plan()
+        except UnseenUpdateError as error:
+            return Explanation(Verdict.UNSEEN_UPDATE, *self._said, detail=str(error))
+        walked = self._walked(self._between, plan)
+        if walked is not None and walked.arrived and not walked.refused:
+            return self._arrived(plan, walked)
+        if walked is not None and walked.problem and self._gets_through(self._between, plan, walked):
+            detail = f"The gradient itself was not computed: {walked.problem}."
+            return self._connected(self._between, plan, detail, walked)
+        return self._missing(plan, walked)
+
+    def _walked(self, between: Between, plan: Plan) -> Walked | None:
+        if plan.reached.isdisjoint(between.targets):
+            return None
+        seeds: dict[int, list[Any]] = {}
+        for var, target in zip(between.targets, self._given, strict=True):
+            seed = tf.ones(target.shape, target.dtype) if is_variable(target) else tf.ones_like(target)
+            seeds.setdefault(var, []).append(seed)
+        return Walked(between.recording, plan, seeds)
+
+    def _gets_through(self, between: Between, plan: Plan, walked: Walked) -> bool:
+        return not walked.dead or not between.flowing(plan, walked.dead).isdisjoint(between.targets)
 
     # ------------------------------------------------------------------ there is a path
 
-    def _planned(self, plan: Any) -> Explanation:
-        seen: dict[int, tuple[list[Any], Sequence[Any]]] = {}
-        pull = Puller(self._recording)
+    def _arrived(self, plan: Plan, walked: Walked) -> Explanation:
+        between, recording = self._between, _inside_out(self._log.recording)
+        if recording is not self._log.recording:  # what ran inside of functions is told too, if it tells the same
+            inside = self._in(recording)
+            inner = inside.plan()
+            again = self._walked(inside, inner)
+            if again is not None and again.arrived:
+                between, plan, walked = inside, inner, again
+        if not all(is_zero(grad) for grad in walked.arrived.values()):
+            total = norm(list(walked.arrived.values()))
+            return self._connected(between, plan, f"The norm of the gradient is {total:.3g}.", walked)
+        found = where_it_vanishes(between.recording, plan, walked)
+        cut = None if found.eqn is None else between.step(found.eqn)
+        detail, remedy = found.detail, found.remedy
+        if found.eqn in between.recording.calls:
+            detail = "It is not used in the branch that the function took, or what is made of it inside is flat."
+        if found.others:
+            detail += f" The same happens on {found.others} more routes."
+        path = between.path(between.sources, between.targets, within=plan.reached)
+        return Explanation(Verdict.ZERO, *self._said, cut, between.steps(path), detail=detail, remedy=remedy)
 
-        def watched(index: int, grads: list[Any], plan: Any) -> Sequence[Any]:
-            given = list(grads)
-            found = pull(index, grads, plan)
-            seen[index] = (given, found)
-            return found
-
-        arrived = dict(walk(plan, {var: [self._seed] for var in self._targets}, watched))
-        if not any(var in arrived for var in self._sources):
-            return self._returned_none(plan, seen)
-        path = self._path(plan.indices, self._sources, self._targets)
-        if all(_is_zero(grad) for grad in arrived.values()):
-            index, detail, remedy = where_it_vanishes(self._recording, plan, seen, path)
-            cut = None if index is None else self._step(index)
-            steps = self._steps(path)
-            return Explanation(Verdict.ZERO, *self._said, cut, steps, detail=detail, remedy=remedy)
-        detail = _largest_change(self._eqns, seen, path)
-        return Explanation(Verdict.CONNECTED, *self._said, reached=self._steps(path), detail=detail)
-
-    def _returned_none(self, plan: Any, seen: dict[int, Any]) -> Explanation:
-        """Find the op nearest to the target whose rule gave nothing for an input that leads to the source."""
-        for index in sorted(seen, reverse=True):
-            given, found = seen[index]
-            wanted = [
-                grad is None for var, grad in zip(self._eqns[index].inputs, found, strict=True) if var in plan.reached
-            ]
-            if wanted and all(wanted) and any(grad is not None for grad in given):
-                before = self._path(plan.indices, self._sources, self._eqns[index].inputs)
-                after = self._path(range(len(self._eqns)), self._eqns[index].outputs, self._targets)
-                verdict = Verdict.INSIDE_FUNCTION if index in self._recording.calls else Verdict.RULE_RETURNED_NONE
-                return Explanation(verdict, *self._said, self._step(index), self._steps(before), self._steps(after))
-        return Explanation(Verdict.UNKNOWN, *self._said)
-
-    # ------------------------------------------------------------------ the path is cut
-
-    def _cut(self) -> Explanation | None:
-        """Return where the ops that lead from source to target stop to pass a gradient on."""
-        recording, everything = self._recording, range(len(self._eqns))
-        _, touched = reached_from(recording.builder, self._sources, everything)
-        leading = set(slice_to(recording.builder, self._targets))
-        if touched.isdisjoint(self._targets):
-            return None
-        plan_blocks = (recording.inert, recording.ends, recording.assigned)
-        _, flowing = reached_from(recording.builder, self._sources, everything, plan_blocks)
-        for index in sorted(leading):
-            eqn = self._eqns[index]
-            if flowing.isdisjoint(eqn.inputs) or not touched.issuperset(eqn.outputs[:1]):
-                continue
-            if flowing.isdisjoint(eqn.outputs):
-                before = self._path(range(index), self._sources, [var for var in eqn.inputs if var in flowing])
-                after = self._path(range(index + 1, len(self._eqns)), eqn.outputs, self._targets)
-                if after is None and not set(eqn.outputs) & set(self._targets):
-                    continue
-                verdict, detail = self._classify(index)
-                return Explanation(
-                    verdict, *self._said, self._step(index), self._steps(before), self._steps(after), detail
-                )
-        return None
-
-    def _classify(self, index: int) -> tuple[Verdict, str]:
-        eqn, recording = self._eqns[index], self._recording
-        if index in recording.calls:
-            return Verdict.INSIDE_FUNCTION, ""
-        if eqn.op == "StopGradient":
-            return Verdict.STOP_GRADIENT, ""
-        if any(var in recording.assigned for var in eqn.outputs):
-            return Verdict.ASSIGNMENT, self._assigned(eqn.outputs)
-        if all(var in recording.inert for var in eqn.outputs):
-            dtype = tf.as_dtype(recording.builder.types[eqn.outputs[0]].dtype).name
-            return Verdict.INTEGER, f"{eqn.op} makes {dtype} here."
-        if all(var in recording.inert or var in recording.ends for var in eqn.outputs):
-            return Verdict.NO_GRADIENT, f"TensorFlow declares that {eqn.op} has none."
-        return Verdict.UNKNOWN, ""
-
-    def _assigned(self, outputs: Sequence[int]) -> str:
-        cells = [self._recording.cell_of[var] for var in outputs if var in self._recording.cell_of]
-        try:
-            make_plan(self._recording, self._targets, self._sources, through_updates=True)
-        except UnseenUpdateError as error:
-            return str(error)
-        return f"{self._recording.name_of(cells[0])} is assigned here." if cells else ""
+    def _connected(self, between: Between, plan: Plan, detail: str, walked: Walked) -> Explanation:
+        path = between.path(between.sources, between.targets, within=plan.reached)
+        if not walked.problem:
+            detail += _largest_change(between, walked, path)
+        else:
+            detail += " Ask `tape.gradient`."
+        return Explanation(Verdict.CONNECTED, *self._said, reached=between.steps(path), detail=detail)
 
     # ------------------------------------------------------------------ there is none
 
-    def _left(self) -> Explanation | None:
-        """Return where Python saw a value that came from the source, if a constant was born after that."""
-        recording = self._recording
-        _, touched = reached_from(recording.builder, self._sources, range(len(self._eqns)))
-        leading = slice_to(recording.builder, self._targets)
-        used = {var for index in leading for var in self._eqns[index].inputs} | set(self._targets)
-        began = self._log.began()
-        for look in recording.looks:
-            var = recording.known(look.identity)
-            if var is None or var not in touched:
-                continue
-            for leaf in sorted(used):
-                value = recording.values.get(leaf)
-                born = getattr(value, "_id", -1)
-                if self._producers[leaf] < 0 and leaf not in recording.cell_of and born > max(look.moment, began):
-                    frame = self._program.frames[look.frame]
-                    index = next((i for i in leading if leaf in self._eqns[i].inputs), None)
-                    after = "" if index is None else f", and was first used by {self._step(index)}"
-                    made = f"A constant was made from Python after that{after}."
-                    cut = Step(f"{look.how.strip('_')}()", frame)
-                    before = self._path(range(len(self._eqns)), self._sources, [var])
-                    return Explanation(Verdict.LEFT_TENSORFLOW, *self._said, cut, self._steps(before), detail=made)
-        return None
+    def _missing(self, plan: Plan, walked: Walked | None) -> Explanation:
+        recording = _inside_out(self._log.recording)
+        if recording is not self._log.recording:
+            self._between = self._in(recording)
+            plan = self._between.plan()
+            walked = self._walked(self._between, plan)
+        between = self._between
+        if not between.is_touched():
+            return self._apart()
+        cuts = between.cuts(between.flowing(plan, walked.dead if walked else ()))
+        if not cuts:
+            return self._unknown()
+        return self._cut(cuts, plan, walked)
 
-    def _no_path(self) -> Explanation:
-        indices, _ = reached_from(self._recording.builder, self._sources, range(len(self._eqns)))
-        leading = slice_to(self._recording.builder, self._targets)
-        reached = tuple(self._step(index) for index in indices if self._is_work(index))
-        towards = tuple(self._step(index) for index in leading if self._is_work(index))
-        return Explanation(Verdict.NO_PATH, *self._said, None, reached, towards, self._born(leading))
+    def _cut(self, cuts: list[int], plan: Plan, walked: Walked | None) -> Explanation:
+        """Return where the ops that lead from source to target stop to pass a gradient on."""
+        between = self._between
+        if walked is not None and walked.refused:
+            cuts = sorted(cuts, key=lambda index: index not in walked.refused)
+        index = cuts[0]
+        eqn = between.eqns[index]
+        flowing = between.flowing(plan, walked.dead if walked else ())
+        verdict, detail, remedy = self._classify(index, plan, walked)
+        real = [other for other in cuts if between.eqns[other].op not in SHAPES] or cuts
+        if len(real) > 1:
+            named = ", ".join(str(between.step(other)) for other in real[1 : 1 + _NAMED])
+            more = f" and {len(real) - 1 - _NAMED} others" if len(real) > 1 + _NAMED else ""
+            detail += f" {len(real) - 1} more on other routes: {named}{more}."
+        step = between.step(index)
+        if verdict is Verdict.INSIDE_FUNCTION:
+            ins = [position for position, var in enumerate(eqn.inputs) if var in flowing]
+            outs = [position for position, var in enumerate(eqn.outputs) if var in between.needed]
+            found = look_inside(between.recording.calls[index].function, ins, outs)
+            if found is not None:
+                verdict, step, detail = found.verdict, found.step, found.detail + detail
+        before = between.path(between.sources, [var for var in eqn.inputs if var in flowing], within=flowing)
+        starts = [var for var in eqn.outputs if var not in flowing]
+        after = between.path(starts, between.targets)
+        return Explanation(
+            verdict, *self._said, step, between.steps(before), between.steps(after), detail.strip(), remedy
+        )
 
-    def _born(self, leading: Sequence[int]) -> str:
-        """Say what the target depends on that came from Python while recording, if it is more than a number."""
-        began = self._log.began()
-        for index in leading:
-            for var in self._eqns[index].inputs:
-                value = self._recording.values.get(var)
-                if (
-                    self._producers[var] < 0
-                    and var not in self._recording.cell_of
-                    and getattr(value, "_id", -1) > began
-                ):
-                    kind = self._recording.builder.types[var]
-                    if kind.shape != () and var not in self._recording.inert:
-                        step = self._step(index)
-                        return (
-                            f"The target depends on a constant {kind} that Python made while recording, used by {step}."
-                        )
-        return ""
+    def _classify(self, index: int, plan: Plan, walked: Walked | None) -> tuple[Verdict, str, str]:
+        between = self._between
+        eqn, recording = between.eqns[index], between.recording
+        if walked is not None and index in walked.refused:
+            return Verdict.NO_GRADIENT, f"TensorFlow has none registered for {eqn.op}; `gradient` raises.", ""
+        if index in recording.calls:
+            return Verdict.INSIDE_FUNCTION, "", ""
+        if eqn.op == "StopGradient":
+            return Verdict.STOP_GRADIENT, "", ""
+        if eqn.op in SHAPES:
+            remedy = "Check that the source is what the target was computed from."
+            return (
+                Verdict.NO_GRADIENT,
+                f"The target depends on its shape alone: {eqn.op} looks at nothing else.",
+                remedy,
+            )
+        cut = [var for var in eqn.outputs if var in between.needed and var not in plan.reached]
+        if any(var in plan.stops for var in cut):
+            return self._assigned(cut)
+        if walked is not None and any((index, var) in walked.dead for var in eqn.inputs):
+            if eqn.op == CUSTOM:
+                return Verdict.RULE_RETURNED_NONE, "", "Return a gradient for this input from the custom gradient."
+            detail = f"{eqn.op} is flat between its steps." if eqn.op in _STEPS else ""
+            return Verdict.RULE_RETURNED_NONE, detail, STRAIGHT if eqn.op in _STEPS else ""
+        if cut and all(var in recording.inert for var in cut):
+            dtype = tf.as_dtype(recording.builder.types[cut[0]].dtype).name
+            return Verdict.INTEGER, f"{eqn.op} makes {dtype} here.", ""
+        if cut and all(var in recording.inert or var in recording.ends for var in cut):
+            return Verdict.NO_GRADIENT, f"TensorFlow declares that {eqn.op} has none.", ""
+        return Verdict.UNKNOWN, "", ""
 
-    # ------------------------------------------------------------------ paths
+    def _assigned(self, outputs: Sequence[int]) -> tuple[Verdict, str, str]:
+        between = self._between
+        cells = [between.recording.cell_of[var] for var in outputs if var in between.recording.cell_of]
+        name = between.recording.name_of(cells[0]) if cells else "A variable"
+        if self._through:
+            return Verdict.SINCE, f"{name} is assigned here.", ""
+        sources = between.sources
+        cell = between.recording.cell_of.get(sources[0]) if is_variable(self._source) else None
+        entry = [cell.versions[0]] if cell is not None else sources
+        try:
+            plan = Between(between.recording, between.targets, entry, True, None).plan()
+        except UnseenUpdateError as error:
+            return (
+                Verdict.UNSEEN_UPDATE,
+                f"{name} is assigned here, and {error.variable} while nothing was recorded.",
+                "",
+            )
+        if plan.reached.isdisjoint(between.targets):
+            return Verdict.ASSIGNMENT, f"{name} is assigned here.", "There is another cut behind it: " + _REMOVE
+        return Verdict.ASSIGNMENT, f"{name} is assigned here.", ""
 
-    def _path(
-        self, indices: Collection[int] | Sequence[int], sources: Sequence[int], targets: Collection[int]
-    ) -> list[int] | None:
-        """Return equations that lead from a source to a target, one after the other; None where there are none."""
-        came: dict[int, int] = {}  # var → the equation by which it was reached
-        reached = set(sources)
-        for index in sorted(indices):
-            eqn = self._eqns[index]
-            if not reached.isdisjoint(eqn.inputs):
-                came.update((var, index) for var in eqn.outputs if var not in reached)
-                reached.update(eqn.outputs)
-        found = max((var for var in targets if var in reached), default=None)
-        if found is None:
-            return None
-        path: list[int] = []
-        while found in came:
-            path.append(came[found])
-            found = max(var for var in self._eqns[path[-1]].inputs if var in reached)
-        return path[::-1]
+    def _apart(self) -> Explanation:
+        """Return what is known where no op leads from source to target."""
+        between = self._between
+        original = between.copied_from()
+        if original is not None:
+            detail = f"It was copied from {between.name_of(original)}, and the target was not computed from the copy."
+            copy = between.step(between.producers[between.sources[0]])
+            return Explanation(Verdict.COPY, *self._said, copy, detail=detail)
+        left = Left(self._log, between)
+        found = left.explain(self._said)
+        if found is not None:
+            return found
+        leading = between.steps(between.leading)
+        gap = next((var for var in sorted(between.needed & between.recording.gaps)), None)
+        if gap is not None:
+            detail = f"It is {between.name_of(gap)}."
+            return Explanation(
+                Verdict.UNSEEN_UPDATE, *self._said, None, between.reached_elsewhere(), leading, detail=detail
+            )
+        detail = " ".join(left.facts())
+        remedy = f"{Verdict.NO_PATH.remedy} If it left TensorFlow on the way, stay with tensors." if detail else ""
+        return Explanation(Verdict.NO_PATH, *self._said, None, between.reached_elsewhere(), leading, detail, remedy)
 
-    def _steps(self, path: Sequence[int] | None) -> tuple[Step, ...]:
-        return tuple(self._step(index) for index in path or () if self._is_work(index))
-
-    def _is_work(self, index: int) -> bool:
-        return self._eqns[index].op not in ("Identity", "ReadVariableOp")
-
-    def _step(self, index: int) -> Step:
-        eqn = self._eqns[index]
-        op = eqn.op if eqn.op != CUSTOM else f"custom gradient {dict(eqn.attrs)['name'].decode()!r}"  # type: ignore[union-attr]
-        return Step(op, self._program.frame_of(eqn))
+    def _unknown(self) -> Explanation:
+        between = self._between
+        leading = between.steps(between.leading)
+        return Explanation(Verdict.UNKNOWN, *self._said, None, between.reached_elsewhere(), leading)
 
 
-def _is_zero(grad: Any) -> bool:
-    values = grad.values if isinstance(grad, tf.IndexedSlices) else grad
-    return not bool(tf.reduce_any(values != 0))
+_REMOVE = "remove both, or ask about what comes after them."
 
 
-def _largest_change(eqns: Any, seen: dict[int, Any], path: Sequence[int] | None) -> str:
+def _var(recording: Recording, part: Any) -> int:
+    if is_variable(part):
+        return recording.cells[part.handle._id].current
+    found = recording.known(part._id)
+    assert found is not None
+    return found
+
+
+def _largest_change(between: Between, walked: Walked, path: Sequence[int]) -> str:
     """Say where along a path the norm of the gradient changed most."""
     best, text = 1.0, ""
-    for index in path or ():
-        if index not in seen:
+    for index in path:
+        if index not in walked.seen:
             continue
-        given, found = seen[index]
-        before, after = _norm(given), _norm(found)
+        given, found = walked.seen[index]
+        before, after = norm(given), norm(found)
         if before > 0.0 and after > 0.0:
             change = max(after / before, before / after)
             if change > best:
-                best, text = change, f"Its norm changes most at {eqns[index].op}: {before:.3g} → {after:.3g}."
+                best, text = change, f" It changes most at {between.step(index)}: {before:.3g} → {after:.3g}."
     return text
-
-
-def _norm(grads: Sequence[Any]) -> float:
-    total = 0.0
-    for grad in grads:
-        if grad is not None:
-            values = grad.values if isinstance(grad, tf.IndexedSlices) else grad
-            total += float(tf.reduce_sum(tf.square(tf.abs(tf.cast(values, tf.float64)))))
-    return total**0.5

@@ -1,0 +1,115 @@
+"""Looking into what was recorded: where a NaN comes from, what ran, and any tensor on the way."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+from retrotape._asking import pose
+from retrotape._nests import take_apart
+from retrotape.errors import TapeUseError
+from retrotape.finding import Tensors, Wanted, find, value_of
+from retrotape.higher_order import HigherOrder
+from retrotape.nonfinite import Nonfinite, first_nonfinite
+from retrotape.questions import locked, question
+from retrotape.record import EagerLog
+from retrotape.saving import explained
+from retrotape.summary import Summary, summarize
+
+
+class Inspected(HigherOrder, ABC):
+    """What can be found out about a recording itself."""
+
+    @question
+    def first_nonfinite(self, target: Any = None) -> Nonfinite | None:
+        """Return the op that made the first NaN or infinity, not one that passed it on; None if all is finite.
+
+        Calls of a `tf.function` are looked into, unless they have random draws or Python code inside: these cannot be
+        run again op by op, and the call is named as a whole. Values that are not kept are computed again, one after
+        the other.
+
+        Args:
+          target: Look only at what makes this not finite, or if it is finite, its gradient. Without it, the first op
+            that made such a value is named whether it did harm or not.
+
+        Returns:
+          A `Nonfinite`: the op, its line, the ranges of its inputs, why, and what to type instead.
+
+        >>> x = tf.constant([0.0, 1.0])
+        >>> with rt.Tape() as tape:
+        ...     y = tf.reduce_sum(tf.sqrt(x))
+        >>> print(tape.first_nonfinite())
+        None
+        >>> found = tape.first_nonfinite(y)
+        >>> found.op, found.cause.name, found.backward
+        ('Sqrt', 'SQRT_AT_ZERO', True)
+        """
+        log = self._asked()
+        if not isinstance(log, EagerLog):
+            raise TapeUseError(
+                "first_nonfinite looks at values, and inside a tf.function there are none. Ask in eager code."
+            )
+        with explained(log.recording):
+            if target is None:
+                return first_nonfinite(log.recording, ())
+            request = pose(log, self._answers, target, take_apart([], "source"), ones=False)
+            return first_nonfinite(log.recording, request.targets)
+
+    @locked
+    def summary(self) -> Summary:
+        """Return what ran by layer and line, with shapes, values kept and bytes; printing it gives a table.
+
+        A tape hears ops, not layers: an op is counted to the layer whose variables were last read on its line, so that
+        an activation is counted to the layer before it.
+
+        >>> w = tf.Variable(tf.ones([2, 3]), name="dense/kernel")
+        >>> with rt.Tape() as tape:
+        ...     for _ in range(4):
+        ...         y = tf.nn.relu(tf.ones([1, 2]) @ w)
+        >>> [(row.layer, row.ops["Relu"], row.output) for row in tape.summary().rows if row.layer]
+        [('dense', 4, 'float32[1,3]')]
+        """
+        return summarize(self._eager("summary").recording)
+
+    @locked
+    def tensors(
+        self, op: str | None = None, layer: str | None = None, name: str | None = None, line: int | str | None = None
+    ) -> Tensors:
+        """Return the tensors that were made on the way, in the order in which they were; each is a source or a target.
+
+        What was not kept is computed again when it is taken out of the result. A call of a `tf.function` is one op
+        here; on a tape that was saved and loaded, what ran inside is there too.
+
+        Args:
+          op: The op that made them, such as "Relu".
+          layer: A layer, by the name that its variables have in Keras: "conv2d", or "model/conv2d". An activation is
+            counted to the layer before it.
+          name: A name on a tape that has names, or a variable, which stands for what was read from it.
+          line: The line of code that ran the op: its number, or "train.py:12".
+
+        >>> x = tf.constant([-1.0, 2.0])
+        >>> with rt.Tape() as tape:
+        ...     loss = tf.reduce_sum(tf.nn.relu(x * 3.0) ** 2)
+        >>> hidden = tape.tensors(op="Relu")[-1]
+        >>> hidden.numpy().tolist(), tape.gradient(loss, hidden).numpy().tolist()
+        ([0.0, 6.0], [0.0, 12.0])
+        """
+        recording = self._eager("tensors").recording
+        token = recording.token
+
+        def take(var: int) -> Any:
+            if recording.token is not token:
+                raise TapeUseError("What was found is gone, for the tape was reset. Look for it before: `list(found)`.")
+            with self._lock:
+                return value_of(recording, var)
+
+        return Tensors(find(recording, Wanted(op, layer, name, line), self._names()), take)
+
+    @abstractmethod
+    def _eager(self, method: str) -> EagerLog:
+        """Return what was recorded in eager code, or raise."""
+
+    @abstractmethod
+    def _names(self) -> Mapping[str, Any]:
+        """Return what names stand for: vars and variables."""

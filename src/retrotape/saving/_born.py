@@ -1,0 +1,81 @@
+"""Which constants Python made while recording, and when: a value that left TensorFlow comes back as one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from types import CodeType
+from typing import Any
+
+import numpy as np
+
+from retrotape._tf import EagerTensor
+from retrotape.record import Recording
+
+_FEW = 64  # elements that somebody may have typed
+
+
+def born(
+    recording: Recording, origin: Recording, among: Collection[int] | None = None, silent: bool = False
+) -> dict[int, float]:
+    """Return the floating-point leaves that no op made, but that are younger than the first op, by their moment.
+
+    Moments are on the clock of `Look.moment`. Numbers that are written in the code which uses them are left out:
+    they come from nowhere else.
+
+    Args:
+      recording: Where to look.
+      origin: What it was made of, by taking functions apart: the constants of functions are not on it.
+      among: The vars that matter; all if None.
+      silent: Return those that were made while nothing was recorded, and not the others.
+    """
+    if origin.births is not None and not silent:
+        return origin.births if recording is origin else _moved(origin.births, origin, recording)
+    producers = recording.builder.producers
+    first = min((identity for identity, var in origin.identities() if origin.builder.producers[var] >= 0), default=None)
+    if first is None or (silent and not origin.silences):
+        return {}
+    found: dict[int, float] = {}
+    seen: set[int] = set()
+    written: dict[tuple[int, Any], set[Any]] = {}  # by code and dtype
+    for eqn in recording.builder.eqns:
+        for var in eqn.inputs:
+            if producers[var] >= 0 or var in seen or (among is not None and var not in among):
+                continue
+            seen.add(var)
+            value = recording.values.get(var)
+            if not isinstance(value, EagerTensor) or value._id <= first or origin.known(value._id) is None:
+                continue
+            if var in recording.cell_of or var in recording.inert:
+                continue
+            unheard = any(begin < value._id < end for begin, end in origin.silences)
+            place = recording.frames.place(eqn.frame)
+            if unheard == silent and not (type(place) is tuple and _is_written(value, place[0], written)):
+                found[var] = value._id
+    return found
+
+
+def _moved(births: dict[int, float], origin: Recording, recording: Recording) -> dict[int, float]:
+    """Return the same constants by the vars that they have now: their values are the same objects."""
+    vars_now = {id(value): var for var, value in recording.values.items()}
+    pairs = ((vars_now.get(id(origin.values.get(var))), moment) for var, moment in births.items())
+    return {var: moment for var, moment in pairs if var is not None}
+
+
+def _is_written(value: Any, code: CodeType, known: dict[tuple[int, Any], set[Any]]) -> bool:
+    """Say whether every element stands in the code as a number."""
+    if value.shape.num_elements() > _FEW:
+        return False
+    array = value.numpy()
+    key = id(code), array.dtype
+    if key not in known:
+        with np.errstate(all="ignore"):
+            known[key] = {array.dtype.type(number).item() for number in _numbers(code.co_consts)}
+    return known[key].issuperset(array.ravel().tolist())
+
+
+def _numbers(consts: Any) -> Iterator[float]:
+    for const in consts:
+        if isinstance(const, tuple):
+            yield from _numbers(const)
+        elif isinstance(const, (int, float)):
+            yield from (const, -const)  # a minus sign is an op of its own

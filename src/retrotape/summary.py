@@ -1,0 +1,162 @@
+"""The program by layer and line: what ran, how often, and what is kept of it."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from retrotape._layers import layers_of
+from retrotape.ir import Frame, bytes_of
+from retrotape.record import CUSTOM, Recording, is_away
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_HEADER = ("layer", "line", "ops", "last output", "total", "kept", "bytes")
+_NUMBERS = ("total", "kept", "bytes")
+_FEW = 3  # names of ops in a row
+_PASSING = frozenset(("Identity", "ReadVariableOp", "Shape", "StridedSlice"))  # not what a line is about
+
+
+class Row(NamedTuple):
+    """A layer at a line of the user's code.
+
+    Attributes:
+      layer: The layer whose variables were read last on this line; empty where none was. What has no variables, such
+        as an activation, is counted to the layer before it.
+      frame: The line.
+      ops: How many times each op ran, the commonest first.
+      output: The type of what the last op gave.
+      kept: How many values of these ops the tape keeps.
+      bytes: Their size.
+    """
+
+    layer: str
+    frame: Frame
+    ops: dict[str, int]
+    output: str
+    kept: int
+    bytes: int
+
+    @property
+    def total(self) -> int:
+        """How many ops ran."""
+        return sum(self.ops.values())
+
+
+class Summary(NamedTuple):
+    """What a tape has recorded, by layer and line, in the order in which each first ran; printing it gives a table.
+
+    Attributes:
+      rows: One for each layer and line; what ran many times is one row.
+      ops: How many ops ran in all.
+      kept: How many values the tape keeps in all, also those that came from outside.
+      bytes: Their size, of which variables and inputs are shared with whoever else holds them.
+    """
+
+    rows: tuple[Row, ...]
+    ops: int
+    kept: int
+    bytes: int
+
+    def __str__(self) -> str:
+        lines = [_HEADER, *map(_cells, self.rows)]
+        widths = [max(len(line[column]) for line in lines) for column in range(len(_HEADER))]
+        shown = ["  ".join(map(_justified, line, _HEADER, widths)).rstrip() for line in lines]
+        return "\n".join([*shown, self._footer()])
+
+    def _footer(self) -> str:
+        return f"{self.ops:,} ops, {self.kept:,} values kept, {_human(self.bytes)}"
+
+    def __rich__(self) -> Table:
+        from rich import box
+        from rich.table import Table
+        from rich.text import Text
+
+        shown = Table(box=box.SIMPLE_HEAD, caption=Text(self._footer()), caption_justify="left")
+        for title in _HEADER:
+            shown.add_column(title, justify="right" if title in _NUMBERS else "left")
+        for row in self.rows:
+            shown.add_row(*map(Text, _cells(row)))  # texts, so that no bracket is taken for markup
+        return shown
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return {
+            "rows": [
+                {
+                    "layer": row.layer,
+                    "file": row.frame.file,
+                    "line": row.frame.line,
+                    "function": row.frame.function,
+                    "ops": dict(row.ops),
+                    "output": row.output,
+                    "total": row.total,
+                    "kept": row.kept,
+                    "bytes": row.bytes,
+                }
+                for row in self.rows
+            ],
+            "ops": self.ops,
+            "kept": self.kept,
+            "bytes": self.bytes,
+        }
+
+
+def summarize(recording: Recording) -> Summary:
+    """Return what a recording has, by layer and line."""
+    program = recording.program()
+    places: dict[tuple[str, Frame], list[int]] = {}
+    for index, (eqn, layer) in enumerate(zip(program.eqns, layers_of(recording), strict=True)):
+        places.setdefault((layer, program.frame_of(eqn)), []).append(index)
+    sizes = _sizes(recording)
+    rows = []
+    for (layer, frame), indices in places.items():
+        eqns = [program.eqns[index] for index in indices]
+        held = [sizes[var] for eqn in eqns for var in eqn.outputs if var in sizes]
+        last = next((eqn for eqn in reversed(eqns) if eqn.op not in _PASSING and eqn.outputs), eqns[-1])
+        output = str(program.types[last.outputs[0]]) if last.outputs else ""
+        ops = dict(Counter(_title(eqn) for eqn in eqns).most_common())
+        rows.append(Row(layer, frame, ops, output, len(held), sum(held)))
+    return Summary(tuple(rows), len(program.eqns), len(sizes), sum(sizes.values()))
+
+
+def _sizes(recording: Recording) -> dict[int, int]:
+    """Return the size of each value that is kept, each tensor once: several vars may share it."""
+    found: dict[int, int] = {}
+    seen: set[int | None] = set()
+    for var, value in sorted(recording.values.items()):
+        identity = value.identity if is_away(value) else value._id
+        if identity is None or identity not in seen:
+            seen.add(identity)
+            found[var] = value.nbytes if is_away(value) else bytes_of(recording.builder.types[var])
+    return found
+
+
+def _title(eqn: Any) -> str:
+    return f"custom {dict(eqn.attrs)['name'].decode()}" if eqn.op == CUSTOM else eqn.op
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    line = f"{os.path.basename(row.frame.file)}:{row.frame.line}"
+    return row.layer, line, _names(row.ops), row.output, f"{row.total:,}", f"{row.kept:,}", _human(row.bytes)
+
+
+def _names(ops: dict[str, int]) -> str:
+    """Return the commonest ops; reads of variables only where there is nothing else."""
+    work = [name for name in ops if name not in _PASSING] or list(ops)
+    more = [f"… {len(work) - _FEW} more"] if len(work) > _FEW else []
+    return ", ".join([*work[:_FEW], *more])
+
+
+def _justified(cell: str, title: str, width: int) -> str:
+    return cell.rjust(width) if title in _NUMBERS else cell.ljust(width)
+
+
+def _human(size: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} GB"

@@ -1,0 +1,122 @@
+"""Tapes that were tampered with, and a way to call the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from click.testing import CliRunner
+
+from retrotape import store
+from retrotape.cli import main
+
+FIELDS: dict[str, Any] = {
+    "retrotape": "0.1",
+    "tensorflow": "2.21.0",
+    "keras": None,
+    "names": {"x": {"var": 0}, "y": {"var": 1}},
+    "redacted": [],
+    "variables": [],
+    "assigned": [],
+    "opaque": [],
+    "gaps": [],
+    "moments": [],
+    "looks": [],
+    "backwards": [],
+}
+PROGRAM = '%0 : float32[2]\n%1 : float32[2] = Neg{T=float32}(%0) @0\n@0 = "steps.py":7 in "step"'
+
+
+class Done(NamedTuple):
+    """What came of a command."""
+
+    code: int
+    out: str
+    err: str
+
+    def json(self) -> Any:
+        """Return the one object on stdout."""
+        assert self.err == ""
+        return json.loads(self.out)
+
+    def failure(self) -> str:
+        """Return the one line on stderr."""
+        assert self.out == ""
+        assert self.err.endswith("\n")
+        assert self.err.count("\n") == 1, self.err
+        assert self.err.rstrip("\n").isprintable()
+        return self.err
+
+
+class Runner:
+    """Calls the command line in this process."""
+
+    def __call__(self, *args: object, **env: str) -> Done:
+        found = CliRunner().invoke(main, [str(arg) for arg in args], env=env, prog_name="retrotape")
+        return Done(found.exit_code, found.stdout, found.stderr)
+
+
+class Timed(NamedTuple):
+    """What came of a command in a process of its own."""
+
+    code: int
+    out: str
+    err: str
+    seconds: float  # of the processor, so that other work on the machine does not count
+
+
+def spawn(*args: object, after: str = "") -> Timed:
+    """Run the command line in a process of its own, then a line of Python in there."""
+    code = f"import sys\nfrom retrotape.cli import main\ntry:\n    main({[str(arg) for arg in args]!r}, 'retrotape')\n"
+    code += f"finally:\n    {after or 'pass'}\n"
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env={**os.environ})
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds = used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime
+    return Timed(done.returncode, done.stdout, done.stderr, seconds)
+
+
+def write(path: Path, program: str = PROGRAM, functions: str = "{}", **fields: Any) -> Path:
+    """Write a tape that says whatever it is told to; a field that is None is left out."""
+    tensors = [store.Stored("v/0", "float32", (2,), bytes(8))] if program == PROGRAM else []
+    entries = {"program.txt": program.encode(), "functions.json": functions.encode(), "opdefs.pb": b""}
+    said = {name: value for name, value in {**FIELDS, **fields}.items() if value is not None or name == "keras"}
+    store.write(path, entries, tensors, said)
+    return path
+
+
+def tamper(source: Path, path: Path, change: Callable[[dict[str, Any]], None]) -> Path:
+    """Write a copy of a tape with its fields changed, and check sums that hold."""
+    with store.open_tape(source) as tape:
+        fields = json.loads(json.dumps(tape.meta))
+        entries = {name: tape.entry(name) for name in tape.names() if name != "tape.json"}
+        parts = {"fields": fields, "functions": json.loads(entries["functions.json"])}
+        parts["program"] = entries["program.txt"].decode()
+        change(parts)
+        entries["functions.json"] = json.dumps(parts["functions"]).encode()
+        entries["program.txt"] = parts["program"].encode()
+        tensors = [
+            store.Stored(name, info.dtype, info.shape, tape.tensor(name).tobytes())
+            for name, info in tape.tensors.items()
+        ]
+        store.write(path, entries, tensors, parts["fields"])
+    return path
+
+
+def flip(source: Path, path: Path, entry: str, offset: int = -1) -> Path:
+    """Write a copy of a tape with one bit of an entry changed."""
+    data = bytearray(source.read_bytes())
+    with zipfile.ZipFile(source) as archive:
+        info = archive.getinfo(entry)
+        with archive.open(entry) as opened:
+            start = data.index(opened.read(), info.header_offset)
+    data[start + offset % info.file_size] ^= 1
+    path.write_bytes(data)
+    return path
