@@ -73,8 +73,9 @@ class Filed(Inspected, ABC):
         Args:
           values: As for `save`.
 
+        >>> x = tf.range(1000.0)
         >>> with rt.Tape() as tape:
-        ...     y = tf.zeros([1000]) * 2.0
+        ...     y = x * 2.0
         >>> 4_000 < tape.size() < tape.size("all") < 16_000
         True
         """

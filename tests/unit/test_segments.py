@@ -28,6 +28,7 @@ from retrotape.execute import _each, _values
 from retrotape.ir import bytes_of
 from retrotape.record import _away, _segments, is_away
 
+pytestmark = pytest.mark.slow  # every program four times, in segments of a hundred bytes
 KEEPS = ["leaves", "segments", "disk"]  # each against "needed"
 TINY = 100  # bytes: a few small tensors fill a segment
 Program = Callable[[rt.Tape], Callable[[], Any]]

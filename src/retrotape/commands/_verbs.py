@@ -20,6 +20,8 @@ DEBUG = "RETROTAPE_DEBUG"
 SUMMARIES = {
     "show": "Show what a saved tape holds.",
     "grad": "Print gradients by name, and write them to a file.",
+    "why": "Say why TARGET has a gradient by SOURCE, or none.",
+    "nan": "Find the op that made the first NaN or infinity.",
     "check": "Verify a saved tape.",
     "diff": "Find the first op whose value differs between two tapes of the same program.",
     "demo": "Show what a tape answers, beside what the stock tape does.",

@@ -58,8 +58,8 @@ def grad(
     if output is not None and os.path.exists(output) and os.path.samefile(file, output):
         raise click.UsageError(f"{output!r} is the tape itself. Give another file: `-o grads.npz`.")
     with open_saved(file) as saved:
-        goal = _find(saved, target).name
-        chosen = list(dict.fromkeys(_find(saved, name) for name in sources)) or _trainable(saved)
+        goal = find(saved, target).name
+        chosen = list(dict.fromkeys(find(saved, name) for name in sources)) or _trainable(saved)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow reads it when it is loaded
     # Which takes seconds: whatever could be refused without it has been refused.
     from retrotape.commands._gradients import dense, gradients_of, row_of
@@ -82,7 +82,7 @@ def grad(
         show_lines(f"written to {printable(output)}, {size(written)}")
 
 
-def _find(tape: SavedTape, name: str) -> Named:
+def find(tape: SavedTape, name: str) -> Named:
     """Return what a name, or the end of one, stands for."""
     known = {named.name: named for named in tape.names}
     ending = [named for named in tape.names if named.name.endswith(f"/{name}")]

@@ -54,7 +54,7 @@ class Explanation:
             rows.append(f"  {self.detail}")
         if self.cut is not None:
             rows.append(f"  at    {self.cut.op}, {self.cut.frame}")
-            code = linecache.getline(self.cut.frame.file, self.cut.frame.line).strip()
+            code = _code_at(self.cut.frame)
             if code:
                 rows.append(f"        {code}")
         if self.reached:
@@ -82,6 +82,13 @@ class Explanation:
             "leading": [str(step) for step in self.leading],
             "remedy": self.remedy or self.verdict.remedy,
         }
+
+
+def _code_at(frame: Frame) -> str:
+    """Return the line of code, of a file that is code: a stranger's tape may name any file."""
+    if not (frame.file.endswith(".py") or frame.file in linecache.cache):
+        return ""
+    return linecache.getline(frame.file, frame.line).strip()
 
 
 def _chain(steps: tuple[Step, ...]) -> str:

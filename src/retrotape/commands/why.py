@@ -1,0 +1,37 @@
+"""`retrotape why`: why there is a gradient, or none, on a saved tape."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from retrotape.commands._tape import open_saved
+from retrotape.commands._text import print_json, show_lines
+from retrotape.commands._verbs import as_json as json_option
+from retrotape.commands._verbs import tape_argument
+from retrotape.commands.completion import complete_name
+from retrotape.commands.grad import find
+
+
+@click.command()
+@tape_argument()
+@click.argument("target", shell_complete=complete_name)
+@click.argument("source", shell_complete=complete_name)
+@json_option
+def why(file: str, target: str, source: str, as_json: bool) -> None:
+    """Say why TARGET has a gradient by SOURCE, or none.
+
+    TARGET and SOURCE are names on the tape, or their last parts where only one name ends so. The answer names the op
+    that cuts the path, the line that ran it, and what to do.
+    """
+    with open_saved(file) as saved:
+        names = [find(saved, name).name for name in (target, source)]
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow reads it when it is loaded
+    from retrotape.loaded import load  # which takes seconds: a wrong name has been refused by now
+
+    explanation = load(file).why(*names)
+    if as_json:
+        print_json(explanation.to_json())
+    else:
+        show_lines(*str(explanation).split("\n"))
