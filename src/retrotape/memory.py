@@ -33,10 +33,10 @@ class Memory(NamedTuple):
     away: int = 0
 
     def __str__(self) -> str:
-        rows = [f"{_human(self.bytes):>10}  held, and {_human(self.variables)} of variables"]
+        rows = [f"{human(self.bytes):>10}  held, and {human(self.variables)} of variables"]
         if self.away:
-            rows.append(f"{_human(self.away):>10}  in a file")
-        rows += [f"{_human(line.bytes):>10}  {line.tensors:4d} tensors  {line.frame}" for line in self.lines]
+            rows.append(f"{human(self.away):>10}  in a file")
+        rows += [f"{human(line.bytes):>10}  {line.tensors:4d} tensors  {line.frame}" for line in self.lines]
         return "\n".join(rows)
 
 
@@ -73,7 +73,8 @@ def _first_use(eqns: tuple) -> dict[int, int]:
     return users
 
 
-def _human(size: float) -> str:
+def human(size: float) -> str:
+    """Return a number of bytes as people read it."""
     for unit in ("B", "kB", "MB"):
         if size < 1000:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from retrotape._layers import layers_of
 from retrotape.ir import Frame, bytes_of
+from retrotape.memory import human
 from retrotape.record import CUSTOM, Recording, is_away
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class Summary(NamedTuple):
         return "\n".join([*shown, self._footer()])
 
     def _footer(self) -> str:
-        return f"{self.ops:,} ops, {self.kept:,} values kept, {_human(self.bytes)}"
+        return f"{self.ops:,} ops, {self.kept:,} values kept, {human(self.bytes)}"
 
     def __rich__(self) -> Table:
         from rich import box
@@ -140,7 +141,7 @@ def _title(eqn: Any) -> str:
 
 def _cells(row: Row) -> tuple[str, ...]:
     line = f"{os.path.basename(row.frame.file)}:{row.frame.line}"
-    return row.layer, line, _names(row.ops), row.output, f"{row.total:,}", f"{row.kept:,}", _human(row.bytes)
+    return row.layer, line, _names(row.ops), row.output, f"{row.total:,}", f"{row.kept:,}", human(row.bytes)
 
 
 def _names(ops: dict[str, int]) -> str:
@@ -152,11 +153,3 @@ def _names(ops: dict[str, int]) -> str:
 
 def _justified(cell: str, title: str, width: int) -> str:
     return cell.rjust(width) if title in _NUMBERS else cell.ljust(width)
-
-
-def _human(size: float) -> str:
-    for unit in ("B", "kB", "MB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} GB"

@@ -33,7 +33,7 @@ def record() -> tuple[rt.Tape, dict[str, Any]]:
     mean = tf.reduce_mean(x)
     with rt.Tape() as tape:
         hidden = inside(x) * tf.nn.silu(x) + bent(x)
-        if tf.reduce_sum(hidden) > 0.0:
+        if tf.reduce_sum(x) > 0.0:
             hidden = hidden * 2.0
         with tf.GradientTape() as inner:
             loss = tf.reduce_sum(tf.gather(w, [0, 1, 1]) * hidden)

@@ -7,7 +7,7 @@ from retrotape.execute._jacobian import rows
 from retrotape.execute._plan import Plan, make_plan
 from retrotape.execute._pull import Puller
 from retrotape.execute._question import Question, answer, stream
-from retrotape.execute._values import Values, run_eqn
+from retrotape.execute._values import Values, evaluate, run_eqn
 from retrotape.execute._walk import add, walk
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "answer",
     "answer_each",
     "dot",
+    "evaluate",
     "make_plan",
     "rows",
     "run_eqn",

@@ -150,13 +150,7 @@ class Values:
         return crossing | {var for var in sizes if made[var] == last}
 
     def _evaluate(self, eqn: Eqn) -> list[Tensor]:
-        recording, inputs = self._recording, [self(var) for var in eqn.inputs]
-        if recording.guard is None:
-            return run_eqn(eqn, inputs)
-        recording.guard.before(eqn, inputs, recording.builder.types)
-        outputs = run_eqn(eqn, inputs)
-        recording.guard.after(eqn, outputs, recording.builder.types)
-        return outputs
+        return evaluate(self._recording, eqn, [self(var) for var in eqn.inputs])
 
     def _describe(self, var: int) -> str:
         recording = self._recording
@@ -168,6 +162,16 @@ class Values:
             return f"The value of %{var} is no longer there"
         eqn = recording.builder.eqns[recording.builder.producers[var]]
         return f"The value of %{var}, made by {eqn.op}, was not kept and cannot be computed again"
+
+
+def evaluate(recording: Recording, eqn: Eqn, inputs: list[Tensor]) -> list[Tensor]:
+    """Compute the outputs of an equation of a recording; of a file, checked before and after."""
+    if recording.guard is None:
+        return run_eqn(eqn, inputs)
+    recording.guard.before(eqn, inputs, recording.builder.types)
+    outputs = run_eqn(eqn, inputs)
+    recording.guard.after(eqn, outputs, recording.builder.types)
+    return outputs
 
 
 def run_eqn(eqn: Eqn, inputs: list[Tensor]) -> list[Tensor]:

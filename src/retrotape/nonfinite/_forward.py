@@ -10,7 +10,7 @@ import numpy as np
 
 from retrotape._tf import tf
 from retrotape.errors import LostValueError
-from retrotape.execute import run_eqn
+from retrotape.execute import evaluate
 from retrotape.ir import LEAF, Eqn, slice_to
 from retrotape.record import CUSTOM, Kind, Recording, is_away, traits
 from retrotape.rules import FORWARD
@@ -118,13 +118,3 @@ def values_of(recording: Recording, wanted: Collection[int]) -> dict[int, Tensor
     for _ in again.run():
         pass
     return {var: again.value(var) for var in wanted}
-
-
-def evaluate(recording: Recording, eqn: Eqn, inputs: list[Any]) -> list[Tensor]:
-    """Compute an equation again."""
-    if recording.guard is None:
-        return run_eqn(eqn, inputs)
-    recording.guard.before(eqn, inputs, recording.builder.types)
-    outputs = run_eqn(eqn, inputs)
-    recording.guard.after(eqn, outputs, recording.builder.types)
-    return outputs
