@@ -119,17 +119,29 @@ def _a_little(old: Json, chance: random.Random) -> Json:
 
 # ------------------------------------------------------------------ programs
 
-OPS = """ReadFile WriteFile Abort EagerPyFunc PrintV2 Neg Fill Identity Sum MatMul Tile NoOp custom_gradient Bitcast Cast
-ResourceApplyAdam TensorListStack TensorListFromTensor TensorListReserve AssignVariableOp AssignAddVariableOp
-ResourceGather ReadVariableOp Conv2D StridedSlice RandomUniformInt Switch Placeholder VarHandleOp ResourceScatterAdd
-Cumsum Einsum ConcatV2 Pack Unpack Split AddN IdentityN ShapeN DynamicStitch EmptyTensorList Where Unique OneHot
-SegmentSum UnsortedSegmentSum SparseToDense Qr Svd Cholesky MatrixDiagV3 ResizeBilinear FFT RFFT Const Range LinSpace
-Reshape Transpose ExpandDims Squeeze GatherV2 GatherNd ScatterNd BroadcastTo Pad MirrorPad TopKV2 StringJoin""".split()
-ATTRIBUTES = """{T=int32} {T=string} {T=resource} {T=variant} {T=True} {T=()} {T=dtype99} {dtype=float32} {N=0} {N=-1}
-{N=4611686018427387904} {T=Func("f")} {T=float32,T=int32} {foo=1} {Tidx=float32} {T=float64} {T=Shape((-2))}
-{T=Shape(None)} {T=Proto(b'')} {T=b'x'} {T=1.5} {T=nan}""".split()
+# fmt: off
+OPS = (
+    "ReadFile", "WriteFile", "Abort", "EagerPyFunc", "PrintV2", "Neg", "Fill", "Identity", "Sum", "MatMul", "Tile",
+    "NoOp", "custom_gradient", "Bitcast", "Cast", "ResourceApplyAdam", "TensorListStack", "TensorListFromTensor",
+    "TensorListReserve", "AssignVariableOp", "AssignAddVariableOp", "ResourceGather", "ReadVariableOp", "Conv2D",
+    "StridedSlice", "RandomUniformInt", "Switch", "Placeholder", "VarHandleOp", "ResourceScatterAdd", "Cumsum",
+    "Einsum", "ConcatV2", "Pack", "Unpack", "Split", "AddN", "IdentityN", "ShapeN", "DynamicStitch", "EmptyTensorList",
+    "Where", "Unique", "OneHot", "SegmentSum", "UnsortedSegmentSum", "SparseToDense", "Qr", "Svd", "Cholesky",
+    "MatrixDiagV3", "ResizeBilinear", "FFT", "RFFT", "Const", "Range", "LinSpace", "Reshape", "Transpose", "ExpandDims",
+    "Squeeze", "GatherV2", "GatherNd", "ScatterNd", "BroadcastTo", "Pad", "MirrorPad", "TopKV2", "StringJoin",
+)
+ATTRIBUTES = (
+    "", "{T=int32}", "{T=string}", "{T=resource}", "{T=variant}", "{T=True}", "{T=()}", "{T=dtype99}",
+    "{dtype=float32}", "{N=0}", "{N=-1}", "{N=4611686018427387904}", '{T=Func("f")}', "{T=float32, T=int32}", "{foo=1}",
+    "{Tidx=float32}", "{T=float64}", "{T=Shape((-2))}", "{T=Shape(None)}", "{T=Shape(5)}", "{T=Proto(b'')}",
+    "{T=Proto(1)}", "{T=b'x'}", "{T=1.5}", "{T=nan}",
+)
+DTYPES = (
+    "float32", "int32", "string", "bool", "int64", "resource", "variant", "float16", "complex64", "dtype99", "qint8",
+    "float8_e5m2", "float64",
+)
+# fmt: on
 NUMBERS = (0, 1, 2, 3, 5, 17, 40, 100, 2**31 - 1, 2**31, 2**40, 2**62, 2**63, 2**70)
-DTYPES = "float32 int32 string bool int64 resource variant float16 complex64 dtype99 qint8 float8_e5m2 float64".split()
 
 
 def mutate_program(text: str, chance: random.Random) -> str:
@@ -150,7 +162,7 @@ def mutate_program(text: str, chance: random.Random) -> str:
         case 4:
             lines[at] = _swap(r"(?<== )\w+", lambda: chance.choice(OPS), line, chance)
         case 5:
-            lines[at] = _swap(r"\{.*\}", lambda: chance.choice(["", *ATTRIBUTES]), line, chance)
+            lines[at] = _swap(r"\{.*\}", lambda: chance.choice(ATTRIBUTES), line, chance)
         case 6:
             lines[at] = _swap("|".join(DTYPES), lambda: chance.choice(DTYPES), line, chance)
         case 7:

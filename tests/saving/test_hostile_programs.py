@@ -7,9 +7,7 @@ hostile.
 from __future__ import annotations
 
 import json
-import math
 import os
-import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -66,13 +64,13 @@ def test_what_is_forged_here_could_be_honest(tmp_path):
 
 FORBIDDEN = {
     "ReadFile": ("%0 : string[]\n%1 : string[] = ReadFile(%0) @0", {0: "/etc/passwd"}),
-    "WriteFile": ("%0 : string[]\n%1 : string[]\n = WriteFile(%0, %1) @0", {0: "{path}", 1: "gotcha"}),
+    "WriteFile": ("%0 : string[]\n%1 : string[]\n= WriteFile(%0, %1) @0", {0: "{path}", 1: "gotcha"}),
     "MatchingFiles": ("%0 : string[]\n%1 : string[3] = MatchingFiles(%0) @0", {0: "/etc/*"}),
-    "SaveV2": ("%0 : string[]\n%1 : string[1]\n = SaveV2{dtypes=(float32)}(%0, %1, %1, %1) @0", {0: "{path}"}),
+    "SaveV2": ("%0 : string[]\n%1 : string[1]\n= SaveV2{dtypes=(float32)}(%0, %1, %1, %1) @0", {0: "{path}"}),
     "EagerPyFunc": ("%0 : float32[]\n%1 : float32[] = EagerPyFunc{Tin=(), token=b'pyfunc_0'}() @0", {}),
     "PyFunc": ("%0 : float32[]\n%1 : float32[] = PyFunc{Tin=(), Tout=(float32), token=b'pyfunc_0'}() @0", {}),
-    "Abort": ("%0 : float32[]\n%1 : float32[]\n = Abort{error_msg=b'x'}() @0", {}),
-    "PrintV2": ("%0 : string[]\n%1 : string[]\n = PrintV2{output_stream=b'file://{path}'}(%0) @0", {0: "gotcha"}),
+    "Abort": ("%0 : float32[]\n%1 : float32[]\n= Abort{error_msg=b'x'}() @0", {}),
+    "PrintV2": ("%0 : string[]\n%1 : string[]\n= PrintV2{output_stream=b'file://{path}'}(%0) @0", {0: "gotcha"}),
     "ImmutableConst": (
         "%0 : float32[]\n%1 : uint8[9] = ImmutableConst{dtype=uint8, memory_region_name=b'/etc/passwd', "
         "shape=Shape((9))}() @0",
@@ -193,14 +191,14 @@ def test_attributes(attrs, error, text, tmp_path):
         "%1 : float32[3] = Neg{T=float32}(%0, %0) @0",
         "%1 : float32[3] = Neg{T=float32}() @0",
         "%1 : float32[3], %2 : float32[3] = Neg{T=float32}(%0) @0",
-        " = Neg{T=float32}(%0) @0",
+        "= Neg{T=float32}(%0) @0",
         "%1 : int32[3] = Neg{T=float32}(%0) @0",
         "%1 : float32[3] = MatMul{T=float32}(%0) @0",
         "%1 : float32[3] = ReadVariableOp{dtype=float32}(%0, %0) @0",
         "%1 : float32[3] = ResourceApplyAdam{T=float32}(%0) @0",
         "%1 : float32[3] = AssignVariableOp{dtype=float32}(%0, %0) @0",
         "%1 : float32[2] = custom_gradient{name=b'g'}(%0, %0) @0",
-        " = custom_gradient{name=b'g'}(%0) @0",
+        "= custom_gradient{name=b'g'}(%0) @0",
         "%1 : float32[3] = custom_gradient{nom=b'g'}(%0, %0) @0",
         "%1 : float32[3] = IdentityN{T=(float32, float32)}(%0) @0",
         "%1 : variant[] = TensorListFromTensor{element_dtype=float32, shape_type=int32}(%0, %0) @0",
@@ -295,7 +293,8 @@ BOMBS = {
         [[1.0] * 3, [[HUGE, 0]]],
     ),
     "ScatterNd": (
-        f"%0 : int64[1,1]\n%1 : {F4}[1]\n%2 : int64[1]\n%3 : {F4}[3] = ScatterNd{{T={F4}, Tindices={I8}}}(%0, %1, %2) @0",
+        f"%0 : int64[1,1]\n%1 : {F4}[1]\n%2 : int64[1]\n"
+        f"%3 : {F4}[3] = ScatterNd{{T={F4}, Tindices={I8}}}(%0, %1, %2) @0",
         [[[0]], [1.0], [HUGE]],
     ),
     "ResizeBilinear": (
@@ -408,31 +407,21 @@ def test_a_program_that_owns_up_to_a_lot(tmp_path):
 
 def test_a_bomb_inside_of_a_function(honest, tmp_path):
     """What a custom gradient does on the way back is watched too."""
-    functions = honest.functions()
-    key = next(key for key in functions if functions[key]["grads"])
-    program = functions[key]["program"]
-    grad = functions[key]["grads"][0]
-    count = program.count(" : ")
-    bomb = (
-        f"%{count} : int64[1]\n%{count + 1} : float32[] = Sum{{T=float32, Tidx=int64}}(%{grad}, %{count}) @0\n"
-        f"%{count + 2} : float32[3] = Fill{{T=float32, index_type=int64}}(%{count}, %{count + 1}) @0"
-    )
-    where = next(item for item in honest.meta["backwards"] if item["function"] == key)
-    meta = json.loads(json.dumps(honest.meta))
-    var = honest.program().count(" : ")
-    for item in meta["backwards"]:
-        if item["function"] == key:
-            item["captures"].append(var)
-    functions[key]["program"] = program.replace("@0 = ", f"{bomb}\n@0 = ")
-    functions[key]["captured"].append(count)
-    functions[key]["results"][0] = [count + 2]
+    meta, functions = json.loads(json.dumps(honest.meta)), honest.functions()
+    key = meta["backwards"][0]["function"]
+    inner, outer = functions[key]["program"].count(" : "), honest.program().count(" : ")  # the next free vars
+    (grad,) = functions[key]["grads"]
+    bomb = f"%{inner} : int64[1]\n%{inner + 1} : float32[3] = Tile{{T=float32, Tmultiples=int64}}(%{grad}, %{inner}) @0"
+    functions[key]["program"] = functions[key]["program"].replace("@0 = ", f"{bomb}\n@0 = ")
+    functions[key]["captured"].append(inner)
+    functions[key]["results"][0] = [inner + 1]
+    meta["backwards"][0]["captures"].append(outer)
     forged = honest._replace(meta=meta).with_functions(functions)
-    forged = forged.with_program(f"%{var} : int64[1]\n{forged.program()}")
-    forged.tensors.append(store.Stored(f"v/{var}", "int64", (1,), np.array([HUGE]).tobytes()))
+    forged = forged.with_program(f"%{outer} : int64[1]\n{forged.program()}")
+    forged.tensors.append(store.Stored(f"v/{outer}", "int64", (1,), np.array([HUGE]).tobytes()))
     loaded = rt.load(forged.write(tmp_path / "a.tape"))
-    assert where["outputs"]
-    with pytest.raises(RetrotapeError, match=r"Fill would make more than|fails with"):
-        loaded.gradient("y", "x")
+    with pytest.raises(UnsafeTapeError, match="op Tile would make more than 3,298,534,883,328 bytes"):
+        loaded.gradient("y", "x", through_updates=True)
 
 
 # ------------------------------------------------------------------ functions and fields
@@ -500,7 +489,10 @@ def test_fields_of_every_wrong_kind(field, honest, tmp_path):
     right = type(honest.meta[field])
     for wrong in WRONG:
         path = honest._replace(meta={**honest.meta, field: wrong}).write(tmp_path / "a.tape")
-        if wrong == right() and field not in ("variables", "backwards", "names"):
+        if (wrong == right() and field not in ("variables", "backwards", "names")) or (field, wrong) == (
+            "redacted",
+            ["x"],
+        ):
             rt.load(path)  # nothing of that kind is something that a tape can have
             continue
         with pytest.raises(RetrotapeError):
@@ -552,8 +544,9 @@ def attempt(parts: Parts, path: Path) -> RetrotapeError | None:
     return None
 
 
-def test_changed_at_random(honest, tmp_path):
+def test_changed_at_random(honest, tmp_path, monkeypatch):
     """Only our own errors come out, whatever a file says; not every change is a fault."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # nobody needs these files tomorrow
     outcomes: Counter[str] = Counter()
     for seed in seeds():
         what, parts = mutate(honest, seed)
@@ -563,7 +556,6 @@ def test_changed_at_random(honest, tmp_path):
             pytest.fail(f"mutation {seed} of {what}: {type(other).__name__}: {other}")
         if error is not None:
             assert len(str(error)) < 2000, f"mutation {seed}"
-            assert math.isfinite(len(str(error)))
         outcomes["fine" if error is None else type(error).__name__] += 1
     assert outcomes["fine"] < 0.5 * outcomes.total()
     assert {"CorruptTapeError", "UnsafeTapeError"} <= outcomes.keys()
@@ -582,4 +574,3 @@ def test_changed_at_random_for_longer(honest_file, tmp_path):
     halves = [start(code, honest_file, tmp_path / f"{first}.tape", first, first + 3000) for first in (10_000, 20_000)]
     for process in halves:
         finish(process)
-    assert sys.executable

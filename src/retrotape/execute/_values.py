@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import ChainMap, Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from math import isqrt
 from typing import Any
 
@@ -33,6 +35,8 @@ class Values:
         self._plan: Plan | None = None
         self._passed: set[int] = set()
         self._segments = 0
+        self._tensors: dict[int, list[int]] | None = None
+        self._others: list[Recording] | None = None  # who hears what runs, while nobody does
         self._looks: Counter[int] | None = None  # how many equations, not yet passed, look at each var
 
     def __call__(self, var: int) -> Tensor:
@@ -89,8 +93,11 @@ class Values:
         self._still_looked_at()
         with current_stack().unheard():
             fetched = self._recording.value(var)
+        assert fetched is not None
         self._again[var] = fetched
-        current_stack().recognise(fetched, away.identity)
+        others = current_stack().hearing_besides(self._recording) if self._others is None else self._others
+        for recording in (self._recording, *others):
+            recording.recognise(fetched._id, [away.identity, *self._identities().get(var, ())])
 
     def _recompute(self, var: int) -> None:
         recording = self._recording
@@ -100,8 +107,8 @@ class Values:
         to_use = Counter(used for index in indices for used in eqns[index].inputs)
         to_use[var] += 1
         made: set[int] = set()
-        # Other tapes must see these ops, or they would lose the path; ours knows the values already.
-        with current_stack().without(recording):
+        # Nobody writes these ops down: what they make has been made before, and whoever heard that knows it by then.
+        with self._unheard() as others:
             for index in indices:
                 outputs = self._evaluate(eqns[index])
                 for out, value in zip(eqns[index].outputs, outputs, strict=False):
@@ -109,6 +116,8 @@ class Values:
                         self._again[out] = value
                         made.add(out)
                         recording.alias(value._id, out)
+                        for other in others:
+                            other.recognise(value._id, self._identities().get(out, ()))
                 del outputs  # or the last ones would live on in this frame
                 to_use.subtract(eqns[index].inputs)
                 for used in (*eqns[index].inputs, *eqns[index].outputs):
@@ -116,6 +125,27 @@ class Values:
                         self._let_go(used)
         if var not in self._again:
             raise LostValueError(self._describe(var), "Read the variable inside the block before it is changed.")
+
+    @contextmanager
+    def _unheard(self) -> Iterator[list[Recording]]:
+        """Run ops that nobody writes down, and say who would have: one value may have to be computed for another."""
+        if self._others is None:
+            self._others = current_stack().hearing_besides(self._recording)
+            try:
+                with current_stack().unheard():
+                    yield self._others
+            finally:
+                self._others = None
+        else:
+            yield self._others
+
+    def _identities(self) -> dict[int, list[int]]:
+        """Return, for each var, the identities of the tensors that it was: by these other recordings know it."""
+        if self._tensors is None:
+            self._tensors = {}
+            for identity, var in self._recording.identities():
+                self._tensors.setdefault(var, []).append(identity)
+        return self._tensors
 
     def _worth_keeping(self, indices: list[int]) -> set[int] | None:
         """Return which of the values that are about to be computed the walk will look at, None for all.

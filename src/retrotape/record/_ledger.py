@@ -68,6 +68,14 @@ class Ledger:
         """Know a tensor no more."""
         self._vars.pop(identity, None)
 
+    def recognise(self, identity: int, earlier: Iterable[int | None]) -> None:
+        """Take a tensor for one that had one of the earlier identities, if one of them is known."""
+        for other in earlier:
+            var = None if other is None else self._vars.get(other)
+            if var is not None:
+                self._vars[identity] = var
+                return
+
     def alias(self, identity: int, var: int) -> None:
         """Let the tensor of that identity, which may be gone, stand for `var` from now on."""
         self._vars[identity] = var

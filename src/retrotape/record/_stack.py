@@ -73,12 +73,12 @@ class Stack(Openings):
         for recording in self._active:
             recording.adopt(handle, value)
 
-    def recognise(self, tensor: Tensor, identity: int | None) -> None:
-        """Let every open recording take a tensor for the one of that identity, which is gone."""
-        for recording in self._active:
-            var = None if identity is None else recording.known(identity)
-            if var is not None:
-                recording.alias(tensor._id, var)
+    def hearing_besides(self, recording: Recording) -> list[Recording]:
+        """Return the other recordings that hear what runs, up to date."""
+        others = [other for other in self._active if other is not recording]
+        if others:
+            self.settle()
+        return others
 
     # ------------------------------------------------------------------ what runs
 

@@ -20,6 +20,7 @@ Tensor = Any
 LARGEST_CONSTANT = 2**22  # bytes in an attribute; larger tensors are tensors
 LARGEST_VALUE = 2**34  # bytes of one value, where the user sets no limit
 _RESOURCE = 20
+_RANK_LIMIT = 254  # TensorFlow's own
 _STRING_BYTES = 24  # of one string, empty
 
 
@@ -66,6 +67,8 @@ class OpCheck:
     def _check_type(self, var: int, kind: TensorType) -> None:
         if kind.dtype not in DTYPE_NAMES:
             raise TapeVersionError(self._path, f"the dtype number {kind.dtype}", "those that it knows by name")
+        if kind.shape is not None and len(kind.shape) > _RANK_LIMIT:
+            raise UnsafeTapeError(self._path, f"%{var} has {len(kind.shape)} dimensions, more than {_RANK_LIMIT}")
         size = bytes_of(kind)
         if DTYPE_NAMES[kind.dtype] == "string" and kind.shape is not None:
             size = _STRING_BYTES * math.prod(dim or 0 for dim in kind.shape)
@@ -240,7 +243,7 @@ def _is_sound(value: Any) -> bool:
         case DType(number):
             return number in DTYPE_NAMES
         case Shape(dims):
-            return dims is None or (isinstance(dims, tuple) and len(dims) <= 254 and all(map(_is_size, dims)))
+            return dims is None or (isinstance(dims, tuple) and len(dims) <= _RANK_LIMIT and all(map(_is_size, dims)))
         case Proto(data):
             return isinstance(data, bytes)
         case tuple():

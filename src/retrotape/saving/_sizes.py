@@ -20,6 +20,7 @@ from retrotape.ir import AttrValue, DType, Eqn, Proto, Shape
 Tensor = Any
 Dims = tuple[int | None, ...] | None
 _SMALL = 2**12  # elements of all inputs multiplied, up to which no plain op makes much: none makes more than the square
+_DIGITS = 2**10  # as which one number may be written
 _CONSTANT = 2**12  # elements of whole numbers that may say how large a result is
 _INTEGERS = frozenset((3, 4, 5, 6, 9, 17, 22, 23))
 _SIZED = frozenset(("int", "list(int)", "shape", "list(shape)"))
@@ -71,6 +72,8 @@ class Sizes:
                 raise ValueError(f"a list of {length} tensors is longer than {LONGEST_LIST}")
         elif eqn.op in _ELEMENTS:
             return [(_ELEMENTS[eqn.op](inputs),)]
+        elif eqn.op == "AsString" and max(dict(eqn.attrs).get(name, 0) for name in ("precision", "width")) > _DIGITS:  # type: ignore
+            raise ValueError(f"numbers of more than {_DIGITS} digits")
         if _is_plain(eqn.op) and math.prod(max(1, _elements(tensor)) for tensor in inputs) <= _SMALL:
             return []
         key = (eqn.op, eqn.attrs, tuple(map(_given, inputs)))
@@ -174,6 +177,7 @@ _ELEMENTS: dict[str, Callable[[Sequence[Tensor]], int]] = {
     "DynamicStitch": _stitched,
     "ParallelDynamicStitch": _stitched,
     "RaggedRange": _ranges,
+    "Range": _ranges,
     "SparseFillEmptyRows": lambda inputs: int(np.max(inputs[2].numpy(), initial=0)),
     "SparseReduceMax": _reduced,
     "SparseReduceSum": _reduced,
