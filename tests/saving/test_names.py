@@ -231,3 +231,13 @@ def test_one_tensor_may_have_two_names(tmp_path):
     loaded = trip(tape, {"x": x, "also": x, "y": y}, tmp_path).loaded
     assert float(loaded.gradient("y", "also")) == float(loaded.gradient("y", "x")) == 12.0
     assert float(loaded.gradient("also", "x")) == 1.0
+
+
+def test_a_variable_as_target(tmp_path):
+    w, x = tf.Variable([2.0, 3.0], name="w"), tf.constant([5.0, 7.0])
+    with rt.Tape() as tape:
+        w.assign(w * x)
+    loaded = trip(tape, {"x": x}, tmp_path).loaded
+    wanted = tape.gradient(w, [x, w], through_updates=True)
+    for got, grad in zip(loaded.gradient("w", ["x", "w"], through_updates=True), wanted, strict=True):
+        assert_same(got, grad)
