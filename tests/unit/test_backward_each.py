@@ -89,10 +89,14 @@ def test_values_are_computed_again_once_for_all(monkeypatch):
     with rt.Tape(keep="leaves") as tape:
         losses = heads.losses()
 
+    ran: list[str] = []
+    evaluate = _values.evaluate
+    monkeypatch.setattr(_values, "evaluate", lambda log, eqn, inputs: ran.append(eqn.op) or evaluate(log, eqn, inputs))
+
     def ops(ask: Callable[[], Any]) -> int:
-        with rt.Tape() as outer:
-            ask()
-        return sum(eqn.op == "Tanh" for eqn in outer.program.eqns)
+        ran.clear()
+        ask()
+        return ran.count("Tanh")
 
     assert ops(lambda: [tape.backward(loss) for loss in losses]) == 8
     assert ops(lambda: tape.backward_each(losses)) == 1
