@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import retrotape as rt
 from retrotape import errors
-from retrotape.execute import _each, _plan, make_plan
+from retrotape.execute import _each, _plan, _values, make_plan
 from retrotape.execute._plan import make_plans
 from retrotape.ir import reached_from
 from retrotape.tape import _KEEP
