@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from weakref import ReferenceType, ref
 
 from retrotape import _tf
-from retrotape._nests import Parts, describe, is_variable, seeds_for, take_apart, zeros_like
+from retrotape._nests import Parts, describe, is_variable, ones_like, seeds_for, take_apart, zeros_like
 from retrotape._tf import tf
 from retrotape._versions import Version
 from retrotape.errors import NotDifferentiableError, NotRecordedError, TapeUseError
@@ -57,7 +57,7 @@ def pose(
             log.take_part(part)
     found = tuple(_target(log, answers, part) for part in targets)
     tensors = [part for part in targets if not is_variable(part)]
-    seeds = tuple(seeds_for(targets, output_gradients, tf.ones_like)) if ones else ()
+    seeds = tuple(seeds_for(targets, output_gradients, ones_like)) if ones else ()
     return Request(
         found,
         seeds,

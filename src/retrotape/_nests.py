@@ -99,6 +99,11 @@ def _fitting(seed: Any, target: Tensor) -> Tensor:
     )
 
 
+def ones_like(part: Any) -> Tensor:
+    """Return ones in the shape of a target, which may be a variable of a loaded tape."""
+    return tf.ones(part.shape, part.dtype) if isinstance(part, SavedVariable) else tf.ones_like(part)
+
+
 def zeros_like(part: Any) -> Tensor:
     """Return zeros in the shape of a source."""
     return tf.zeros_like(part) if isinstance(part, tf.Tensor) else tf.zeros(part.shape, part.dtype)

@@ -441,8 +441,8 @@ def test_nothing_to_apply_says_why() -> None:
     with rt.Tape() as tape:
         loss = tf.stop_gradient(used) * 2.0
     text = (
-        r"^None of the variables has a gradient: unread, other \(it was not read on this tape\), used \(the ops that "
-        r"lead from it to the loss pass no gradient on\)\. Compute the loss inside the `with` block, from these"
+        r"^None of the variables has a gradient: unread, other \(it was not read on this tape\), used "
+        r"\(`tf.stop_gradient` cuts the path: StopGradient \(.*\)\)\. Compute the loss inside the `with` block, from these"
     )
     with pytest.raises(errors.NothingToApplyError, match=text) as caught:
         tape.backward(loss, [unread, used, other]).apply(keras.optimizers.SGD())

@@ -148,7 +148,6 @@ class EagerLog:
             self._stack.forget()
         self._spans.clear()
         self._pauses.clear()
-        self._since = _tf.next_id()  # what was made before counts as made before recording began
 
     def find(self, tensor: Tensor) -> int | None:
         """Return the var of a tensor."""
