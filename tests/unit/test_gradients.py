@@ -425,7 +425,9 @@ def test_a_variable_without_gradient_is_left_alone(case: Case) -> None:
 
 def test_nothing_to_apply(case: Case) -> None:
     text = (
-        r"^None of the variables has a gradient: b\. Compute the loss inside the `with` block, from these variables, w"
+        r"^None of the variables has a gradient: unread, other \(it was not read on this tape\), "
+        r"used \(`tf.stop_gradient` cuts the path: StopGradient \(.*\)\)\. "
+        r"Compute the loss inside the `with` block, from these"
     )
     optimizer = keras.optimizers.SGD()
     with pytest.raises(errors.NothingToApplyError, match=text) as caught:
