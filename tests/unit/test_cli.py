@@ -7,13 +7,11 @@ from importlib import import_module
 
 import pytest
 from click.testing import CliRunner
-from rich.console import Console
 
 from commands.making import spawn
 from retrotape import __version__
 from retrotape.cli import main
 from retrotape.commands._verbs import SUMMARIES
-from retrotape.demo import run
 
 TENSORFLOW = "tensorflow", "keras", "numpy", "rich"
 
@@ -53,15 +51,3 @@ def test_every_verb_says_of_itself_what_the_list_says(verb):
     assert inspect.cleandoc(getattr(command, verb).help).splitlines()[0] == SUMMARIES[verb]
     if verb not in ("demo", "completion"):
         assert any("--json" in option.opts for option in getattr(command, verb).params)
-
-
-def test_demo_shows_both_tapes():
-    console = Console(width=100, record=True, quiet=False, file=open("/dev/null", "w"))  # noqa: SIM115
-    with console.file:
-        run(console)
-        text = console.export_text()
-    assert "crashes: RuntimeError" in text
-    assert "0.5403, 1.081" in text
-    assert "0.4444 -0.2222 -0.2222" in text
-    assert "-16" in text
-    assert "None" in text

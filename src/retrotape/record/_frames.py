@@ -12,6 +12,7 @@ from retrotape._tf import tf
 from retrotape.ir import Frame
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_TOUR = os.path.join(_HERE, "demo") + os.sep  # programs as a user writes them, so their lines are the user's
 _STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
 
 
@@ -32,7 +33,8 @@ def is_foreign(filename: str) -> bool:
     if hidden is None:
         in_library = filename.startswith(_roots()) or "__autograph_generated_file" in filename
         in_stdlib = filename.startswith(_STDLIB) and "site-packages" not in filename
-        hidden = _foreign[filename] = in_library or in_stdlib or filename.startswith("<frozen")
+        hidden = in_library or in_stdlib or filename.startswith("<frozen")
+        hidden = _foreign[filename] = hidden and not filename.startswith(_TOUR)
     return hidden
 
 

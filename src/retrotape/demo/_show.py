@@ -1,0 +1,102 @@
+"""Programs that are run and shown: their lines, and a table of what they printed."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import textwrap
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+from rich.console import Console
+from rich.markup import escape
+from rich.syntax import Syntax
+from rich.table import Table
+
+Print: TypeAlias = Callable[[str, Any], None]
+Scenario: TypeAlias = Callable[[Print], None]
+
+_FOLDER = os.path.dirname(os.path.abspath(__file__)) + os.sep
+
+
+class Ran(NamedTuple):
+    """What a program printed before it ended or crashed."""
+
+    rows: dict[str, Any]
+    crash: Exception | None
+
+
+def ran(program: Scenario) -> Ran:
+    """Run a program.
+
+    >>> ran(lambda print: print("one", 1 / 0))
+    Ran(rows={}, crash=ZeroDivisionError('division by zero'))
+    """
+    rows: dict[str, Any] = {}
+    try:
+        program(rows.__setitem__)
+    except Exception as crash:  # whatever it is: that it crashes is what there is to show
+        return Ran(rows, crash)
+    return Ran(rows, None)
+
+
+def lines(program: Scenario) -> str:
+    """Return a program's lines, as somebody would type them."""
+    body = textwrap.dedent(inspect.getsource(program)).splitlines()[2:]
+    return textwrap.dedent("\n".join(body))
+
+
+def show(console: Console, program: Scenario, ours: Ran, stock: Ran, true: Mapping[str, str]) -> None:
+    """Print a program's lines, a table of what both tapes gave, and what the tape had to tell."""
+    console.print(Syntax(lines(program), "python", theme="ansi_dark", background_color="default"))
+    short = {name: value for name, value in ours.rows.items() if "\n" not in str(value) or hasattr(value, "numpy")}
+    console.print(table(list(short), ours, stock, true))
+    for name, value in ours.rows.items():
+        if name not in short:
+            console.print(f"[bold]{name}[/bold]")
+            console.print(hung(str(value).replace(_FOLDER, ""), console.width), markup=False, highlight=False)
+    if stock.crash is not None:
+        first = (str(stock.crash).strip().splitlines() or [""])[0]
+        console.print(f"stock: {type(stock.crash).__name__}: {escape(textwrap.shorten(first, 90))}", style="dim")
+    console.print()
+
+
+def table(names: list[str], ours: Ran, stock: Ran, true: Mapping[str, str]) -> Table:
+    """Set the rows of two programs side by side; where one crashed, it says so at the row that it did not reach."""
+    made, crash = Table("", "tf.GradientTape", "retrotape", *(["true"] if true else [])), stock.crash
+    for name in names:
+        cell = "[dim]-[/dim]"
+        if name in stock.rows:
+            cell = told(stock.rows[name])
+        elif crash is not None:
+            cell, crash = "[red]crashes[/red]", None
+        if true.get(name, cell) != cell:
+            cell = f"[red]{cell}[/red]"
+        made.add_row(name, cell, told(ours.rows[name]), *([true.get(name, "")] if true else []))
+    return made
+
+
+def hung(text: str, width: int) -> str:
+    """Return text of which no line is wider than that; what is too long goes on below where its words began.
+
+    >>> print(hung("  do    Write less, if it helps.", 22))
+      do    Write less, if
+            it helps.
+    """
+    lines = []
+    for line in text.splitlines():
+        begin = re.match(r" *(?:\w+  +)?", line).end()  # type: ignore[union-attr]
+        lines += textwrap.wrap(line, width, subsequent_indent=" " * begin, break_long_words=False)
+    return "\n".join(lines)
+
+
+def told(value: Any) -> str:
+    """Return a value in a few characters.
+
+    >>> told(None), told(3)
+    ('[red]None[/red]', '3')
+    """
+    if hasattr(value, "numpy"):
+        return " ".join(f"{number:.4g}" for number in value.numpy().reshape(-1))
+    return "[red]None[/red]" if value is None else escape(str(value))
