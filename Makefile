@@ -7,7 +7,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 3
 # What a test computes must not depend on which custom kernels the machine has.
 export TF_ENABLE_ONEDNN_OPTS ?= 0
 
-.PHONY: env demo test test-all lint format bench fuzz docs lock clean
+.PHONY: env demo test test-all lint format bench fuzz docs wheel pictures lock clean
 
 env: $(VENV)/.ready
 
@@ -45,6 +45,15 @@ fuzz: env
 
 docs: env
 	$(BIN)/python -m pytest -q tests/docs/test_markdown.py src
+
+wheel: env
+	rm -rf dist
+	$(BIN)/hatchling build
+	ls -l dist
+
+# The terminal pictures of the README; a test says when they are out of date.
+pictures: env
+	$(BIN)/python tools/pictures.py
 
 $(VENV)/.ready: requirements/dev.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)

@@ -87,14 +87,16 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'retrotape' has no attribute {name!r}")
-    module = import_module(home)
-    value = module if name == "errors" else getattr(module, name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # to a type checker every name would be one of ours
+
+    def __getattr__(name: str) -> Any:
+        home = _HOMES.get(name)
+        if home is None:
+            raise AttributeError(f"module 'retrotape' has no attribute {name!r}")
+        module = import_module(home)
+        value = module if name == "errors" else getattr(module, name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

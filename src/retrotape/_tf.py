@@ -28,7 +28,7 @@ Tried with TensorFlow 2.16 and 2.21. What is used, and why there is no public wa
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from retrotape.errors import IncompatibleTensorFlowError, MissingTensorFlowError
 
@@ -65,6 +65,14 @@ EagerTensorBase = ops._EagerTensorBase
 BaseVariable = resource_variable_ops.BaseResourceVariable
 Tensor = Any  # tf.Tensor, which has no type information
 eager_dtype: Callable[[Tensor], int] = EagerTensor._datatype_enum
+
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def as_is(function: _Function) -> _Function:
+    """Keep AutoGraph, which rewrites what a tf.function calls, from rewriting this."""
+    return tf.autograph.experimental.do_not_convert(function)
 
 
 def next_id() -> int:

@@ -10,7 +10,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from retrotape._tf import tf
+from retrotape._tf import as_is, tf
 from retrotape.errors import ShapeMismatchError, TapeUseError
 from retrotape.grads import Gradients
 from retrotape.tape import Tape
@@ -74,7 +74,7 @@ def accumulate(
     return _accumulate(loss, batches, wrt, sizes, progress)
 
 
-@tf.autograph.experimental.do_not_convert
+@as_is
 def _accumulate(loss: Any, batches: Any, wrt: Any, sizes: Any, progress: bool) -> Accumulated:
     if isinstance(batches, (tf.Tensor, tf.data.Dataset)) and not tf.executing_eagerly():
         got = "a tensor" if isinstance(batches, tf.Tensor) else "a dataset"

@@ -144,11 +144,13 @@ class NamedTape(Replayable):
     def _one(self, key: Any) -> Any:
         return self._meant_by(key) if isinstance(key, str) else super()._one(key)
 
-    def stream(self, loss: Any, wrt: Any = None, *, through_updates: bool = False) -> Iterator[tuple[Any, Any]]:
+    def stream(
+        self, loss: Any, wrt: Any = None, *, through_updates: bool = False, since: int | None = None
+    ) -> Iterator[tuple[Any, Any]]:
         """Yield gradients as soon as they are whole, as every tape does; names can be given too."""
         (loss, wrt), _ = self._without_names((loss, wrt), {})
         with explained(self._log.recording):
-            yield from super().stream(loss, wrt, through_updates=through_updates)
+            yield from super().stream(loss, wrt, through_updates=through_updates, since=since)
 
     def _ask(self, log: Log, request: Request, compute: Callable[[], list[Any]]) -> list[Any]:
         recording = self._log.recording

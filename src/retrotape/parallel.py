@@ -9,7 +9,7 @@ from typing import Any
 
 from retrotape import _tf
 from retrotape._asking import Log
-from retrotape._tf import tf
+from retrotape._tf import as_is, tf
 from retrotape.errors import ShapeMismatchError, TapeUseError
 from retrotape.grads import Gradients
 from retrotape.memory import measure
@@ -19,7 +19,7 @@ from retrotape.record import current_stack
 BYTES_PER_OP = 200_000  # held by a tape, from which on threads have paid; see `benchmarks/parallel.py`
 
 
-@tf.autograph.experimental.do_not_convert
+@as_is
 def backward_all(
     tapes: Sequence[Questions],
     losses: Sequence[Any],

@@ -6,13 +6,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial, wraps
 from threading import RLock
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from retrotape._asking import Answers, Log, Request, fill_constants, pose, solve
 from retrotape._missing import with_reasons
 from retrotape._nests import Parts, describe, is_variable, take_apart, unwrap, zeros_like
 from retrotape._several import Together, losses_and_seeds
-from retrotape._tf import tf
+from retrotape._tf import as_is, tf
 from retrotape.errors import MissingGradientError, TapeUseError
 from retrotape.execute import stream
 from retrotape.grads import Gradients
@@ -42,7 +42,7 @@ def locked(method: _Method) -> _Method:
         with self._lock:  # answering may write down what an earlier answer came from
             return method(self, *args, **options)
 
-    return tf.autograph.experimental.do_not_convert(alone)
+    return as_is(alone)  # type: ignore[return-value]
 
 
 _NONE = tf.UnconnectedGradients.NONE
@@ -81,7 +81,7 @@ class Questions(ABC):
         *,
         through_updates: bool = False,
         since: int | None = None,
-        none: str = "keep",
+        none: Literal["keep", "zero", "raise"] = "keep",
     ) -> Any:
         """Return the gradient of `target`, summed over its elements, by each of `sources`.
 
@@ -223,7 +223,7 @@ class Questions(ABC):
         """
         return self.gradient(target, sources, output_gradients=cotangents, **options)
 
-    @tf.autograph.experimental.do_not_convert
+    @as_is
     def stream(
         self, loss: Any, wrt: Any = None, *, through_updates: bool = False, since: int | None = None
     ) -> Iterator[tuple[Any, Any]]:

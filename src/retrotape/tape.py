@@ -7,20 +7,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import RLock
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 from retrotape._asking import Answers
 from retrotape._nests import is_variable, take_apart
 from retrotape._selftest import check_once
-from retrotape._tf import tf
+from retrotape._tf import as_is, tf
 from retrotape.errors import EmptyTapeError, TapeUseError
 from retrotape.ir import Program
 from retrotape.loaded import Replayable
 from retrotape.memory import Memory, measure
 from retrotape.record import EagerLog, GraphLog
 
-_as_is = tf.autograph.experimental.do_not_convert  # AutoGraph rewrites what a tf.function calls; not this
-_KEEP = ("needed", "all", "leaves", "segments", "disk")
+Keep: TypeAlias = Literal["needed", "all", "leaves", "segments", "disk"]
+_KEEP = get_args(Keep)
 
 
 class Tape(Replayable):
@@ -50,7 +50,7 @@ class Tape(Replayable):
         persistent: bool = False,
         watch_accessed_variables: bool = True,
         *,
-        keep: str = "needed",
+        keep: Keep = "needed",
         directory: str | None = None,
     ) -> None:
         if keep not in _KEEP:
@@ -98,7 +98,7 @@ class Tape(Replayable):
         if self._log is not None and self._log.is_open:
             self._log.stop()
 
-    @_as_is
+    @as_is
     def watch(self, tensor: Any) -> None:
         """Accept what `tf.GradientTape.watch` accepts, and Keras variables; there is no need to call it.
 
@@ -111,7 +111,7 @@ class Tape(Replayable):
             elif self._log is not None:
                 self._log.take_part(part)
 
-    @_as_is
+    @as_is
     @contextmanager
     def stop_recording(self) -> Iterator[None]:
         """Leave out what runs inside this block.
@@ -129,7 +129,7 @@ class Tape(Replayable):
         with self._log.paused():
             yield
 
-    @_as_is
+    @as_is
     def reset(self) -> None:
         """Forget everything that was recorded and free it, inside the block or outside."""
         if self._log is not None:
@@ -138,7 +138,7 @@ class Tape(Replayable):
         self._watched.clear()
         self._was_reset = True
 
-    @_as_is
+    @as_is
     def watched_variables(self) -> tuple[Any, ...]:
         """Return the variables that were watched, or that are trainable and were read, in that order."""
         found = dict(self._watched)
@@ -155,7 +155,7 @@ class Tape(Replayable):
         log = self._asked()
         return log.recording.program()
 
-    @_as_is
+    @as_is
     def memory(self) -> Memory:
         """Return what the tape holds, by line of the user's code; printing it gives a table."""
         return measure(self._asked().recording)

@@ -106,6 +106,9 @@ QUESTIONS: dict[str, Any] = {
     "backward, named": lambda t, n: gradients(t.backward(loss=n("loss"), wrt=[n("kernel"), n("x")])),
     "backward_each": lambda t, n: [gradients(found) for found in t.backward_each([n("loss")] * 2, n("kernel"))],
     "stream": lambda t, n: [grad for _, grad in t.stream(n("loss"), [n("kernel"), n("x")])],
+    "stream, since": lambda t, n: [
+        grad for _, grad in t.stream(n("loss"), [n("kernel")], through_updates=True, since=0)
+    ],
     "versions": lambda t, n: [version.value for version in t.versions(n("kernel"))],
     "at": lambda t, n: t.gradient(n("loss"), t.at(n("kernel"), 0)),
     "value": lambda t, n: t.value(n("rows")),

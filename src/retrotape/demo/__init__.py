@@ -86,7 +86,6 @@ def run(console: Console | None = None, steps: tuple[Step, ...] = STEPS) -> None
         console.rule(f"[bold]{number}. {step.title}", align="left")
         console.print(step.note, style="dim", highlight=False)
         show(console, step.ours, _seeded(step.ours), _seeded(step.stock), step.true)
-    console.print("Next: `print(tape.why(loss, variable))` in a program of yours; examples/README.md has more.")
 
 
 def _seeded(program: Scenario) -> Ran:

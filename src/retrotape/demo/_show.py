@@ -58,7 +58,8 @@ def show(console: Console, program: Scenario, ours: Ran, stock: Ran, true: Mappi
             console.print(hung(str(value).replace(_FOLDER, ""), console.width), markup=False, highlight=False)
     if stock.crash is not None:
         first = (str(stock.crash).strip().splitlines() or [""])[0]
-        console.print(f"stock: {type(stock.crash).__name__}: {escape(textwrap.shorten(first, 90))}", style="dim")
+        told_by_stock = textwrap.shorten(f"stock: {type(stock.crash).__name__}: {first}", 79, placeholder=" …")
+        console.print(told_by_stock, style="dim", markup=False, highlight=False)
     console.print()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from retrotape._tf import tf
+from retrotape._tf import as_is, tf
 from retrotape.errors import ShapeMismatchError
 from retrotape.grads import _clip as clipping
 from retrotape.grads import _sparse as sparse
@@ -202,7 +202,7 @@ class Gradients(Keyed):
 
     # ------------------------------------------------------------------ what is done with gradients
 
-    @tf.autograph.experimental.do_not_convert
+    @as_is
     def clip(
         self,
         *,
