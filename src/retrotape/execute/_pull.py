@@ -60,6 +60,8 @@ class Puller:
 
     def _pull(self, index: int, grads: list[Cotangent | None], plan: Plan) -> Sequence[Cotangent | None]:
         eqn = plan.eqns[index]
+        if all(grad is None for grad in grads):
+            return [None] * len(eqn.inputs)
         backward = self._recording.backwards.get(index)
         call = self._recording.calls.get(index)
         if call is not None:

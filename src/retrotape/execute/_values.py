@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import ChainMap, Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from math import isqrt
 from typing import Any
 
@@ -35,6 +35,7 @@ class Values:
         self._plan: Plan | None = None
         self._passed: set[int] = set()
         self._segments = 0
+        self._limit = 0  # bytes, of the largest segment so far: one that was cut to it is not cut again
         self._tensors: dict[int, list[int]] | None = None
         self._others: list[Recording] | None = None  # who hears what runs, while nobody does
         self._looks: Counter[int] | None = None  # how many equations, not yet passed, look at each var
@@ -91,7 +92,7 @@ class Values:
     def _fetch(self, var: int) -> None:
         away = self._kept[var]
         self._still_looked_at()
-        with current_stack().unheard():
+        with current_stack().unheard(), self._eager():
             fetched = self._recording.value(var)
         assert fetched is not None
         self._again[var] = fetched
@@ -108,7 +109,7 @@ class Values:
         to_use[var] += 1
         made: set[int] = set()
         # Nobody writes these ops down: what they make has been made before, and whoever heard that knows it by then.
-        with self._unheard() as others:
+        with self._unheard() as others, self._eager():
             for index in indices:
                 outputs = self._evaluate(eqns[index])
                 for out, value in zip(eqns[index].outputs, outputs, strict=False):
@@ -139,6 +140,10 @@ class Values:
         else:
             yield self._others
 
+    def _eager(self) -> AbstractContextManager[None]:
+        """Compute values, not parts of a graph that is built around the question, as for a Jacobian."""
+        return nullcontext() if self._recording.symbolic or tf.executing_eagerly() else tf.init_scope()
+
     def _identities(self) -> dict[int, list[int]]:
         """Return, for each var, the identities of the tensors that it was: by these other recordings know it."""
         if self._tensors is None:
@@ -163,10 +168,12 @@ class Values:
             self._segments += 1
             if self._segments % TRIM_EVERY == 0:
                 trim()
-        limit = SEGMENT if self._recording.segments is None else 2 * self._recording.segments.size
-        if total <= limit:
+        largest = max(sizes.values(), default=0)
+        limit = max(self._limit, SEGMENT if self._recording.segments is None else 2 * self._recording.segments.size)
+        if total <= limit + largest:  # a segment ends behind the value that fills it
             return set(sizes)
-        limit, segment, filled = max(limit, isqrt(total * max(sizes.values()))), 0, 0
+        self._limit = limit = max(limit, isqrt(total * largest))
+        segment, filled = 0, 0
         made: dict[int, int] = {}  # var → segment
         crossing: set[int] = set()
         for index in indices:

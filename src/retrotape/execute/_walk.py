@@ -20,10 +20,9 @@ def walk(plan: Plan, seeds: dict[int, list[Cotangent]], pull: Puller) -> Iterato
         eqn = plan.eqns[index]
         upstream = [None if var in plan.stops else _collect(var, cotangents) for var in eqn.outputs]
         yield from [(var, total) for var, total in zip(eqn.outputs, upstream, strict=True) if plan.asks(var, total)]
-        if any(cotangent is not None for cotangent in upstream):
-            for var, cotangent in zip(eqn.inputs, pull(index, upstream, plan), strict=True):
-                if cotangent is not None and var in plan.reached:
-                    cotangents.setdefault(var, []).append(cotangent)
+        for var, cotangent in zip(eqn.inputs, pull(index, upstream, plan), strict=True):
+            if cotangent is not None and var in plan.reached:
+                cotangents.setdefault(var, []).append(cotangent)
         del upstream  # while a cotangent is handed out, no other should be held
         for var in eqn.inputs:
             if var in ends:

@@ -54,27 +54,38 @@ class Spill:
         self._directory = directory
         self._file: IO[bytes] | None = None
         self._end = 0
+        self._trouble: OSError | None = None
 
     def put(self, tensor: Tensor) -> Away | None:
         """Move a value to the file; None where it has to stay in memory."""
         if tensor.dtype in _WITHOUT_BYTES or _tf.stock_tape_listens():
             return None  # a stock tape knows tensors by identity, and would lose the path
-        if self._file is None:
-            self._file = tempfile.TemporaryFile(prefix="retrotape-", dir=self._directory, buffering=0)  # noqa: SIM115
-            finalize(self, self._file.close)
         array = np.asarray(tensor.numpy(), order="C")
         data, written = array.reshape(-1).view(np.uint8).data, 0
         try:
+            file = self._open()
             while written < len(data):
-                written += os.pwrite(self._file.fileno(), data[written:], self._end + written)
+                written += os.pwrite(file.fileno(), data[written:], self._end + written)
         except OSError as error:
-            warnings.warn(
-                f"A value of this tape stays in memory, for it cannot be moved to a file: {error}", stacklevel=2
-            )
+            self._trouble = error
             return None
         spilled = _Spilled(self, self._end, tensor, array)
         self._end += array.nbytes
         return spilled
+
+    def _open(self) -> IO[bytes]:
+        if self._file is None:
+            self._file = tempfile.TemporaryFile(prefix="retrotape-", dir=self._directory, buffering=0)  # noqa: SIM115
+            finalize(self, self._file.close)
+        return self._file
+
+    def complain(self) -> None:
+        """Warn of what could not be moved; not where it happens, for a warning may be an error and events be lost."""
+        trouble, self._trouble = self._trouble, None
+        if trouble is not None:
+            warnings.warn(
+                f"A value of this tape stays in memory, for it cannot be moved to a file: {trouble}", stacklevel=2
+            )
 
     def read(self, offset: int, array: np.ndarray) -> None:
         """Fill `array` with what was written at `offset`."""

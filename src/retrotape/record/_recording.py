@@ -33,6 +33,7 @@ class Recording(Ledger):
         directory: str | None = None,
     ) -> None:
         self.keep = keep
+        self.symbolic = dtype_of is not _tf.eager_dtype  # of a graph, which has no values
         self._directory = directory
         super().__init__(dtype_of)
 
@@ -56,16 +57,18 @@ class Recording(Ledger):
         self.segments = self._make_segments()
 
     def _make_segments(self) -> Segments | None:
+        self._spill = Spill(self._directory) if self.keep == "disk" else None
         if self.keep not in ("segments", "disk"):
             return None
-        put_away = Spill(self._directory).put if self.keep == "disk" else None
-        return Segments(self.builder, self.values, put_away)
+        return Segments(self.builder, self.values, self._spill.put if self._spill else None)
 
     def settle(self) -> None:
         """Write down what is waiting."""
         if self.waiting:
             events, self.waiting = self.waiting, []
             self.digest(events)
+            if self._spill is not None:
+                self._spill.complain()
 
     def program(self) -> Program:
         """Return everything recorded so far, frozen and checked."""

@@ -24,6 +24,7 @@ class _Crossing(NamedTuple):
     made: int  # by equation
     used: int
     size: int
+    since: int  # the equation that first used it
 
 
 class Segments:
@@ -63,7 +64,10 @@ class Segments:
             elif var not in self._values:  # else it can never go
                 self._values[var] = tensor
                 size = bytes_of(self._builder.types[var])
-                self._crossing[var] = _Crossing(made, start, size)
+                if self._put_away is not None:
+                    self._hold(var, size)
+                    continue
+                self._crossing[var] = _Crossing(made, start, size, len(self._builder.eqns))
                 self._crossing_bytes += size
 
     def keep(self, variables: Sequence[int], tensors: Sequence[Tensor], looks: Keep) -> None:
@@ -78,15 +82,19 @@ class Segments:
             values[var] = tensor
             made = builder.producers[var]
             if not (0 <= made < len(builder.eqns) and builder.eqns[made].op == "ReadVariableOp"):  # the variable's own
-                self._inside[var] = size = bytes_of(builder.types[var])
-                self._bytes += size
+                self._hold(var, bytes_of(builder.types[var]))
+
+    def _hold(self, var: int, size: int) -> None:
+        self._inside[var] = size
+        self._bytes += size
 
     def forget_from(self, count: int, length: int) -> None:
         """Know only the first `count` vars and the first `length` equations."""
         for var in [var for var in self._inside if var >= count]:
             self._bytes -= self._inside.pop(var)
-        for var in [var for var in self._crossing if var >= count]:
+        for var in [var for var, crossing in self._crossing.items() if var >= count or crossing.since >= length]:
             self._crossing_bytes -= self._crossing.pop(var).size
+            self._values.pop(var, None)  # nobody else has asked that it stays
         self._starts = [start for start in self._starts if start <= length]
 
     def settle(self) -> None:
