@@ -179,3 +179,4 @@ class Tape(Replayable):
 
 
 GradientTape = Tape
+"""The same class under the name that it takes the place of."""

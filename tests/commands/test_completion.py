@@ -42,3 +42,10 @@ def test_nothing_is_completed_that_a_shell_would_run(tmp_path):
 def test_a_damaged_tape_completes_nothing(tmp_path):
     (tmp_path / "text.tape").write_text("hello")
     assert completed("grad", tmp_path / "text.tape", incomplete="") == []
+
+
+def test_help_says_where_each_shell_wants_it(run):
+    lines = run("completion", "--help").out.splitlines()
+    for shell, file in (("bash", "~/.bashrc"), ("zsh", "~/.zshrc"), ("fish", "~/.config/fish/config.fish")):
+        (line,) = [line for line in lines if line.strip().startswith(f"{shell}:")]
+        assert line.endswith(f"in {file}")

@@ -14,17 +14,18 @@ VARIABLE = "_RETROTAPE_COMPLETE"
 _HARMLESS = re.compile(r"[\w./:@#+-]+")  # what a shell takes as it is: a name comes from a file, and may be `$(rm ...)`
 
 
-@click.command()
+_WHERE = """\b
+bash:  eval "$(retrotape completion bash)"     in ~/.bashrc
+zsh:   eval "$(retrotape completion zsh)"      in ~/.zshrc
+fish:  retrotape completion fish | source      in ~/.config/fish/config.fish
+"""
+
+
+@click.command(epilog=_WHERE)
 @click.argument("shell", type=click.Choice(_SHELLS))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    r"""Print the script that completes verbs, options and the names on a tape.
-
-    \b
-    bash:  eval "$(retrotape completion bash)"          in ~/.bashrc
-    zsh:   eval "$(retrotape completion zsh)"           in ~/.zshrc
-    fish:  retrotape completion fish | source           in ~/.config/fish/config.fish
-    """
+    """Print the script that completes verbs, options and the names on a tape."""
     found = get_completion_class(shell)
     assert found is not None
     click.echo(found(ctx.find_root().command, {}, "retrotape", VARIABLE).source())

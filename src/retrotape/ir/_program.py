@@ -148,6 +148,12 @@ class Eqn(NamedTuple):
 class Program:
     """Everything that a tape has recorded, in the order in which it ran.
 
+    Attributes:
+      types: Dtype and shape of each var; its place is the var's number.
+      producers: The number of the equation that made each var; `LEAF` for what came from outside.
+      eqns: The ops that ran.
+      frames: The lines of the user's code that ran them.
+
     >>> two = Program((TensorType(1, ()), TensorType(1, ())), (LEAF, 0), (Eqn("Neg", (0,), (1,), (), 0),),
     ...               (Frame("loop.py", 3, "step"),))
     >>> print(two)
