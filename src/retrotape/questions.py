@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial, wraps
 from threading import RLock
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 from retrotape._asking import Answers, Log, Request, fill_constants, pose, solve
 from retrotape._missing import with_reasons
@@ -46,7 +46,7 @@ def locked(method: _Method) -> _Method:
 
 
 _NONE = tf.UnconnectedGradients.NONE
-_NONES = ("keep", "zero", "raise")
+_Missing: TypeAlias = Literal["keep", "zero", "raise"]
 
 
 def _sources(log: Log, wrt: Any) -> list[Any]:
@@ -81,7 +81,7 @@ class Questions(ABC):
         *,
         through_updates: bool = False,
         since: int | None = None,
-        none: Literal["keep", "zero", "raise"] = "keep",
+        none: _Missing = "keep",
     ) -> Any:
         """Return the gradient of `target`, summed over its elements, by each of `sources`.
 
@@ -116,8 +116,8 @@ class Questions(ABC):
         unconnected = tf.UnconnectedGradients(unconnected_gradients)
         if since is not None and not through_updates:
             raise ValueError("since= says how far to go through updates; give through_updates=True with it.")
-        if none not in _NONES:
-            raise ValueError(f"none= must be one of {', '.join(map(repr, _NONES))}, got {none!r}.")
+        if none not in get_args(_Missing):
+            raise ValueError(f"none= must be one of {', '.join(map(repr, get_args(_Missing)))}, got {none!r}.")
         log = self._asked()
         parts = take_apart(sources, "source")
         with log.extended_in_graph():

@@ -10,6 +10,7 @@ import click
 @click.command()
 def demo() -> None:
     """Show what a tape answers, beside what the stock tape does."""
+    click.echo("Loading TensorFlow …", err=True)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow reads it when it is loaded
     from retrotape.demo import run  # which takes seconds; --help must not wait for it
 
