@@ -36,22 +36,24 @@ def twice() -> dict[str, float]:
 
 
 def inside_a_model() -> tuple[list[float], list[float]]:
-    """Return how each hidden unit of a frozen model moves its output, and what it should be."""
+    """Return how each hidden unit of a frozen model moves its output, and how it should."""
     keras.utils.set_random_seed(0)
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4, activation="tanh"), keras.layers.Dense(1)])
     model.trainable = False  # nothing here that a stock tape would watch
-    both = keras.Model(model.inputs, [layer.output for layer in model.layers])
     with rt.Tape() as tape:
-        hidden, out = both(tf.constant([[1.0, -1.0, 0.5]]))
+        out = model(tf.constant([[1.0, -1.0, 0.5]]))
+    hidden = tape.tensors(op="Tanh")[0]  # found afterwards; the model is called as it is
     kernel = model.layers[1].get_weights()[0]  # the layer after is linear, so its weights are the answer
     return tape.gradient(out, hidden)[0].numpy().tolist(), kernel[:, 0].tolist()
 
 
 def main() -> dict[str, object]:
-    numbers: dict[str, object] = {**between_two_tapes(), **twice(), "hidden": inside_a_model()}
-    for name, value in numbers.items():
-        print(f"{name:7} {value}")
-    return numbers
+    between, asked_twice, hidden = between_two_tapes(), twice(), inside_a_model()
+    print("y = x² on a tape, z = sin y on the next:", ", ".join(f"{name} = {v:.7f}" for name, v in between.items()))
+    print("z2 = exp(xy), asked twice:", ", ".join(f"{name} = {value:.7f}" for name, value in asked_twice.items()))
+    for name, values in zip(("by the hidden units of a model:", "the weights that they meet:"), hidden, strict=True):
+        print(f"{name:31}", ", ".join(f"{value:+.4f}" for value in values))
+    return {**between, **asked_twice, "hidden": hidden}
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@ that every one of its steps used.
 
 from __future__ import annotations
 
+from typing import Any
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -42,17 +44,31 @@ def run(rate: float) -> tuple[float, float]:
 
 
 def main() -> dict[str, list[float]]:
-    rate, rates, losses = 0.001, [], []
+    rate, rates, losses, slopes = 0.001, [], [], []
     for step in range(ROUNDS):
         loss, by_rate = run(rate)
         rates.append(rate)
         losses.append(loss)
+        slopes.append(by_rate)
         if step % 3 == 0 or step == ROUNDS - 1:
             print(f"rate {rate:.4f}: held-out loss {loss:.4f}, d loss / d rate {by_rate:+.2f}")
         # A rate is positive and spans decades, so the step is taken on its logarithm, and is kept short.
         rate *= float(np.exp(np.clip(-3.0 * rate * by_rate, -1.0, 1.0)))
-    return {"rates": rates, "losses": losses}
+    return {"rates": rates, "losses": losses, "slopes": slopes}
+
+
+def draw(figure: Any, numbers: dict[str, list[float]]) -> None:
+    left, right = figure.subplots(1, 2)
+    for rate, loss, slope in zip(numbers["rates"], numbers["losses"], numbers["slopes"], strict=True):
+        ends = rate * np.array([-0.25, 0.25])
+        left.plot(rate + ends, loss + slope * ends, color="tab:orange", linewidth=2.0)
+    left.plot(numbers["rates"], numbers["losses"], "k.")
+    left.set(title="every run, with its derivative by the rate", xlabel="learning rate of Adam", ylabel="held-out loss")
+    right.plot(numbers["losses"], "o-")
+    right.set(title="the rate learns", xlabel="round", ylabel="held-out loss", ylim=(0.0, None))
 
 
 if __name__ == "__main__":
-    main()
+    from _picture import start
+
+    start(main, draw)

@@ -71,7 +71,8 @@ def main() -> dict[str, object]:
         numbers[name] = by_rate(make, steps=3), by_difference(make, steps=3)
         print("{:8} three steps: {:.4f}, by difference {:.4f}".format(name, *numbers[name]))
     numbers |= changing_variable()
-    print(f"y = x², x += 1, three times: {numbers['by the first x']}, {numbers['step by step']}")
+    print(f"y = x², x += 1, three times: the last y by the first x {numbers['by the first x']},", end=" ")
+    print(f"each y by the x that it was made from {numbers['step by step']}")
     return numbers
 
 
