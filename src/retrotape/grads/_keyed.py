@@ -110,6 +110,24 @@ class Keyed:
         """
         return self._grads.get(_identity(key))
 
+    def keys(self) -> list[Any]:
+        """Return the variables.
+
+        >>> v = tf.Variable(1.0, name="v")
+        >>> [key.name for key in rt.Gradients([(v, None)]).keys()]
+        ['v:0']
+        """
+        return list(self)
+
+    def values(self) -> list[Gradient]:
+        """Return the gradients in the order of `keys`; None where there is none.
+
+        >>> v, w = tf.Variable(1.0), tf.Variable(1.0)
+        >>> rt.Gradients([(v, tf.constant(2.0)), (w, None)]).values()[1] is None
+        True
+        """
+        return [grad for grad, _ in self.pairs()]
+
     def items(self) -> list[tuple[Any, Gradient]]:
         """Return (variable, gradient) pairs; None where there is no gradient.
 
