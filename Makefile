@@ -38,15 +38,17 @@ bench: env
 	$(BIN)/python benchmarks/submodels.py
 	$(BIN)/python benchmarks/parallel.py
 	$(BIN)/python benchmarks/storage.py
+	$(BIN)/python benchmarks/notes.py
 
 # Needs atheris, which has no wheels for some Pythons and so is not in the lock: `pip install atheris`.
 fuzz: env
 	$(BIN)/python tests/store/fuzz_atheris.py -max_total_time=120
 
 # All code in pages and docstrings runs; then the site, without network, which fails where the reference misses a name.
+# The code on its pages runs in `make test`.
 docs: env
-	$(BIN)/python -m pytest -q -m "not slow" tests/docs/test_markdown.py tests/docs/test_site.py src
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "Look at it: $(BIN)/python -m http.server -d site"
 
 wheel: env
 	rm -rf dist
