@@ -11,6 +11,7 @@ from retrotape.execute import Values
 from retrotape.ir import DTYPE_NAMES, Eqn, Frame, Program, TensorType
 from retrotape.record import Recording
 from retrotape.saving import explained
+from retrotape.why import title_of
 
 Tensor = Any
 _WITHOUT_VALUE = ("resource", "variant")
@@ -66,7 +67,10 @@ class Tensors(Sequence[Any]):
         return self._value(self.found[index].var)
 
     def __repr__(self) -> str:
-        rows = [f"{len(self)} tensors", *(f"  [{number}]  {one}" for number, one in enumerate(self.found[:_SHOWN]))]
+        rows = [
+            f"{len(self)} tensor{'' if len(self) == 1 else 's'}",
+            *(f"  [{number}]  {one}" for number, one in enumerate(self.found[:_SHOWN])),
+        ]
         return "\n".join([*rows, *([f"  … {len(self) - _SHOWN} more"] if len(self) > _SHOWN else [])])
 
 
@@ -90,7 +94,7 @@ class Wanted(NamedTuple):
 def _matching(
     recording: Recording, program: Program, layers: list[str], wanted: Wanted, named: set[int] | None
 ) -> Iterator[Found]:
-    for eqn, layer in zip(program.eqns, layers, strict=True):
+    for index, (eqn, layer) in enumerate(zip(program.eqns, layers, strict=True)):
         if not _fits(eqn, layer, program, wanted):
             continue
         frame = program.frame_of(eqn)
@@ -98,7 +102,7 @@ def _matching(
             kind = program.types[var]
             has_value = DTYPE_NAMES.get(kind.dtype) not in _WITHOUT_VALUE and var not in recording.cell_of
             if has_value and (named is None or var in named):
-                yield Found(eqn.op, kind, frame, layer, var)
+                yield Found(title_of(recording, index), kind, frame, layer, var)
 
 
 def _fits(eqn: Eqn, layer: str, program: Program, wanted: Wanted) -> bool:

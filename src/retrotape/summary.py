@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from retrotape._layers import layers_of
 from retrotape.ir import Frame, bytes_of
 from retrotape.memory import human
-from retrotape.record import CUSTOM, Recording, is_away
+from retrotape.record import Recording, is_away
+from retrotape.why import title_of
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -67,6 +68,9 @@ class Summary(NamedTuple):
         shown = ["  ".join(map(_justified, line, _HEADER, widths)).rstrip() for line in lines]
         return "\n".join([*shown, self._footer()])
 
+    def __repr__(self) -> str:
+        return str(self)
+
     def _footer(self) -> str:
         return f"{self.ops:,} ops, {self.kept:,} values kept, {human(self.bytes)}"
 
@@ -118,7 +122,7 @@ def summarize(recording: Recording) -> Summary:
         held = [sizes[var] for eqn in eqns for var in eqn.outputs if var in sizes]
         last = next((eqn for eqn in reversed(eqns) if eqn.op not in _PASSING and eqn.outputs), eqns[-1])
         output = str(program.types[last.outputs[0]]) if last.outputs else ""
-        ops = dict(Counter(_title(eqn) for eqn in eqns).most_common())
+        ops = dict(Counter(title_of(recording, index) for index in indices).most_common())
         rows.append(Row(layer, frame, ops, output, len(held), sum(held)))
     return Summary(tuple(rows), len(program.eqns), len(sizes), sum(sizes.values()))
 
@@ -133,10 +137,6 @@ def _sizes(recording: Recording) -> dict[int, int]:
             seen.add(identity)
             found[var] = value.nbytes if is_away(value) else bytes_of(recording.builder.types[var])
     return found
-
-
-def _title(eqn: Any) -> str:
-    return f"custom {dict(eqn.attrs)['name'].decode()}" if eqn.op == CUSTOM else eqn.op
 
 
 def _cells(row: Row) -> tuple[str, ...]:

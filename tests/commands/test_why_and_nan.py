@@ -37,6 +37,14 @@ def test_why_says_what_the_tape_says(path):
     assert told["cut"]["line"] == explanation.cut.frame.line
 
 
+def test_why_calls_things_by_their_names(path):
+    file, _, _ = path
+    first = run("why", file, "loss", "w").stdout.splitlines()[0]
+    assert first == "gradient of 'loss' (float32[]) by 'w' (float32[]): stop gradient"
+    told = json.loads(run("why", file, "loss", "x", "--json").stdout)
+    assert (told["target"], told["source"]) == ("'loss' (float32[])", "'x' (float32[2])")
+
+
 def test_nan_names_the_culprit(path):
     file, _, culprit = path
     ran = run("nan", file, "loss")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import click
 
@@ -26,11 +27,13 @@ def why(file: str, target: str, source: str, as_json: bool) -> None:
     that cuts the path, the line that ran it, and what to do.
     """
     with open_saved(file) as saved:
-        names = [find(saved, name).name for name in (target, source)]
+        found = [find(saved, name) for name in (target, source)]
+        names = [one.name for one in found]
+        called = [f"{one.name!r} ({saved.type_of(one.var)})" for one in found]
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow reads it when it is loaded
     from retrotape.loaded import load  # which takes seconds: a wrong name has been refused by now
 
-    explanation = load(file).why(*names)
+    explanation = replace(load(file).why(*names), target=called[0], source=called[1])
     if as_json:
         print_json(explanation.to_json())
     else:

@@ -92,9 +92,18 @@ class Cause(Enum):
         "Use a large finite number in the place of infinity, such as -1e9 in a mask.",
     )
     ZERO_TIMES_INF = ("0 · inf is NaN.", "Use a large finite number in the place of infinity, or `tf.where`.")
+    RSQRT_OF_ZERO = ("1 / sqrt(x) is infinite at zero.", "Add a small number inside: `tf.math.rsqrt(x + 1e-12)`.")
+    NOT_DEFINITE = (
+        "The matrix is not positive definite, and only such a matrix has a Cholesky factor.",
+        "Add a small number to its diagonal: `x + 1e-6 * tf.eye(n)`, and check that it is symmetric.",
+    )
+    INSIDE_FUNCTION = (
+        "It was made inside of a tf.function that cannot be run again op by op.",
+        "Record with `tf.config.run_functions_eagerly(True)` and ask again.",
+    )
     GIVEN = (
         "The value came from outside and was not finite when the tape first saw it.",
-        "Look for it where it was made: `tf.debugging.check_numerics(value, 'input')`, before the block.",
+        "Look for it where it was made, with `tf.debugging.check_numerics(value, 'input')`.",
     )
     UNKNOWN = ("No known cause fits the values.", "Look at the ranges of the inputs.")
 

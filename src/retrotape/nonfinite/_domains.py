@@ -125,7 +125,7 @@ def _sqrt(scene: Scene, eqn: Eqn, inputs: list[Numbers], bad: Numbers) -> Verdic
     if (x[bad] < 0).any():
         return Cause.SQRT_OF_NEGATIVE, at_places("The input is below 0", x < 0)
     said = _zero(scene, eqn, x, bad, "The input")
-    return None if said is None else (Cause.DIVISION_BY_ZERO, f"{said} This op is 1 / sqrt(x).")
+    return None if said is None else (Cause.RSQRT_OF_ZERO, said)
 
 
 def _quotient(scene: Scene, eqn: Eqn, inputs: list[Numbers], bad: Numbers) -> Verdict | None:
@@ -153,6 +153,7 @@ _DOMAINS: dict[str, tuple[Callable[[Numbers], Numbers], str]] = {
     "Asin": (lambda x: abs(x) > 1, "outside of [-1, 1]"),
     "Atanh": (lambda x: abs(x) >= 1, "not inside of (-1, 1)"),
     "Acosh": (lambda x: x < 1, "below 1"),
+    "Erfinv": (lambda x: abs(x) >= 1, "not inside of (-1, 1)"),
 }
 
 
@@ -160,6 +161,18 @@ def _domain(scene: Scene, eqn: Eqn, inputs: list[Numbers], bad: Numbers) -> Verd
     outside, text = _DOMAINS[eqn.op]
     said = _where(outside(inputs[0]), bad, f"The input is {text}")
     return (Cause.OUTSIDE_DOMAIN, said) if said else None
+
+
+def _cholesky(scene: Scene, eqn: Eqn, inputs: list[Numbers], bad: Numbers) -> Verdict | None:
+    lower = np.tril(inputs[0])  # which is all that the op reads
+    whole = lower + np.swapaxes(np.tril(inputs[0], -1), -1, -2)
+    if not np.isfinite(whole).all():
+        return None
+    least = np.linalg.eigvalsh(whole).min(-1)
+    wrong = bad.any((-2, -1))
+    if not wrong.any() or not (least[wrong] <= 0).all():
+        return None
+    return Cause.NOT_DEFINITE, f"Its smallest eigenvalue is {least[wrong].min():.3g}."
 
 
 def _mean(scene: Scene, eqn: Eqn, inputs: list[Numbers], bad: Numbers) -> Verdict | None:
@@ -238,6 +251,7 @@ _JUDGES: dict[str, _Judge] = {
     "Inv": _quotient,
     "Pow": _pow,
     **dict.fromkeys(_DOMAINS, _domain),
+    "Cholesky": _cholesky,
     "Mean": _mean,
     **dict.fromkeys(("Exp", "Expm1", "Sinh", "Cosh"), _exp),
     **dict.fromkeys(("Softmax", "LogSoftmax", "SoftmaxCrossEntropyWithLogits"), _softmax),

@@ -17,6 +17,7 @@ from retrotape.rules import FORWARD
 
 Tensor = Any
 INF, NAN = 1, 2  # bits
+_SHARED = frozenset((np.float16, np.float32, np.float64, np.complex64, np.complex128, np.bool_))  # as NumPy has them
 _COMPUTED = ("ReadVariableOp", "ResourceGather", "ResourceGatherNd", CUSTOM)
 
 
@@ -24,7 +25,7 @@ def array(value: Any) -> np.ndarray:
     """Return a tensor as an array, without a copy where its memory can be shared; of sparse rows, the rows."""
     if isinstance(value, tf.IndexedSlices):
         value = value.values
-    return np.asarray(value)
+    return np.asarray(value) if value.dtype.as_numpy_dtype in _SHARED else value.numpy()
 
 
 def kind_of(value: Any) -> int:

@@ -52,6 +52,14 @@ class Nonfinite(NamedTuple):
         rows.append(f"  do    {self.remedy}")
         return "\n".join(rows)
 
+    def __repr__(self) -> str:
+        return str(self)
+
+    def __rich__(self) -> str:
+        from rich.markup import escape
+
+        return escape(str(self))  # a line of code may have brackets
+
     def to_json(self) -> dict[str, Any]:
         """Return it as plain data."""
         return {

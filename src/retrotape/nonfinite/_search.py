@@ -22,8 +22,9 @@ from retrotape.nonfinite._domains import judge_forward
 from retrotape.nonfinite._forward import INF, NAN, Pass, kind_of
 from retrotape.nonfinite._result import Nonfinite
 from retrotape.nonfinite._scene import Scene
-from retrotape.record import CUSTOM, Recording, current_stack
+from retrotape.record import Recording, current_stack
 from retrotape.saving import flatten
+from retrotape.why import title_of
 
 _NO_WAY_BACK = (NoRuleError, LostValueError, UnrepairableError, OpaqueUpdateError)
 
@@ -203,6 +204,8 @@ def _go_back(recording: Recording, targets: Sequence[int], through_updates: bool
 
 def _report(scene: Scene, index: int, backward: bool, cause: Cause, detail: str) -> Nonfinite:
     eqn = scene.eqns[index]
-    op = eqn.op if eqn.op != CUSTOM else f"custom gradient {dict(eqn.attrs)['name'].decode()!r}"  # type: ignore[union-attr]
+    if index in scene.recording.calls and cause is Cause.UNKNOWN:
+        cause = Cause.INSIDE_FUNCTION
     frame = scene.recording.program().frame_of(eqn)
-    return Nonfinite(op, backward, frame, tuple(map(scene.range_of, eqn.inputs)), cause, detail)
+    name = title_of(scene.recording, index)
+    return Nonfinite(name, backward, frame, tuple(map(scene.range_of, eqn.inputs)), cause, detail)

@@ -23,7 +23,7 @@ class Step:
         return f"{self.op} ({self.frame})"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Explanation:
     """Why a target has a gradient by a source, or none.
 
@@ -65,6 +65,14 @@ class Explanation:
         if remedy:
             rows.append(f"  do    {remedy}")
         return "\n".join(rows)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def __rich__(self) -> str:
+        from rich.markup import escape
+
+        return escape(str(self))  # a line of code may have brackets
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain data."""

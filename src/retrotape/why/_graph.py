@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
@@ -47,22 +48,27 @@ class Between:
 
     def flowing(self, plan: Plan, dead: Collection[tuple[int, int]]) -> set[int]:
         """Return the vars that a gradient could come back from; nothing passes `dead` edges, equation and input."""
-        blocked = (self.recording.inert, self.recording.ends - plan.repaired, plan.stops)
+        inert, ends, stops = self.recording.inert, self.recording.ends - plan.repaired, plan.stops
         reached = set(plan.sources)
-        for index in self.leading:
-            inputs, outputs = self.eqns[index].inputs, self.eqns[index].outputs
-            if not reached.isdisjoint(inputs) and any(var in reached and (index, var) not in dead for var in inputs):
-                reached.update(var for var in outputs if not any(var in block for block in blocked))
+        for index in self.leading:  # a tape has a hundred thousand of them
+            eqn = self.eqns[index]
+            if reached.isdisjoint(eqn.inputs):
+                continue
+            if dead and all(var not in reached or (index, var) in dead for var in eqn.inputs):
+                continue
+            for var in eqn.outputs:
+                if var not in inert and var not in ends and var not in stops:
+                    reached.add(var)
         return reached
 
-    def cuts(self, flowing: Collection[int]) -> list[int]:
+    def cuts(self, flowing: set[int]) -> list[int]:
         """Return the equations at which the way from the source to the targets ends; those about shapes last."""
         found = []
         for index in self.leading:
             eqn = self.eqns[index]
-            if any(var in flowing for var in eqn.inputs) and any(
-                var in self.needed and var not in flowing for var in eqn.outputs
-            ):
+            if flowing.isdisjoint(eqn.inputs) or flowing.issuperset(eqn.outputs):
+                continue
+            if any(var in self.needed and var not in flowing for var in eqn.outputs):
                 found.append(index)
         return sorted(found, key=lambda index: self.eqns[index].op in SHAPES)
 
@@ -85,15 +91,26 @@ class Between:
         goals: Collection[int],
         within: Collection[int] | None = None,
         indices: Iterable[int] | None = None,
+        dead: Collection[tuple[int, int]] = (),
     ) -> list[int]:
-        """Return equations that lead from a start to a goal, one after the other; none where there is no way."""
+        """Return equations that lead from a start to a goal, one after the other; none where there is no way.
+
+        Args:
+          starts: Where it begins.
+          goals: Where it may end.
+          within: The vars that it may pass; all if None.
+          indices: The equations to go along, in order; those that lead to a target if None.
+          dead: Edges, equation and input, that it does not pass.
+        """
         came: dict[int, tuple[int, int]] = {}  # var → the equation by which it was reached, and from where
         reached = set(starts)
-        for index in self.leading if indices is None else indices:
+        for index in self._after(reached) if indices is None else indices:
             eqn = self.eqns[index]
             if reached.isdisjoint(eqn.inputs):
                 continue
-            origin = next(var for var in eqn.inputs if var in reached)
+            origin = next((var for var in eqn.inputs if var in reached and (index, var) not in dead), None)
+            if origin is None:
+                continue
             for var in eqn.outputs:
                 if var not in reached and (within is None or var in within):
                     came[var] = index, origin
@@ -105,6 +122,11 @@ class Between:
             path.append(index)
         return path[::-1]
 
+    def _after(self, starts: Collection[int]) -> list[int]:
+        """Return the equations that lead to a target, without those that ran before all of some vars were made."""
+        first = min((self.producers[var] for var in starts), default=0)
+        return self.leading[bisect_right(self.leading, first) :]
+
     def steps(self, path: Iterable[int]) -> tuple[Step, ...]:
         """Return equations as steps, without those that only hand on."""
         return tuple(self.step(index) for index in path if self.eqns[index].op not in _TRIVIAL)
@@ -115,17 +137,10 @@ class Between:
         key = eqn.op, eqn.frame
         step = self._steps.get(key)
         if step is None:
-            step = Step(self._name_of_op(index), self._program.frame_of(eqn))
+            step = Step(title_of(self.recording, index), self._program.frame_of(eqn))
             if eqn.op != CUSTOM:
                 self._steps[key] = step  # a loop runs the same ops at the same lines, over and over
         return step
-
-    def _name_of_op(self, index: int) -> str:
-        eqn, call = self.eqns[index], self.recording.calls.get(index)
-        if call is not None:
-            return f"tf.function {_tf_functions.graph_of(call.function).name!r}"
-        attrs: dict[str, Any] = dict(eqn.attrs)
-        return f"custom gradient {attrs['name'].decode()!r}" if eqn.op == CUSTOM else eqn.op
 
     def path_anywhere(self, var: int) -> list[int]:
         """Return equations that lead from the source to a var, which need not lead to a target."""
@@ -144,6 +159,18 @@ class Between:
         indices, _ = reached_from(self.recording.builder, self.sources, range(len(self.eqns)))
         return self.steps(indices)
 
+    def first_work(self, index: int) -> int:
+        """Return the first equation from `index` on that does more than hand on what it is given."""
+        while index < len(self.eqns) and self.eqns[index].op in _TRIVIAL:
+            index += 1
+        return index
+
+    def origin(self, var: int) -> int:
+        """Return what a var is a plain copy of: itself, if it is none."""
+        while self.producers[var] >= 0 and self.eqns[self.producers[var]].op in _TRIVIAL:
+            var = self.eqns[self.producers[var]].inputs[0]
+        return var
+
     def name_of(self, var: int) -> str:
         """Return what to call a var in a text."""
         cell = self.recording.cell_of.get(var)
@@ -153,3 +180,12 @@ class Between:
         if self.producers[var] < 0:
             return f"a tensor {kind}"
         return f"the result of {self.step(self.producers[var])}"
+
+
+def title_of(recording: Recording, index: int) -> str:
+    """Return what to call the op of an equation in a text."""
+    eqn, call = recording.builder.eqns[index], recording.calls.get(index)
+    if call is not None:
+        return f"tf.function {_tf_functions.graph_of(call.function).name!r}"
+    attrs: dict[str, Any] = dict(eqn.attrs)
+    return f"custom gradient {attrs['name'].decode()!r}" if eqn.op == CUSTOM else eqn.op

@@ -7,7 +7,7 @@ from typing import Any
 
 from retrotape._tf import tf
 from retrotape.errors import NoRuleError, RetrotapeError
-from retrotape.execute import Plan, Puller, walk
+from retrotape.execute import Plan, Puller, add, walk
 from retrotape.ir import Eqn
 from retrotape.record import CUSTOM, Recording
 
@@ -42,6 +42,25 @@ class Walked:
         except RetrotapeError as error:
             self.problem = str(error)
 
+    def passed(self, index: int, var: int) -> Any:
+        """Return what an equation passed on to one of its inputs, all its places together; None if nothing."""
+        terms = [
+            grad
+            for other, grad in zip(self._plan.eqns[index].inputs, self.seen[index][1], strict=True)
+            if other == var and grad is not None
+        ]
+        return add(terms) if terms else None
+
+    def idle(self) -> set[tuple[int, int]]:
+        """Return the edges, equation and input, along which nothing but zeros or None is passed on."""
+        found = set(self.dead)
+        for index in self.seen:
+            for var in self._plan.reached.intersection(self._plan.eqns[index].inputs):
+                passed = self.passed(index, var)
+                if passed is None or is_zero(passed):
+                    found.add((index, var))
+        return found
+
     def _noted(self, index: int, grads: list[Any], plan: Plan) -> Sequence[Any]:
         given, eqn = list(grads), plan.eqns[index]
         try:
@@ -49,6 +68,8 @@ class Walked:
         except NoRuleError:
             self.refused.add(index)
             found = [None] * len(eqn.inputs)
+        if all(grad is None for grad in given):  # nothing arrived here: that nothing goes on is no wonder
+            return found
         self.seen[index] = (given, found)
         self._bury(index, eqn, found)
         return found
@@ -87,8 +108,7 @@ class Walked:
 
 def is_zero(grad: Any) -> bool:
     """Say whether a gradient is zero everywhere."""
-    values = grad.values if isinstance(grad, tf.IndexedSlices) else grad
-    return not bool(tf.reduce_any(values != 0))
+    return not bool(tf.reduce_any(_values(grad) != 0))
 
 
 def norm(grads: Sequence[Any]) -> float:
@@ -96,6 +116,13 @@ def norm(grads: Sequence[Any]) -> float:
     total = 0.0
     for grad in grads:
         if grad is not None:
-            values = grad.values if isinstance(grad, tf.IndexedSlices) else grad
-            total += float(tf.reduce_sum(tf.square(tf.cast(tf.abs(values), tf.float64))))
+            total += float(tf.reduce_sum(tf.square(tf.cast(tf.abs(_values(grad)), tf.float64))))
     return total**0.5
+
+
+def _values(grad: Any) -> Any:
+    """Return the elements of a gradient; rows that are named several times are added first."""
+    if not isinstance(grad, tf.IndexedSlices):
+        return grad
+    rows, places = tf.unique(grad.indices)
+    return tf.math.unsorted_segment_sum(grad.values, places, tf.size(rows))
