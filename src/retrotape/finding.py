@@ -10,7 +10,6 @@ from retrotape._nests import is_variable
 from retrotape.execute import Values
 from retrotape.ir import DTYPE_NAMES, Eqn, Frame, Program, TensorType
 from retrotape.record import Recording
-from retrotape.saving import explained
 from retrotape.why import title_of
 
 Tensor = Any
@@ -132,7 +131,7 @@ def _named(recording: Recording, name: str, names: Mapping[str, Any]) -> Iterato
 
 def value_of(recording: Recording, var: int) -> Tensor:
     """Return the tensor that stands for a var: the one that was recorded, or the same computed again."""
-    with explained(recording):
+    with recording.explained():
         value = Values(recording)(var)
     recording.alias(value._id, var)
     return value

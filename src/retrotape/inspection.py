@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from retrotape._asking import pose
 from retrotape._nests import take_apart
 from retrotape.errors import TapeUseError
 from retrotape.finding import Tensors, Wanted, find, value_of
 from retrotape.higher_order import HigherOrder
-from retrotape.nonfinite import Nonfinite, first_nonfinite
 from retrotape.questions import locked, question
 from retrotape.record import EagerLog
-from retrotape.saving import explained
 from retrotape.summary import Summary, summarize
+
+if TYPE_CHECKING:
+    from retrotape.nonfinite import Nonfinite
 
 
 class Inspected(HigherOrder, ABC):
@@ -45,12 +46,14 @@ class Inspected(HigherOrder, ABC):
         >>> found.op, found.cause.name, found.backward
         ('Sqrt', 'SQRT_AT_ZERO', True)
         """
+        from retrotape.nonfinite import first_nonfinite  # late: most programs never ask
+
         log = self._asked()
         if not isinstance(log, EagerLog):
             raise TapeUseError(
                 "first_nonfinite looks at values, and inside a tf.function there are none. Ask in eager code."
             )
-        with explained(log.recording):
+        with log.recording.explained():
             if target is None:
                 return first_nonfinite(log.recording, ())
             request = pose(log, self._answers, target, take_apart([], "source"), ones=False)

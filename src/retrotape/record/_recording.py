@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from retrotape import _hooks, _tf
@@ -73,6 +74,10 @@ class Recording(Ledger):
     def program(self) -> Program:
         """Return everything recorded so far, frozen and checked."""
         return self.builder.build(self.frames.resolve)
+
+    def explained(self) -> AbstractContextManager[None]:
+        """Let what goes wrong with ops be said of the file that they came from, if they came from one."""
+        return nullcontext() if self.guard is None else self.guard.explained()
 
     def runs_after(self, other: Recording) -> bool:
         """Say whether everything here ran after everything there."""
