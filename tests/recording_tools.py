@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import Thread
 from typing import Any
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 from tensorflow.python.eager import context
 
 from retrotape import _hooks
+from retrotape.execute import _each, _values
+from retrotape.record import _segments
 
 X = tf.constant(1.7)
 
@@ -59,6 +63,33 @@ def dense_net(width: int = 4, activation: str = "tanh") -> keras.Model:
     )
     net.build((None, 3))
     return net
+
+
+def in_threads(*work: Callable[[], Any]) -> None:
+    """Run each on a thread of its own, all at once; raise what one of them raised, or that one did not end."""
+    failed: list[BaseException] = []
+
+    def guarded(step: Callable[[], Any]) -> None:
+        try:
+            step()
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [Thread(target=guarded, args=(step,), daemon=True) for step in work]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    if failed:
+        raise failed[0]
+    assert not any(thread.is_alive() for thread in threads)
+
+
+def set_segment(patch: pytest.MonkeyPatch, size: int) -> None:
+    """Let a segment be as small as `size` bytes, so that a short recording has many."""
+    for module in (_segments, _values, _each):
+        patch.setattr(module, "SEGMENT", size)
+    patch.setattr(_values, "trim", lambda: None)  # after so few bytes it would take most of the time
 
 
 def batch(rows: int = 5, columns: int = 3) -> tf.Tensor:

@@ -36,14 +36,14 @@ FRAME = """<svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http
 </svg>
 """
 
-WHY = '''\
+WHY = """\
 w = tf.Variable(3.0, name="w")
 with rt.Tape() as tape:
     scores = tf.stack([w, 2.0 * w, 5.0])
     best = tf.argmax(scores)
     loss = tf.cast(best, tf.float32) ** 2
 print(tape.why(loss, w))
-'''
+"""
 
 
 def terminal() -> Console:

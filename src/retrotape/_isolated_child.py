@@ -8,9 +8,8 @@ import resource
 import sys
 from typing import IO, Any
 
-QUESTIONS = frozenset(
-    ("gradient", "vjp", "jacobian", "batch_jacobian", "per_example", "jvp", "hvp", "hessian", "value")
-)
+TOLD = frozenset(("why", "first_nonfinite", "summary"))  # answered in words
+QUESTIONS = TOLD | {"gradient", "vjp", "jacobian", "batch_jacobian", "per_example", "jvp", "hvp", "hessian", "value"}
 
 
 def main() -> None:
@@ -21,11 +20,12 @@ def main() -> None:
     os.dup2(nowhere, 1)  # whatever else writes to the standard output must not get between the messages
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     import retrotape.loaded
-    from retrotape import _wire
+    from retrotape import _wire, store
 
     _limit(limits)
     try:
-        tape = retrotape.loaded.load(path, allow_ops=limits["allow_ops"])
+        agreed = None if limits["limits"] is None else store.Limits(**limits["limits"])
+        tape = retrotape.loaded.load(path, limits=agreed, **limits["load"])
         program = tape.program
         _wire.send(answers, {"names": list(tape.names), "equations": len(program.eqns)})
     except Exception as error:
@@ -48,7 +48,8 @@ def _limit(limits: dict[str, Any]) -> None:
     for kind, bound in bounds.items():
         _, hard = resource.getrlimit(kind)
         bound = bound if hard == resource.RLIM_INFINITY else min(bound, hard)
-        resource.setrlimit(kind, (bound, bound))
+        last = bound + 5 if kind == resource.RLIMIT_CPU and hard == resource.RLIM_INFINITY else bound
+        resource.setrlimit(kind, (bound, last))  # the signal that comes first says why
 
 
 def _serve(tape: Any, questions: IO[bytes], answers: IO[bytes], largest: int) -> None:
@@ -63,6 +64,8 @@ def _serve(tape: Any, questions: IO[bytes], answers: IO[bytes], largest: int) ->
             if asked["method"] not in QUESTIONS:
                 raise ValueError(f"{asked['method']} cannot be asked of an isolated tape")
             found = getattr(tape, asked["method"])(*asked["args"], **asked["options"])
+            if asked["method"] in TOLD and found is not None:
+                found = str(found)
             _wire.send(answers, {"answer": found})
         except Exception as error:
             _wire.send(answers, _explained(error))

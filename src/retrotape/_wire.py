@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from enum import Enum
 from typing import IO, Any
 
 import numpy as np
@@ -14,10 +15,20 @@ _LENGTH = struct.Struct("<Q")
 _LARGEST_HEADER = 2**24
 
 
+class UnsendableError(TypeError):
+    """Something is in a message that no message can have."""
+
+
 def send(stream: IO[bytes], message: Any) -> None:
-    """Write a message: a nest of plain data and tensors."""
+    """Write a message: a nest of plain data, tensors and arrays.
+
+    Raises:
+      UnsendableError: If something else is in it; nothing has been written then.
+    """
     arrays: list[np.ndarray] = []
     header = json.dumps(_packed(message, arrays)).encode()
+    if len(header) > _LARGEST_HEADER:
+        raise UnsendableError(f"Got {len(header):,} bytes of text; a message has at most {_LARGEST_HEADER:,}.")
     stream.write(_LENGTH.pack(len(header)) + header)
     for array in arrays:
         stream.write(_LENGTH.pack(array.nbytes))
@@ -37,17 +48,32 @@ def _packed(message: Any, arrays: list[np.ndarray]) -> Any:
     if isinstance(message, tf.IndexedSlices):
         parts = [message.values, message.indices, message.dense_shape]
         return {"rows": [_packed(part, arrays) for part in parts]}
-    if isinstance(message, tf.Tensor):
-        array = np.asarray(message.numpy(), order="C")
-        if array.dtype == object:
-            raise TypeError("tensors of strings are not sent from one process to another")
-        arrays.append(array)
-        return {"tensor": message.dtype.name, "shape": list(array.shape)}
+    if isinstance(message, (tf.Tensor, np.ndarray)):
+        return _packed_tensor(tf.convert_to_tensor(message), arrays)
     if isinstance(message, dict):
-        return {"dict": {str(key): _packed(value, arrays) for key, value in message.items()}}
-    if isinstance(message, (list, tuple)):
+        return {"dict": [[_packed(item, arrays) for item in pair] for pair in message.items()]}
+    if isinstance(message, tuple):
+        return {"tuple": [_packed(item, arrays) for item in message]}
+    if isinstance(message, list):
         return [_packed(item, arrays) for item in message]
-    return message
+    if isinstance(message, Enum):
+        return message.value
+    if isinstance(message, np.generic):
+        return message.item()
+    if message is None or isinstance(message, (str, int, float)):
+        return message
+    raise UnsendableError(
+        f"Got {type(message).__name__}, which is not sent from one process to another: give names, numbers or tensors."
+    )
+
+
+def _packed_tensor(tensor: Any, arrays: list[np.ndarray]) -> dict[str, Any]:
+    array = np.asarray(tensor.numpy(), order="C")
+    if tensor.dtype == tf.string:
+        letters = [item.decode("latin-1") for item in np.asarray(array, object).reshape(-1)]  # each byte is a letter
+        return {"strings": letters, "shape": list(tensor.shape)}
+    arrays.append(array)
+    return {"tensor": tensor.dtype.name, "shape": list(array.shape)}
 
 
 def _unpacked(written: Any, stream: IO[bytes], largest: int) -> Any:
@@ -56,9 +82,15 @@ def _unpacked(written: Any, stream: IO[bytes], largest: int) -> Any:
     if not isinstance(written, dict):
         return written
     if "dict" in written:
-        return {key: _unpacked(value, stream, largest) for key, value in written["dict"].items()}
+        pairs = [[_unpacked(item, stream, largest) for item in pair] for pair in written["dict"]]
+        return dict(pairs)
+    if "tuple" in written:
+        return tuple(_unpacked(item, stream, largest) for item in written["tuple"])
     if "rows" in written:
         return tf.IndexedSlices(*[_unpacked(part, stream, largest) for part in written["rows"]])
+    if "strings" in written:
+        letters = [item.encode("latin-1") for item in written["strings"]]
+        return tf.reshape(tf.constant(letters, tf.string), written["shape"])
     dtype = tf.as_dtype(written["tensor"])
     size = _length(stream)
     if size > largest or size != dtype.size * int(np.prod(written["shape"], dtype=np.int64)):

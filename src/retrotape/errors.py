@@ -40,9 +40,9 @@ class MalformedProgramError(RetrotapeError, ValueError):
 class NotRecordedError(RetrotapeError, ValueError):
     """A target was not made while the tape was recording."""
 
-    def __init__(self, target: str, reason: str, remedy: str) -> None:
+    def __init__(self, target: str, reason: str, remedy: str, role: str = "target") -> None:
         self.target, self.reason = target, reason
-        super().__init__(f"The target {target} is not on this tape: {reason}. {remedy}")
+        super().__init__(f"The {role} {target} is not on this tape: {reason}. {remedy}")
 
 
 class NotDifferentiableError(RetrotapeError, TypeError):
@@ -251,12 +251,13 @@ class TooDeepError(RetrotapeError, ValueError):
 
 
 class ReplayError(RetrotapeError, ValueError):
-    """A replay came to a place where Python had looked at a value that is another one now."""
+    """A replay came to a place where Python had looked at a value, or may have at a size, that is another one now."""
 
-    def __init__(self, where: str, how: str) -> None:
+    def __init__(self, where: str, how: str, size: str = "") -> None:
         self.where, self.how = where, how
+        looked = f"Python looked at a value ({how}), and with the new inputs it is another one"
         super().__init__(
-            f"At {where} Python looked at a value ({how}), and with the new inputs it is another one: "
+            f"At {where} {size or looked}: "
             "what was recorded after it may not be what would run now. Record again with the new inputs, "
             "or say that it does not matter: `tape.replay(..., trust=True)`."
         )

@@ -92,7 +92,7 @@ class Filed(Inspected, ABC):
           path: The folder.
           names: As for `save`. At least one result needs a name.
         """
-        export_saved_model(self._eager("export_saved_model").recording, {**self._names(), **(names or {})}, path)
+        export_saved_model(self._eager("export_saved_model").recording, self._all_names(names), path)
 
     @locked
     def export_graph(self, directory: Path, names: Mapping[str, Any] | None = None) -> None:
@@ -102,7 +102,7 @@ class Filed(Inspected, ABC):
           directory: Where TensorBoard looks.
           names: As for `save`. At least one result needs a name.
         """
-        export_graph(self._eager("export_graph").recording, {**self._names(), **(names or {})}, directory)
+        export_graph(self._eager("export_graph").recording, self._all_names(names), directory)
 
     @question
     def value(self, tensor: Any) -> Any:
@@ -194,11 +194,19 @@ class Filed(Inspected, ABC):
 
     def _prepared(self, names: Mapping[str, Any] | None, **options: Any) -> Prepared:
         log = self._eager("save")
+        given = self._all_names(names)
         for part in _tensors_in(names):
             var = self._answers.var(part, log)
             if var is not None:  # an answer of this tape, which is written down when somebody asks about it
                 log.recording.alias(part._id, var)
-        return prepare(log.recording, {**self._names(), **(names or {})}, **options)
+            elif log.find(part) is None and log.why_absent(part) is None:
+                log.take_part(part)  # made in the block, but by no op: what is a target can be named
+        return prepare(log.recording, given, **options)
+
+    def _all_names(self, names: Mapping[str, Any] | None) -> dict[str, Any]:
+        if names is not None and not isinstance(names, Mapping):
+            raise TypeError(f"names= takes a mapping, `{{'x': x, 'loss': loss}}`; got {type(names).__name__}.")
+        return {**self._names(), **(names or {})}
 
     @abstractmethod
     def _asked(self) -> Any:

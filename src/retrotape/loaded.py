@@ -23,6 +23,7 @@ from retrotape.saving import explained, read, replay
 
 Tensor = Any
 _NAMED = frozenset(("target", "sources", "source", "loss", "losses", "wrt", "variable"))
+_GIVEN = frozenset(("output_gradients", "cotangents", "tangents", "vectors"))
 
 
 class LoadedLog(EagerLog):
@@ -47,11 +48,12 @@ class Replayable(Filed):
 
         Args:
           inputs: New values, by name on a tape that has names, or as pairs of a tensor (or variable) and its new value.
-          resample: Draw random numbers anew.
-          trust: Go on where Python looked at a value that is another one now, though another branch might be due.
+          resample: Draw random numbers anew; seeds that lie in variables, as those of Keras, get new values.
+          trust: Go on where Python looked at a value that is another one now, though another branch might be due, and
+            where a result has another size.
 
         Raises:
-          ReplayError: If Python looked at a value that is another one now.
+          ReplayError: If Python looked at a value that is another one now, or may have looked at a size that is.
           ShapeMismatchError: If a new value has another shape or dtype.
 
         >>> x = tf.constant(3.0)
@@ -62,9 +64,8 @@ class Replayable(Filed):
         (25.0, 10.0)
         """
         log = self._eager("replay")
-        pairs = list(inputs.items()) if isinstance(inputs, Mapping) else list(inputs)
         found = []
-        for key, value in pairs:
+        for key, value in _pairs(inputs):
             part = self._one(key)
             try:
                 new = tf.convert_to_tensor(value, part.dtype)
@@ -84,6 +85,16 @@ class Replayable(Filed):
             self._kin.add(again._log.recording)
             again._kin = self._kin
         return again
+
+
+def _pairs(inputs: Any) -> list[Any]:
+    given = list(inputs.items()) if isinstance(inputs, Mapping) else inputs
+    pairs = list(given) if isinstance(given, Iterable) and not isinstance(given, (str, tf.Tensor)) else [None]
+    if not all(isinstance(pair, (tuple, list)) and len(pair) == 2 for pair in pairs):
+        raise TypeError(
+            f"replay takes new values by name, `{{'x': new_x}}`, or pairs, `[(x, new_x)]`; got {type(inputs).__name__}."
+        )
+    return pairs
 
 
 class NamedTape(Replayable):
@@ -165,8 +176,16 @@ class NamedTape(Replayable):
         def put(item: Any) -> Any:
             return self[item] if isinstance(item, str) else item
 
-        named = {key: tf.nest.map_structure(put, value) for key, value in options.items() if key in _NAMED}
-        return tuple(tf.nest.map_structure(put, arg) for arg in args), {**options, **named}
+        def put_if_known(item: Any) -> Any:  # beyond target and sources a word may be an option, such as "zero"
+            return self[item] if isinstance(item, str) and item in self else item
+
+        named = {
+            key: tf.nest.map_structure(put if key in _NAMED else put_if_known, value)
+            for key, value in options.items()
+            if key in _NAMED | _GIVEN
+        }
+        given = [tf.nest.map_structure(put_if_known if at > 1 else put, arg) for at, arg in enumerate(args)]
+        return tuple(given), {**options, **named}
 
 
 def _var(recording: Recording, named: Any) -> int:
@@ -206,7 +225,14 @@ def load(
 
 @overload
 def load(
-    path: Path, *, allow_ops: Collection[str] = (), isolate: Literal[True], memory: int = ..., seconds: float = ...
+    path: Path,
+    *,
+    mmap: bool = True,
+    allow_ops: Collection[str] = (),
+    limits: store.Limits | None = None,
+    isolate: Literal[True],
+    memory: int | None = None,
+    seconds: float | None = None,
 ) -> IsolatedTape: ...
 
 
@@ -217,8 +243,8 @@ def load(
     allow_ops: Collection[str] = (),
     limits: store.Limits | None = None,
     isolate: bool = False,
-    memory: int = 2**31,
-    seconds: float = 60.0,
+    memory: int | None = None,
+    seconds: float | None = None,
 ) -> LoadedTape | IsolatedTape:
     """Return the tape in a file. It needs no model code and runs none: a file names ops of TensorFlow, nothing else.
 
@@ -231,8 +257,9 @@ def load(
       allow_ops: Names of ops that may run although they are not on the list.
       limits: What to put up with, as `retrotape.store.Limits`.
       isolate: Hold the tape in a process of its own, with limits: for files of strangers.
-      memory: With `isolate`, how many bytes that process may take beyond TensorFlow's own.
-      seconds: With `isolate`, how long a question may take.
+      memory: With `isolate`, how many bytes that process may take beyond TensorFlow's own; 2 GiB by default.
+      seconds: With `isolate`, how long a question may take, a minute by default. A minute more is what that process
+        gets of processor time in all.
 
     Raises:
       CorruptTapeError: If the file is damaged.
@@ -249,7 +276,21 @@ def load(
     >>> float(loaded.gradient(loaded["loss"], loaded["w"]))
     12.0
     """
+    if isinstance(allow_ops, str):
+        raise TypeError(f"allow_ops= takes a list of ops, got {allow_ops!r}: `allow_ops=[{allow_ops!r}]`.")
+    if limits is not None and not isinstance(limits, store.Limits):
+        raise TypeError(f"limits= takes `retrotape.store.Limits(total_bytes=...)`, got {type(limits).__name__}.")
     if isolate:
-        return IsolatedTape(path, memory, seconds, allow_ops)
+        return IsolatedTape(
+            path, _number("memory", memory, 2**31), _number("seconds", seconds, 60), allow_ops, mmap, limits
+        )
+    if memory is not None or seconds is not None:
+        raise ValueError("memory= and seconds= bound a process of its own; give isolate=True with them.")
     opened = read(path, mmap=mmap, allow_ops=allow_ops, limits=limits)
     return LoadedTape(opened.recording, opened.names)
+
+
+def _number(option: str, given: float | None, default: int) -> Any:
+    if given is not None and (not isinstance(given, (int, float)) or given <= 0):
+        raise ValueError(f"{option}= takes a number above 0, got {given!r}.")
+    return default if given is None else given

@@ -107,6 +107,11 @@ SENSELESS = {
     "a way back without function": {"backwards": [BACK]},
     "a way back through nothing": {"backwards": [{**BACK, "equation": 1}]},
     "redacted is a number": {"redacted": [1]},
+    "redacted is nobody": {"redacted": ["nobody"]},
+    "born is no pair": {"born": [[0]]},
+    "born is no var": {"born": [[9, 0]]},
+    "born after more looks than there are": {"born": [[0, 1]]},
+    "a name for something else": {"names": {"x": {"tensor": 0}}},
 }
 PROGRAMS = {
     "not a program": "hello",

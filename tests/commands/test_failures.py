@@ -49,6 +49,7 @@ def test_a_file_that_may_not_be_read(run, tmp_path):
     ("error", "told"),
     [
         (OSError(5, "Input/output error", "a.tape"), "Input/output error: 'a.tape'. Check the path"),
+        (OSError(28, "No space left on device"), "No space left on device. Make room first."),
         (TapeUseError("Twice.\nNot once."), "Twice. Not once."),
         (
             ZeroDivisionError("x\x1b[2Jy"),

@@ -16,6 +16,7 @@ import tensorflow as tf
 
 import retrotape as rt
 from conform import cases_flow
+from conform.asking import answers_of, is_variable, questions_about, tensors_in
 from conform.cases import CASES
 from conform.table import Ask, Case
 
@@ -28,48 +29,6 @@ class Recorded(NamedTuple):
     tape: rt.Tape
     questions: list[Ask]
     expected: list[list[Any]]
-
-
-# ------------------------------------------------------------------ asking
-
-
-def _tensors(nest: Any) -> list[Any]:
-    return [item for item in tf.nest.flatten(nest) if not _is_variable(item)]
-
-
-def _is_variable(item: Any) -> bool:
-    return hasattr(item, "assign")
-
-
-def _weights(target: Any) -> Any:
-    """Return an output gradient without symmetry: ones would hide a mistake in anything that sums to one."""
-    steps = tf.range(1.0, tf.cast(tf.size(target), tf.float32) + 1.0)
-    weights = tf.cast(tf.cos(3.0 * steps) + 0.3 * steps, target.dtype)
-    return tf.reshape(weights, tf.shape(target))
-
-
-def _questions(outcome: Any, sources: list[Any]) -> list[Ask]:
-    ask = outcome if isinstance(outcome, Ask) else Ask(outcome)
-    ask = ask._replace(sources=sources if ask.sources is None else ask.sources)
-    parts = tf.nest.flatten(ask.target)
-    if ask.output_gradients is not None or not all(isinstance(part, tf.Tensor) for part in parts):
-        return [ask]
-    weighted = tf.nest.pack_sequence_as(ask.target, [_weights(part) for part in parts])
-    return [ask, ask._replace(output_gradients=weighted)]
-
-
-def _answers(tape: Any, questions: list[Ask]) -> list[list[Any]]:
-    return [
-        tf.nest.flatten(tape.gradient(ask.target, ask.sources, ask.output_gradients, ask.unconnected))
-        for ask in questions
-    ]
-
-
-def _stock(run: Callable[..., Any], sources: list[Any]) -> tuple[tf.GradientTape, list[Ask]]:
-    with tf.GradientTape(persistent=True) as tape:
-        tape.watch(_tensors(sources))
-        outcome = run(*sources)
-    return tape, _questions(outcome, sources)
 
 
 # ------------------------------------------------------------------ comparing
@@ -129,19 +88,19 @@ def recorded(request: pytest.FixtureRequest) -> Recorded:
     case: Case = request.param
     run, sources = case.made()
     with tf.GradientTape(persistent=True) as stock, rt.Tape() as tape:
-        stock.watch(_tensors(sources))
+        stock.watch(tensors_in(sources))
         outcome = run(*sources)
-    questions = _questions(outcome, sources)
-    return Recorded(case, sources, tape, questions, _answers(stock, questions))
+    questions = questions_about(outcome, sources)
+    return Recorded(case, sources, tape, questions, answers_of(stock, questions))
 
 
 def test_gradients_are_those_of_the_stock_tape(recorded: Recorded) -> None:
-    _compare(recorded.case, _answers(recorded.tape, recorded.questions), recorded.expected)
+    _compare(recorded.case, answers_of(recorded.tape, recorded.questions), recorded.expected)
 
 
 def test_second_answer_is_the_first(recorded: Recorded) -> None:
-    first = _answers(recorded.tape, recorded.questions)
-    assert _all_identical(_answers(recorded.tape, recorded.questions), first)
+    first = answers_of(recorded.tape, recorded.questions)
+    assert _all_identical(answers_of(recorded.tape, recorded.questions), first)
 
 
 def test_program_survives_being_printed_and_read(recorded: Recorded) -> None:
@@ -151,13 +110,20 @@ def test_program_survives_being_printed_and_read(recorded: Recorded) -> None:
 
 def test_answer_does_not_depend_on_what_variables_hold_now(recorded: Recorded) -> None:
     # Last of those that share a recording: nothing may look at the variables after this.
-    before = _answers(recorded.tape, recorded.questions)
-    for source in filter(_is_variable, tf.nest.flatten(recorded.sources)):
+    before = answers_of(recorded.tape, recorded.questions)
+    for source in filter(is_variable, tf.nest.flatten(recorded.sources)):
         source.assign(tf.ones_like(source) * 3)
-    assert _all_identical(_answers(recorded.tape, recorded.questions), before)
+    assert _all_identical(answers_of(recorded.tape, recorded.questions), before)
 
 
 # ------------------------------------------------------------------ each tape alone, and inside a function
+
+
+def _stock(run: Callable[..., Any], sources: list[Any]) -> tuple[tf.GradientTape, list[Ask]]:
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(tensors_in(sources))
+        outcome = run(*sources)
+    return tape, questions_about(outcome, sources)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -165,11 +131,11 @@ def test_tape_alone(case: Case) -> None:
     # A stock tape that is open changes how functions and custom gradients run; users have none.
     run, sources = case.made()
     stock, questions = _stock(run, sources)
-    expected = _answers(stock, questions)
+    expected = answers_of(stock, questions)
     run, sources = case.made()
     with rt.Tape() as tape:
         outcome = run(*sources)
-    _compare(case, _answers(tape, _questions(outcome, sources)), expected)
+    _compare(case, answers_of(tape, questions_about(outcome, sources)), expected)
 
 
 TRACED = [case for case in CASES if case.eager_only is None]
@@ -198,12 +164,12 @@ def _traced(case: Case, tape_types: tuple[Any, ...]) -> list[list[Any]]:
             tapes = [stack.enter_context(tape_type()) for tape_type in tape_types]
             for tape in tapes:
                 if isinstance(tape, tf.GradientTape):
-                    tape.watch(_tensors(inputs))
+                    tape.watch(tensors_in(inputs))
             outcome = run(*inputs)
-        question = _questions(outcome, inputs)[-1:]
-        return [_answers(tape, question)[0] for tape in tapes]
+        question = questions_about(outcome, inputs)[-1:]
+        return [answers_of(tape, question)[0] for tape in tapes]
 
-    return asked([None if _is_variable(source) else source for source in sources])
+    return asked([None if is_variable(source) else source for source in sources])
 
 
 @pytest.mark.parametrize("shape", [[3], [20, 10]], ids=["copied into the graph", "captured by the graph"])
@@ -233,12 +199,12 @@ def test_inside_a_function_beside_a_persistent_tape(case: Case) -> None:
     def asked(given):
         inputs = [source if tensor is None else tensor for tensor, source in zip(given, sources, strict=True)]
         with tf.GradientTape(persistent=True) as stock, rt.Tape() as tape:
-            stock.watch(_tensors(inputs))
+            stock.watch(tensors_in(inputs))
             outcome = run(*inputs)
-        questions = _questions(outcome, inputs)
-        return _answers(tape, questions), _answers(stock, questions)
+        questions = questions_about(outcome, inputs)
+        return answers_of(tape, questions), answers_of(stock, questions)
 
-    _compare(case, *asked([None if _is_variable(source) else source for source in sources]))
+    _compare(case, *asked([None if is_variable(source) else source for source in sources]))
 
 
 # ------------------------------------------------------------------ the table itself

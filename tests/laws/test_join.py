@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import reduce
@@ -14,11 +13,12 @@ import tensorflow as tf
 
 import retrotape as rt
 from random_programs import Randomly, begin, same
+from recording_tools import in_threads
 from retrotape.errors import EmptyTapeError
 
 STEPS = 9
 DEFAULT = [pytest.param(seed, id=str(seed)) for seed in range(8)]
-SLOW = [pytest.param(seed, id=str(seed), marks=pytest.mark.slow) for seed in range(8, 60)]
+SLOW = [pytest.param(seed, id=str(seed), marks=pytest.mark.slow) for seed in range(8, 24)]
 every_seed = pytest.mark.parametrize("seed", DEFAULT + SLOW)
 
 
@@ -186,22 +186,6 @@ def same_bits(ours: list[Any], theirs: list[Any]) -> None:
 # ------------------------------------------------------------------ on other threads
 
 
-def on_a_thread(run: Callable[[], None]) -> None:
-    failed: list[BaseException] = []
-
-    def guarded() -> None:
-        try:
-            run()
-        except BaseException as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=guarded)
-    thread.start()
-    thread.join()
-    if failed:
-        raise failed[0]
-
-
 @every_seed
 def test_cuts_on_other_threads(seed: int):
     """One after another, on threads of their own, some with a tape within the tape."""
@@ -220,8 +204,8 @@ def test_cuts_on_other_threads(seed: int):
         count = rng.randint(1, min(3, left))
         left -= count
         steps = lambda count=count: [program.step() for _ in range(count)]  # noqa: E731
-        rng.choice([on_a_thread, lambda run: run()])(lambda steps=steps: cut(steps))
-    on_a_thread(lambda: cut(lambda: made.append(program.end())))
+        rng.choice([in_threads, lambda run: run()])(lambda steps=steps: cut(steps))
+    in_threads(lambda: cut(lambda: made.append(program.end())))
 
     with rt.Tape() as whole:
         for _ in range(STEPS):

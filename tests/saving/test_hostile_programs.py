@@ -513,6 +513,8 @@ def test_fields_of_every_wrong_kind(field, honest, tmp_path):
         ("looks", [{"var": 0, "before": 999, "frame": 0, "how": "x"}], "looks says 999"),
         ("looks", [{"var": 0, "before": 0, "frame": 999, "how": "x"}], "looks says 999"),
         ("assigned", [0, -1], "assigned says -1"),
+        ("born", [[0]], "born is not a list of pairs"),
+        ("born", [[0, 999]], "born says 999"),
     ],
 )
 def test_fields_that_point_to_nothing(field, change, text, honest, tmp_path):

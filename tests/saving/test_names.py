@@ -190,6 +190,28 @@ def test_keras_variables_and_what_is_inside_them(tmp_path):
         assert float(loaded.gradient("y", "mine")) == 3.0
 
 
+def test_paths_are_found_without_walking_through_all_objects(tmp_path, monkeypatch):
+    """`gc.get_referrers` looks into objects of which some are half made, and may end the process."""
+
+    def walk(*objects: Any) -> Any:
+        raise AssertionError
+
+    monkeypatch.setattr("gc.get_referrers", walk)
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, name="dense")], name="whole")
+    with rt.Tape() as tape:
+        y = model(tf.ones((1, 2)))
+    assert trip(tape, {"y": y}, tmp_path).loaded.names == ("whole/dense/bias", "whole/dense/kernel", "y")
+
+
+def test_what_was_made_in_the_block_by_no_op_can_be_named(tmp_path):
+    x = tf.constant([1.0, 2.0])
+    with rt.Tape() as tape:
+        y = tf.constant((x * 2.0).numpy())
+    made = trip(tape, {"x": x, "y": y}, tmp_path)
+    np.testing.assert_array_equal(made.loaded["y"], y)
+    assert made.loaded.gradient("y", "x") is tape.gradient(y, x) is None
+
+
 @pytest.mark.parametrize(
     ("names", "error", "text"),
     [
@@ -198,8 +220,13 @@ def test_keras_variables_and_what_is_inside_them(tmp_path):
         ({3: "y"}, TypeError, "takes a mapping from names to tensors, got the key 3"),
         ({"": "y"}, TypeError, "got the key ''"),
         ({"a/b": "y", "a": {"b": "x"}}, ValueError, "gives the name 'a/b' twice"),
-        ({"a": "elsewhere"}, NotRecordedError, r"'a', tensor float32\[\] .* it took no part in what was recorded"),
-        ({"a": "variable"}, NotRecordedError, "no op read or assigned it while recording"),
+        ({"a": "elsewhere"}, NotRecordedError, r"The named 'a', tensor float32\[\], .* it took no part in what was"),
+        (
+            {"a": "variable"},
+            NotRecordedError,
+            r"The named 'a', 'Variable:0' \(float32\[\]\), .* no op read or assigned",
+        ),
+        ({"a\ud800": "y"}, ValueError, r"names that can be written as text, got 'a\\ud800'"),
     ],
 )
 def test_names_that_mean_nothing(names, error, text, squares, tmp_path):

@@ -133,13 +133,13 @@ def double_precision():
     keras.config.set_floatx(before)
 
 
-def test_results_may_have_other_sizes(tmp_path):
+def test_results_may_have_other_sizes_if_that_does_not_matter(tmp_path):
     x = tf.constant(OLD)
     with rt.Tape() as tape:
         positive = tf.boolean_mask(x, x > 0.0)
         y = tf.reduce_sum(positive**2) + tf.reduce_sum(tf.unique(tf.cast(x, tf.int32))[0]).dtype.size * x[0]
     for recorded, source, target in both(tape, x, y, tmp_path):
-        again = recorded.replay([(source, [1.0, 2.0, 3.0])])
+        again = recorded.replay([(source, [1.0, 2.0, 3.0])], trust=True)
         assert float(again.value(target)) == pytest.approx(14.0 + 4.0)
         np.testing.assert_allclose(again.gradient(target, source), [2.0 + 4.0, 4.0, 6.0])
         np.testing.assert_allclose(again.hvp(target, source, tf.ones(3)), [2.0, 2.0, 2.0])

@@ -1,3 +1,5 @@
+"""The table of tensors that no rule looks at leaves out nothing that one does."""
+
 from __future__ import annotations
 
 import json

@@ -1,4 +1,8 @@
+"""Tapes that are joined answer like one tape."""
+
 from __future__ import annotations
+
+import math
 
 import numpy as np
 import pytest
@@ -13,10 +17,10 @@ def test_the_chain_rule_across_two_tapes_in_any_order():
         y = x**2
     with rt.Tape() as second:
         z = tf.sin(y)
-    assert float(second.gradient(z, y)) == pytest.approx(0.5403023)
+    assert float(second.gradient(z, y)) == pytest.approx(math.cos(1.0))
     assert float(first.gradient(y, x)) == 2.0
     for tapes in ((first, second), (second, first)):
-        assert float(rt.join(*tapes).gradient(z, x)) == pytest.approx(1.0806046)
+        assert float(rt.join(*tapes).gradient(z, x)) == pytest.approx(2.0 * math.cos(1.0))
 
 
 def test_two_sources_and_two_tapes():
@@ -26,7 +30,7 @@ def test_two_sources_and_two_tapes():
     with rt.Tape() as second:
         z = tf.exp(product)
     dx, dy = rt.join(first, second).gradient(z, [x, y])
-    assert (float(dx), float(dy)) == pytest.approx((14.7781122, 7.3890561))
+    assert (float(dx), float(dy)) == pytest.approx((2.0 * math.exp(2.0), math.exp(2.0)))
 
 
 def three_tapes():

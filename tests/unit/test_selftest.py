@@ -1,3 +1,5 @@
+"""A TensorFlow that nobody has tried is checked before it is trusted."""
+
 from __future__ import annotations
 
 import pytest
@@ -13,11 +15,23 @@ def untried(monkeypatch):
     monkeypatch.setattr(_selftest, "_checked", False)
 
 
-def test_an_untried_tensorflow_is_checked_before_it_is_trusted(untried):
+def test_an_untried_tensorflow_is_checked_once_before_it_is_trusted(untried, monkeypatch):
+    check, checked = _selftest.check, []
+    monkeypatch.setattr(_selftest, "check", lambda make_tape: checked.append(check(make_tape)))
     x = tf.constant(3.0)
-    with rt.Tape() as tape:
-        y = x * x
-    assert float(tape.gradient(y, x)) == 6.0
+    for _ in range(2):
+        with rt.Tape() as tape:
+            y = x * x
+        assert float(tape.gradient(y, x)) == 6.0
+    assert len(checked) == 1
+
+
+def test_a_tried_tensorflow_is_not_checked(monkeypatch):
+    monkeypatch.setattr(_selftest, "_checked", False)
+    monkeypatch.setattr(_selftest, "is_tried", lambda version: version == tf.__version__)
+    monkeypatch.setattr(_selftest, "check", lambda make_tape: pytest.fail("a check that nobody needs"))
+    with rt.Tape():
+        pass
 
 
 def test_a_tensorflow_that_hides_reads_is_refused(untried, monkeypatch):

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from threading import Thread
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import retrotape as rt
+from recording_tools import in_threads
 from retrotape import _hooks
-
-
-def on_another_thread(function):
-    thread = Thread(target=function)
-    thread.start()
-    thread.join()
 
 
 @pytest.mark.parametrize("keep", ["needed", "leaves", "all"])
@@ -24,7 +18,7 @@ def test_a_variable_assigned_on_another_thread(keep):
     v = tf.Variable(2.0)
     with rt.Tape(keep=keep) as tape:
         _ = v * 1.0
-        on_another_thread(lambda: v.assign(5.0))
+        in_threads(lambda: v.assign(5.0))
         y = v * v
     assert float(tape.gradient(y, v)) == 10.0
 
@@ -34,7 +28,7 @@ def test_the_hessian_of_a_function_after_an_assignment_elsewhere():
     cube = tf.function(lambda: v**3)
     with rt.Tape() as tape:
         _ = v * 1.0
-        on_another_thread(lambda: v.assign(5.0))
+        in_threads(lambda: v.assign(5.0))
         y = cube() * 1.0
     assert float(tape.hessian(y, v)) == 30.0
 
@@ -99,7 +93,7 @@ def test_a_question_while_another_thread_records_is_refused():
 
     with rt.Tape() as tape:
         y = x * x
-        on_another_thread(ask)
+        in_threads(ask)
     assert errors == ["This tape is recording on another thread. Ask there, or when its block is left."]
     assert float(tape.gradient(y, x)) == 4.0
 
@@ -109,7 +103,7 @@ def test_a_block_left_on_another_thread_takes_its_hooks_away():
     tape = rt.Tape()
     tape.__enter__()
     y = x * x
-    on_another_thread(lambda: tape.__exit__(None, None, None))
+    in_threads(lambda: tape.__exit__(None, None, None))
     _ = x + x  # the owner's next op
     assert _hooks._installed == 0
     assert float(tape.gradient(y, x)) == 4.0

@@ -11,21 +11,15 @@ import pytest
 import tensorflow as tf
 
 import retrotape as rt
-from retrotape.execute import _each, _values
-from retrotape.record import _segments
+from recording_tools import set_segment
+from updates.tools import dense
 
 KEEPS = ["needed", "all", "leaves", "segments", "disk"]
 
 
 @pytest.fixture(autouse=True)
 def many_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (_segments, _values, _each):
-        monkeypatch.setattr(module, "SEGMENT", 50)  # bytes
-    monkeypatch.setattr(_values, "trim", lambda: None)
-
-
-def dense(value: Any) -> np.ndarray:
-    return tf.convert_to_tensor(value).numpy()
+    set_segment(monkeypatch, 50)
 
 
 def same(found: Any, wanted: Any) -> None:
@@ -147,7 +141,7 @@ def between_updates(tape: rt.Tape) -> Callable[[], Any]:
     x = tf.linspace(0.2, 0.7, 20)
     with tape:
         early = tf.sin(x)  # of the first segment, used in every one
-        for step in range(4):
+        for step in range(3):
             v.assign(tf.tanh(v * w) + early)
             w.assign_add(0.1 * float(step) * tf.exp(-v))
             v.scatter_update(tf.IndexedSlices(early[:2] * w[3:5], tf.constant([1, 7])))

@@ -13,13 +13,9 @@ from typing import Any, NamedTuple
 from retrotape import store
 from retrotape.commands._text import printable
 from retrotape.errors import CorruptTapeError, MalformedProgramError
-from retrotape.ir import LEAF, Eqn, Frame, Program, TensorType
+from retrotape.ir import LEAF, Eqn, Fields, Frame, Malformed, TensorType, read_program
 
 Json = Any
-
-
-class Malformed(Exception):
-    """A field is not what it should be."""
 
 
 class Variable(NamedTuple):
@@ -49,17 +45,15 @@ class SavedTape:
         self.container = container
         self.fields: Mapping[str, Json] = container.meta
         self.program = read_program(container.entry("program.txt").decode())
-        self.variables = [self._variable(row) for row in items(self.fields.get("variables"), dict, "variables")]
-        self.names = list(self._names())
-        self.redacted = frozenset(items(self.fields.get("redacted"), str, "redacted"))
+        self.checked = Fields(self.fields, self.program)
+        self.variables = [Variable(*row[:3]) for row in self.checked.variables]
+        self.names = [self._named(name, *what) for name, what in self.checked.names.items()]
+        self.redacted = frozenset(self.checked.redacted)
 
     @cached_property
-    def functions(self) -> dict[str, Json]:
-        """The ways back of custom gradients."""
-        found = json.loads(self.container.entry("functions.json"))
-        if not isinstance(found, dict):
-            raise Malformed("functions.json is not an object")
-        return found
+    def functions(self) -> Json:
+        """The ways back of custom gradients, as they are written."""
+        return json.loads(self.container.entry("functions.json"))
 
     @property
     def format(self) -> str:
@@ -76,7 +70,7 @@ class SavedTape:
 
     def vars(self, name: str) -> tuple[int, ...]:
         """Return a field that is a list of vars."""
-        return numbers(self.fields.get(name), len(self.program.types), name)
+        return self.checked.vars(name)
 
     def kept(self, var: int) -> store.TensorInfo | None:
         """Return what is known of the value of a var, if the file has it."""
@@ -96,26 +90,9 @@ class SavedTape:
                 found.setdefault(var, variable.name if number == 0 else f"{variable.name}, value {number}")
         return found
 
-    def _variable(self, row: dict[str, Json]) -> Variable:
-        name, trainable = row.get("name"), row.get("trainable")
-        versions = numbers(row.get("versions"), len(self.program.types), "versions")
-        if not isinstance(name, str) or not isinstance(trainable, bool) or not versions:
-            raise Malformed("a variable has no name or no value")
-        return Variable(name, trainable, versions)
-
-    def _names(self) -> Iterator[Named]:
-        written = self.fields.get("names")
-        if not isinstance(written, dict):
-            raise Malformed("names is not an object")
-        for name, what in written.items():
-            if not isinstance(what, dict) or len(what) != 1:
-                raise Malformed(f"the name {name!r} stands for nothing")
-            ((kind, number),) = what.items()
-            if kind == "variable":
-                variable = self.variables[numbers([number], len(self.variables), "names")[0]]
-                yield Named(name, variable.versions[-1], variable)
-            else:
-                yield Named(name, numbers([number], len(self.program.types), "names")[0], None)
+    def _named(self, name: str, kind: str, number: int) -> Named:
+        variable = self.variables[number] if kind == "variable" else None
+        return Named(name, number if variable is None else variable.versions[-1], variable)
 
     def kind(self, named: Named) -> str:
         """Return what a name is: variable, input or target."""
@@ -144,27 +121,3 @@ def sense(path: str) -> Iterator[None]:
         yield
     except (Malformed, MalformedProgramError, UnicodeDecodeError, RecursionError, json.JSONDecodeError) as error:
         raise CorruptTapeError(path, f"what it says makes no sense: {printable(str(error))}") from error
-
-
-def read_program(text: str) -> Program:
-    """Return a program whose equations all have a place."""
-    program = Program.parse(text)
-    for index, eqn in enumerate(program.eqns):
-        if eqn.frame >= len(program.frames):
-            raise Malformed(f"equation {index} stands at place {eqn.frame}, and there are {len(program.frames)}")
-    return program
-
-
-def numbers(written: Json, bound: int, what: str, lowest: int = 0) -> tuple[int, ...]:
-    """Return a list of whole numbers below `bound`, or raise."""
-    for number in items(written, int, what):
-        if isinstance(number, bool) or not lowest <= number < bound:
-            raise Malformed(f"{what} says {number!r}, which is not from {lowest} to {bound - 1}")
-    return tuple(written)
-
-
-def items(written: Json, kind: type, what: str) -> list[Any]:
-    """Return a list of which every item is of a kind, or raise."""
-    if not isinstance(written, list) or not all(isinstance(item, kind) for item in written):
-        raise Malformed(f"{what} is not a list of {kind.__name__}")
-    return written

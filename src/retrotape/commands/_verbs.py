@@ -104,8 +104,9 @@ def _told(error: Exception) -> str:
     if isinstance(error, RetrotapeError):
         return str(error)
     if isinstance(error, OSError) and error.strerror:
-        about = f" {error.filename!r}" if error.filename is not None else ""
-        return f"{error.strerror}:{about}. Check the path and its permissions."
+        about = f": {error.filename!r}" if error.filename is not None else ""
+        advice = "Make room first." if error.errno == errno.ENOSPC else "Check the path and its permissions."
+        return f"{error.strerror}{about}. {advice}"
     return f"it failed with {type(error).__name__}: {error}. To see where: `{DEBUG}=1`."
 
 

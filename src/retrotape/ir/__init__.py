@@ -2,6 +2,7 @@
 
 from retrotape.ir._builder import Builder
 from retrotape.ir._check import check
+from retrotape.ir._fields import Fields, Malformed, read_program
 from retrotape.ir._graph import Equations, reached_from, slice_to
 from retrotape.ir._program import (
     DTYPE_NAMES,
@@ -20,8 +21,10 @@ from retrotape.ir._program import (
     bytes_of,
 )
 from retrotape.ir._text import parse, render
+from retrotape.ir._ways_back import CUSTOM, Functions, WayBack
 
 __all__ = [
+    "CUSTOM",
     "DTYPE_NAMES",
     "DTYPE_NUMBERS",
     "LEAF",
@@ -31,16 +34,21 @@ __all__ = [
     "DType",
     "Eqn",
     "Equations",
+    "Fields",
     "Frame",
     "Func",
+    "Functions",
+    "Malformed",
     "Program",
     "Proto",
     "Shape",
     "TensorType",
+    "WayBack",
     "bytes_of",
     "check",
     "parse",
     "reached_from",
+    "read_program",
     "render",
     "slice_to",
 ]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from retrotape.ir import Eqn, Frame, Program
+from retrotape.ir import Eqn, Frame, Functions, Program, WayBack
 from retrotape.record import CUSTOM, Backward, default_attrs
 from retrotape.saving._functions import SavedFunction
 from retrotape.saving._ops import OpCheck
@@ -22,10 +22,6 @@ class Document(NamedTuple):
     program: str
     functions: dict[str, Json]  # by the hash of what they are
     fields: dict[str, Json]
-
-
-class Malformed(Exception):
-    """A field is not what it should be."""
 
 
 _INSIDE = (Frame("<custom gradient>", 0, "backward"),)
@@ -70,90 +66,27 @@ class FunctionReader:
       guard: Checks each program that is found, and its ops when they run.
     """
 
-    def __init__(self, functions: Mapping[str, Json], guard: OpCheck) -> None:
-        self._written = functions
+    def __init__(self, functions: Json, guard: OpCheck) -> None:
+        self._functions = Functions(functions, guard.check)
         self._guard = guard
         self._made: dict[str, SavedFunction] = {}
-        self._open: list[str] = []
 
     def backwards(self, written: Json, program: Program) -> dict[int, Backward]:
-        """Return the ways back through equations of `program`."""
-        found = {}
-        for item in items(written, dict, "a way back"):
-            (index,) = numbers([item.get("equation")], len(program.eqns), "an equation")
-            eqn = program.eqns[index]
-            function = self._function(item.get("function"))
-            inputs, outputs, captures = (
-                numbers(item.get(name), len(program.types), name) for name in ("inputs", "outputs", "captures")
-            )
-            if index in found or not _fits(function, program, eqn, inputs, outputs, captures):
-                raise Malformed(f"the way back through equation {index} does not fit it")
-            found[index] = Backward(function, inputs, outputs, captures)
-        return found
+        """Return the ways back through equations of `program`, which has one for every custom gradient."""
+        return self._backwards(self._functions.ways_back(written, program, whole=True))
 
-    def _function(self, key: Json) -> SavedFunction:
-        if not isinstance(key, str) or key not in self._written:
-            raise Malformed(f"there is no function {key!r}")
-        if key in self._open:
-            raise Malformed(f"function {key} contains itself")
-        if len(self._open) > 16:
-            raise Malformed("functions are nested more than 16 deep")
+    def _backwards(self, ways: Mapping[int, WayBack]) -> dict[int, Backward]:
+        return {
+            index: Backward(self._function(way.function), way.inputs, way.outputs, way.captures)
+            for index, way in ways.items()
+        }
+
+    def _function(self, key: str) -> SavedFunction:
         if key not in self._made:
-            self._open.append(key)
-            self._made[key] = self._make(self._written[key])
-            self._open.pop()
+            program, grads, captured, results, ways = self._functions[key]
+            program = replace(program, eqns=tuple(map(with_defaults, program.eqns)))
+            self._made[key] = SavedFunction(program, grads, captured, results, self._backwards(ways), self._guard)
         return self._made[key]
-
-    def _make(self, written: Json) -> SavedFunction:
-        if not isinstance(written, dict) or not isinstance(written.get("program"), str):
-            raise Malformed("a function has no program")
-        program = Program.parse(written["program"])
-        self._guard.check(program)
-        program = replace(program, eqns=tuple(map(with_defaults, program.eqns)))
-        leaves = set(program.leaves())
-        grads, captured = (numbers(written.get(name), len(program.types), name) for name in ("grads", "captured"))
-        if sorted([*grads, *captured]) != sorted(leaves):
-            raise Malformed("the leaves of a function are not its gradients and what it looks at")
-        results = tuple(
-            numbers(result, len(program.types), "results") for result in items(written.get("results"), list, "results")
-        )
-        if any(len(result) not in (0, 1, 3) for result in results):
-            raise Malformed("a result of a function is neither one tensor nor three")
-        backwards = self.backwards(written.get("backwards"), program)
-        return SavedFunction(program, grads, captured, results, backwards, self._guard)
-
-
-def _fits(
-    function: SavedFunction,
-    program: Program,
-    eqn: Eqn,
-    inputs: tuple[int, ...],
-    outputs: tuple[int, ...],
-    captures: tuple[int, ...],
-) -> bool:
-    """Say whether a function goes back through an equation: the types of what it takes and gives are those there."""
-    count = len(eqn.inputs) - len(eqn.outputs)  # then follow what the outputs were made from
-    if eqn.op != CUSTOM or inputs != eqn.inputs[:count] or outputs != eqn.outputs or len(function.results) > count:
-        return False
-    inside, outside = function.program.types, program.types
-    pairs = ((function.grads, outputs), (function.captured, captures))
-    return all([inside[var] for var in ours] == [outside[var] for var in theirs] for ours, theirs in pairs)
-
-
-def numbers(written: Json, bound: int, what: str, lowest: int = 0) -> tuple[int, ...]:
-    """Return a list of whole numbers below `bound`, or raise."""
-    found = items(written, int, what)
-    for number in found:
-        if isinstance(number, bool) or not lowest <= number < bound:
-            raise Malformed(f"{what} says {number!r}, which is not from {lowest} to {bound - 1}")
-    return tuple(found)
-
-
-def items(written: Json, kind: type, what: str) -> list[Any]:
-    """Return a list of which every item is of a kind, or raise."""
-    if not isinstance(written, list) or not all(isinstance(item, kind) for item in written):
-        raise Malformed(f"{what} is not a list of {kind.__name__}")
-    return written
 
 
 def with_defaults(eqn: Eqn) -> Eqn:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from retrotape._tf import tf
@@ -40,6 +40,7 @@ class _Exported(tf.Module):
         super().__init__("tape")
         self._whole = whole = portable(recording)
         named = name_everything(whole, names)
+        self._plain = _plain_names(named)
         vars_of = {name: what["var"] for name, what in named.items() if "var" in what}
         producers, types = whole.builder.producers, whole.builder.types
         self._inputs = {name: var for name, var in vars_of.items() if producers[var] == LEAF}
@@ -49,11 +50,12 @@ class _Exported(tf.Module):
         look_up = Values(whole)
         self.held: dict[str, tf.Variable] = {}
         self._entries: dict[int, str] = {}  # first version of a variable → its name
-        for name, cell in zip(_variable_names(named), whole.cells.values(), strict=True):
-            first = cell.versions[0]
+        self._called: dict[str, list[str]] = {}  # all names of a variable by the first one
+        for called, cell in zip(_variable_names(named), whole.cells.values(), strict=True):
+            first, name = cell.versions[0], called[0]
             if producers[first] == LEAF and first in whole.values:
-                self.held[name] = tf.Variable(look_up(first), name=_plain(name))
-                self._entries[first] = name
+                self.held[name] = tf.Variable(look_up(first), name=self._plain[name])
+                self._entries[first], self._called[name] = name, called
         self._constants = {
             var: look_up(var)
             for var in whole.values
@@ -62,18 +64,19 @@ class _Exported(tf.Module):
             and types[var].dtype not in (20, 21)
         }
         signature = {
-            name: tf.TensorSpec(types[var].shape, types[var].dtype, _plain(name)) for name, var in self._inputs.items()
+            name: tf.TensorSpec(types[var].shape, types[var].dtype, self._plain[name])
+            for name, var in self._inputs.items()
         }
         self.replay = tf.function(self._replay, [signature] if signature else [], autograph=False)
         self.gradients = {
-            f"gradient_of_{_plain(name)}": tf.function(self._gradient_of(name), [signature], autograph=False)
+            f"gradient_of_{self._plain[name]}": tf.function(self._gradient_of(name), [signature], autograph=False)
             for name, var in self._outputs.items()
-            if types[var].shape == () and var not in whole.inert
+            if types[var].shape == () and tf.as_dtype(types[var].dtype).is_floating
         }
 
     def _replay(self, inputs: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
         env = self._run(inputs or {}, {name: variable.read_value() for name, variable in self.held.items()})
-        return {_plain(name): env[var] for name, var in self._outputs.items()}
+        return {self._plain[name]: env[var] for name, var in self._outputs.items()}
 
     def _gradient_of(self, target: str) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
         def gradient(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -83,7 +86,8 @@ class _Exported(tf.Module):
             result = self._run(inputs, held)[self._outputs[target]]
             # Of the graph, not by a tape, which ops by name do not tell of themselves.
             found = tf.gradients(result, list(floating.values()), unconnected_gradients="zero")
-            return {_plain(name): tf.convert_to_tensor(grad) for name, grad in zip(floating, found, strict=True)}
+            grads = {name: tf.convert_to_tensor(grad) for name, grad in zip(floating, found, strict=True)}
+            return {self._plain[also]: grads[name] for name in grads for also in self._called.get(name, [name])}
 
         return gradient
 
@@ -119,14 +123,29 @@ def _draws(recording: Recording, var: int) -> bool:
     return not (eqn.op == CUSTOM or eqn.op in FORWARD or eqn.op.startswith("Resource") or traits(eqn.op).replayable)
 
 
-def _variable_names(named: Mapping[str, Mapping[str, int]]) -> list[str]:
-    by_number: dict[int, str] = {}
+def _variable_names(named: Mapping[str, Mapping[str, int]]) -> list[list[str]]:
+    """Return the names of each variable."""
+    by_number: dict[int, list[str]] = {}
     for name, what in named.items():
         if "variable" in what:
-            by_number.setdefault(what["variable"], name)
+            by_number.setdefault(what["variable"], []).append(name)
     return [by_number[number] for number in sorted(by_number)]
 
 
+def _plain_names(names: Iterable[str]) -> dict[str, str]:
+    """Return for each name one that a SavedModel's signature can have, no two the same; a name that can stay stays."""
+    found: dict[str, str] = {}
+    taken: set[str] = set()
+    for name in sorted(names, key=lambda name: (_plain(name) != name, name)):
+        plain, number = _plain(name), 0
+        while plain in taken:
+            number += 1
+            plain = f"{_plain(name)}_{number}"
+        taken.add(plain)
+        found[name] = plain
+    return found
+
+
 def _plain(name: str) -> str:
-    """Return a name that a SavedModel's signature can have."""
-    return re.sub(r"\W", "_", name)
+    plain = re.sub(r"[^A-Za-z0-9_]", "_", name)
+    return "n" + plain if plain.startswith("_") else plain

@@ -50,7 +50,7 @@ class SavedFunction(NamedTuple):
         env.update(zip(self.grads, grads, strict=True))
         for index, eqn in enumerate(self.program.eqns):
             inputs = [env[var] for var in eqn.inputs]
-            if self.guard is not None:
+            if self.guard is not None and tf.executing_eagerly():  # in a graph nothing runs yet, and nothing has a size
                 self.guard.within(eqn, inputs)
             outputs = run_eqn(eqn, inputs)
             if eqn.op == CUSTOM:

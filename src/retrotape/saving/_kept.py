@@ -109,7 +109,7 @@ class Kept:
         telling = [var for var in hidden - self._withheld() if bytes_of(types[var]) >= _TELLING]
         for secret in telling:
             mine = self._bytes(secret)
-            if len(set(mine)) < 2:  # zeros are no secret
+            if mine.count(mine[:1]) == len(mine):  # zeros are no secret
                 continue
             for var in self._vars:
                 if bytes_of(types[var]) == len(mine) and self._bytes(var) == mine:

@@ -13,9 +13,11 @@ from retrotape.execute import Values, run_eqn
 from retrotape.ir import Eqn, Frame, TensorType
 from retrotape.record import Backward, Cell, Recording, current_stack, looked_at
 from retrotape.record import same as is_same
+from retrotape.saving._born import born
 from retrotape.saving._functions import portable
 from retrotape.saving._kept import is_computed
 from retrotape.saving._ops import allowed, explained
+from retrotape.saving._seeds import new_seeds
 
 Tensor = Any
 RESOURCE = 20
@@ -31,9 +33,21 @@ def replay(recording: Recording, given: Sequence[tuple[Any, Tensor]], resample: 
       trust: Whether to go on where Python has looked at a value that is another one now.
     """
     whole = portable(recording)
-    leaves = {_leaf(whole, part): value for part, value in given}
+    leaves: dict[int, Tensor] = {}
+    for part, value in given:
+        leaf = _leaf(whole, part)
+        if leaf in leaves:
+            raise TapeUseError(
+                f"replay got two new values for {describe(part)}, which is one tensor. Give one of them."
+            )
+        leaves[leaf] = value
+    if resample:
+        leaves = {**new_seeds(whole), **leaves}
+    births = born(whole, recording)  # while both hold the same values: what lies in a file is looked up below
     with explained(whole):
-        return _Replay(whole, leaves, resample, trust).run()
+        found = _Replay(whole, leaves, resample, trust).run()
+    found.births = births
+    return found
 
 
 def _leaf(recording: Recording, part: Any) -> int:
@@ -88,11 +102,24 @@ class _Replay:
         inputs = [self._value(var) for var in eqn.inputs]
         if self._old.guard is not None:
             self._old.guard.within(eqn, inputs)
-        self._new.update(zip(eqn.outputs, run_eqn(eqn, inputs), strict=False))
+        outputs = run_eqn(eqn, inputs)
+        self._check_sizes(eqn, outputs)
+        self._new.update(zip(eqn.outputs, outputs, strict=False))
 
     def _value(self, var: int) -> Tensor:
         found = self._new.get(var)
         return self._old_values(var) if found is None else found
+
+    def _check_sizes(self, eqn: Eqn, outputs: Sequence[Tensor]) -> None:
+        """Raise where a result has another size: Python sees sizes without our hearing of it, and may have used it."""
+        types = self._old.builder.types
+        for var, tensor in zip(eqn.outputs, outputs, strict=False):
+            before, now = types[var].shape, tensor._shape_tuple()
+            if before != now and before is not None and not self._trust:
+                size = (
+                    f"{eqn.op} gave shape {list(before)} and now gives {list(now)}, and Python may have used the size"
+                )
+                raise ReplayError(str(self._old.program().frame_of(eqn)), "shape", size)
 
     def _check_looks(self, index: int) -> None:
         for var, frame, how in self._looks.get(index, ()) if not self._trust else ():

@@ -103,6 +103,8 @@ def prepare(
 def _several(option: str, given: Collection[str]) -> set[str]:
     if isinstance(given, str):
         raise TypeError(f"{option}= takes a list of names, got {given!r}: `{option}=[{given!r}]`.")
+    if not all(isinstance(name, str) for name in given):
+        raise TypeError(f"{option}= takes names, got {', '.join(type(name).__name__ for name in given)}.")
     return set(given)
 
 
@@ -128,16 +130,14 @@ def name_everything(
         if is_variable(part):
             cell = recording.cells.get(part.handle._id)
             if cell is None:
-                raise NotRecordedError(describe(part), "no op read or assigned it while recording", "Use it inside.")
+                raise _absent(name, part, "no op read or assigned it while recording")
             found[name] = {"variable": order[id(cell)]}
             continue
         if not hasattr(part, "_id"):
             raise TypeError(f"names={{{name!r}: ...}} takes a tensor or a variable, got {type(value).__name__}.")
         var = recording.known(part._id)
         if var is None:
-            raise NotRecordedError(
-                f"{name!r}, {describe(part)}", "it took no part in what was recorded", "Use it inside the block."
-            )
+            raise _absent(name, part, "it took no part in what was recorded")
         found[name] = {"var": var}
     for number, cell in enumerate(recording.cells.values()):
         name = _name_of(recording, cell, number, paths)
@@ -147,10 +147,17 @@ def name_everything(
     return found
 
 
+def _absent(name: str, part: Any, reason: str) -> NotRecordedError:
+    remedy = "Use it inside the block, or leave the name out."
+    return NotRecordedError(f"{name!r}, {describe(part)},", reason, remedy, role="named")
+
+
 def _flat_names(names: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
     for name, value in names.items():
         if not isinstance(name, str) or not name:
             raise TypeError(f"names= takes a mapping from names to tensors, got the key {name!r}.")
+        if any("\ud800" <= letter <= "\udfff" for letter in name):
+            raise ValueError(f"names= takes names that can be written as text, got {name!r}.")
         if isinstance(value, Mapping):
             yield from _flat_names(value, f"{prefix}{name}/")
         elif isinstance(value, (list, tuple)):
@@ -171,12 +178,12 @@ def _keras_paths(recording: Recording) -> dict[int, str]:
     keras = sys.modules.get("keras")
     if keras is None:
         return {}
+    inside = {id(variable) for variable in recording.variables.values()}
     found = {}
-    for holder in gc.get_referrers(*recording.variables.values()):
-        owners = [holder, *(gc.get_referrers(holder) if isinstance(holder, dict) and "_value" in holder else ())]
-        for owner in owners:
-            if isinstance(owner, keras.Variable):
-                found[id(owner._value)] = owner.path
+    # Only listed, never walked through: to ask who refers to a variable looks into objects that are half made.
+    for owner in gc.get_objects() if inside else ():
+        if issubclass(type(owner), keras.Variable) and id(getattr(owner, "_value", None)) in inside:
+            found[id(owner._value)] = owner.path
     return found
 
 
@@ -199,11 +206,12 @@ def _variables(recording: Recording, moved: Mapping[int, int], paths: Mapping[in
 def _looks(recording: Recording, moved: Mapping[int, int]) -> list[dict[str, Any]]:
     """Return where Python saw a value: which one, before which equation, at which line."""
     rows = []
+    stamps, stay = sorted(recording.stamps), sorted(moved)
     for identity, stamp, frame, how, _ in recording.looks:
         var = recording.known(identity)
         if var is not None:
-            before = sum(1 for other in recording.stamps if other < stamp)
-            rows.append({"var": var, "before": sum(1 for old in moved if old < before), "frame": frame, "how": how})
+            before = bisect_left(stay, bisect_left(stamps, stamp))
+            rows.append({"var": var, "before": before, "frame": frame, "how": how})
     return rows
 
 

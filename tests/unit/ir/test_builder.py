@@ -1,3 +1,5 @@
+"""Programs grow in a builder, and are checked and frozen when they are built."""
+
 from __future__ import annotations
 
 import pytest
@@ -104,7 +106,7 @@ def test_a_program_that_failed_the_check_fails_again():
     builder = Builder()
     builder.append("Neg", (0,), (), ())
     for _ in range(2):
-        with pytest.raises(MalformedProgramError):
+        with pytest.raises(MalformedProgramError, match=r"Equation 0 \(Neg\) reads %0, which does not exist"):
             builder.build()
 
 

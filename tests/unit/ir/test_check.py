@@ -1,3 +1,5 @@
+"""Which programs are well formed, and what is said about those that are not."""
+
 from __future__ import annotations
 
 import pytest
@@ -61,7 +63,7 @@ def test_one_equation_may_not_define_a_var_twice():
 def test_equations_that_were_checked_before_are_skipped():
     bad = program((LEAF, 1), ((9,), ()), ((0,), (1,)))
     check(bad, since=1)
-    with pytest.raises(MalformedProgramError):
+    with pytest.raises(MalformedProgramError, match=r"Equation 0 \(Op\) reads %9"):
         check(bad)
 
 

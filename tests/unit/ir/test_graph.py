@@ -1,3 +1,5 @@
+"""What a target depends on, and what a source reaches."""
+
 from __future__ import annotations
 
 from hypothesis import given, settings

@@ -1,3 +1,5 @@
+"""The program as data: types, frames, equality; and that it needs no TensorFlow."""
+
 from __future__ import annotations
 
 import dataclasses

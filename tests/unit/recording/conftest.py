@@ -1,3 +1,5 @@
+"""Every test of recording finds TensorFlow untouched and leaves it so."""
+
 from __future__ import annotations
 
 import pytest

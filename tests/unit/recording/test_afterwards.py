@@ -1,3 +1,5 @@
+"""Whatever happens inside a block, nothing of it is left in TensorFlow afterwards."""
+
 from __future__ import annotations
 
 import pytest
@@ -92,12 +94,17 @@ def test_blocks_may_be_left_in_any_order():
     assert_close(third.gradient(w, X), 4 * X**3)
     assert_close(first.gradient(z, X), 3 * X**2)
     assert_close(second.gradient(y, X), 2 * X)
-    with pytest.raises(errors.NotRecordedError):
+    with pytest.raises(errors.NotRecordedError, match="it was made after recording ended"):
         second.gradient(z, X)
 
 
 def test_leaving_a_block_that_was_never_entered_is_harmless():
-    rt.Tape().__exit__(None, None, None)
+    tape = rt.Tape()
+    tape.__exit__(None, None, None)
+    assert is_untouched()
+    with tape:
+        y = X * X
+    assert_close(tape.gradient(y, X), 2 * X)
 
 
 def test_asking_leaves_nothing_behind():

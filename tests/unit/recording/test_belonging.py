@@ -1,3 +1,5 @@
+"""Which ops belong to a recording: pauses, blocks entered again, resets."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""Callbacks of others, such as check_numerics, go on as they did."""
+
 from __future__ import annotations
 
 import numpy as np

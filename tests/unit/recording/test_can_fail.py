@@ -1,3 +1,5 @@
+"""The checks of these tests notice what is wrong."""
+
 from __future__ import annotations
 
 import pytest

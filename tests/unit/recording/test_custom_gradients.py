@@ -1,3 +1,5 @@
+"""Custom gradients see what they would have seen when their op ran."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""An equation knows the line of the user's code that ran it."""
+
 from __future__ import annotations
 
 import inspect

@@ -1,3 +1,5 @@
+"""An answer is a target of the next question: higher orders, sparse and through functions."""
+
 from __future__ import annotations
 
 import numpy as np

@@ -1,3 +1,5 @@
+"""What is kept changes memory, never a gradient; with tf.recompute_grad too."""
+
 from __future__ import annotations
 
 import keras

@@ -1,3 +1,5 @@
+"""A tape may be asked again and later, when variables have changed."""
+
 from __future__ import annotations
 
 import numpy as np

@@ -1,3 +1,5 @@
+"""Our tape within ours, within the stock tape and around it."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""Each thread records its own ops; a tape may be asked on another thread."""
+
 from __future__ import annotations
 
 import threading
@@ -6,25 +8,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 import retrotape as rt
-from recording_tools import X, assert_close
-
-
-def in_threads(*work: Callable[[], None]) -> None:
-    failed: list[BaseException] = []
-
-    def guarded(step: Callable[[], None]) -> None:
-        try:
-            step()
-        except BaseException as error:
-            failed.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(step,)) for step in work]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    if failed:
-        raise failed[0]
+from recording_tools import X, assert_close, in_threads
 
 
 def test_four_threads_record_at_once_and_each_its_own():

@@ -1,3 +1,5 @@
+"""What is watched, and what may be a source."""
+
 from __future__ import annotations
 
 import keras

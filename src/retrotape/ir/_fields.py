@@ -1,0 +1,157 @@
+"""What a file says beside a program: names, variables, looks. Nothing of it is believed before it was checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from retrotape.ir._program import DTYPE_NUMBERS, Program
+
+Json = Any
+
+
+class Malformed(Exception):
+    """A field is not what it should be."""
+
+
+class VariableRow(NamedTuple):
+    """A variable: every value that it had, and after which equation it had each."""
+
+    name: str
+    trainable: bool
+    versions: tuple[int, ...]
+    since: tuple[int, ...]
+
+
+class LookRow(NamedTuple):
+    """Where Python saw a value, before which equation."""
+
+    var: int
+    before: int
+    frame: int
+    how: str
+
+
+class Fields:
+    """The fields that say what a program means.
+
+    Args:
+      written: As they stand in `tape.json`.
+      program: What they are about.
+    """
+
+    def __init__(self, written: Mapping[str, Json], program: Program) -> None:
+        self._written, self._program = written, program
+
+    def check(self) -> None:
+        """Raise where any of them makes no sense."""
+        for name in ("assigned", "opaque", "gaps", "moments"):
+            self.vars(name)
+        _ = self.variables, self.looks, self.births, self.names, self.redacted
+
+    def vars(self, name: str) -> tuple[int, ...]:
+        """Return a field that is a list of vars."""
+        return numbers(self._written.get(name), len(self._program.types), name)
+
+    def var_of(self, tensor: str, dtype: str, shape: tuple[int, ...]) -> int:
+        """Return the var that a tensor of the file is the value of."""
+        prefix, _, number = tensor.partition("/")
+        if prefix != "v" or not number.isdecimal() or number != str(int(number)):
+            raise Malformed(f"tensor {tensor!r} belongs to no var")
+        var, types = int(number), self._program.types
+        if var >= len(types):
+            raise Malformed(f"tensor {tensor!r} belongs to no var")
+        if DTYPE_NUMBERS[dtype] != types[var].dtype or shape != types[var].shape:
+            raise Malformed(f"tensor {tensor!r} is {dtype}{list(shape)} where the program says {types[var]}")
+        return var
+
+    @cached_property
+    def variables(self) -> list[VariableRow]:
+        """The variables."""
+        found: list[VariableRow] = []
+        taken: set[int] = set()
+        for index, row in enumerate(items(self._written.get("variables"), dict, "variables")):
+            name, trainable = row.get("name"), row.get("trainable")
+            versions = numbers(row.get("versions"), len(self._program.types), "versions")
+            since = numbers(row.get("since"), len(self._program.eqns), "since", lowest=-1)
+            if not isinstance(name, str) or not isinstance(trainable, bool) or not versions:
+                raise Malformed(f"variable {index} has no name or no value")
+            if len(since) != len(versions) or not taken.isdisjoint(versions):
+                raise Malformed(f"the values of variable {name!r} are not its own")
+            taken.update(versions)
+            found.append(VariableRow(name, trainable, versions, since))
+        return found
+
+    @cached_property
+    def looks(self) -> list[LookRow]:
+        """Where Python saw a value."""
+        found = []
+        for row in items(self._written.get("looks"), dict, "looks"):
+            (var,) = numbers([row.get("var")], len(self._program.types), "looks")
+            (before,) = numbers([row.get("before")], len(self._program.eqns) + 1, "looks")
+            (frame,) = numbers([row.get("frame")], len(self._program.frames), "looks")
+            found.append(LookRow(var, before, frame, str(row.get("how"))))
+        return found
+
+    @cached_property
+    def births(self) -> list[tuple[int, int]]:
+        """Which constants Python made while recording, each after how many looks; older files do not tell."""
+        found = []
+        for row in items(self._written.get("born", []), list, "born"):
+            if len(row) != 2:
+                raise Malformed("born is not a list of pairs")
+            (var,) = numbers(row[:1], len(self._program.types), "born")
+            (looks,) = numbers(row[1:], len(self.looks) + 1, "born")
+            found.append((var, looks))
+        return found
+
+    @cached_property
+    def names(self) -> dict[str, tuple[str, int]]:
+        """What each name stands for: ("var", its number), or ("variable", its place in the list)."""
+        written = self._written.get("names")
+        if not isinstance(written, dict):
+            raise Malformed("names is not an object")
+        bounds = {"var": len(self._program.types), "variable": len(self.variables)}
+        found = {}
+        for name, what in written.items():
+            if not isinstance(what, dict) or len(what) != 1:
+                raise Malformed(f"the name {name!r} stands for nothing")
+            ((kind, number),) = what.items()
+            if kind not in bounds:
+                raise Malformed(f"the name {name!r} stands for {kind!r}, which is neither a var nor a variable")
+            found[name] = (kind, *numbers([number], bounds[kind], "names"))
+        return found
+
+    @cached_property
+    def redacted(self) -> tuple[str, ...]:
+        """The names whose values were left out."""
+        found = items(self._written.get("redacted"), str, "redacted")
+        for name in found:
+            if name not in self.names:
+                raise Malformed(f"{name!r} is redacted, and nothing has that name")
+        return tuple(found)
+
+
+def read_program(text: str) -> Program:
+    """Return a program whose equations all have a place."""
+    program = Program.parse(text)
+    for index, eqn in enumerate(program.eqns):
+        if eqn.frame >= len(program.frames):
+            raise Malformed(f"equation {index} stands at place {eqn.frame}, and there are {len(program.frames)}")
+    return program
+
+
+def numbers(written: Json, bound: int, what: str, lowest: int = 0) -> tuple[int, ...]:
+    """Return a list of whole numbers below `bound`, or raise."""
+    for number in items(written, int, what):
+        if isinstance(number, bool) or not lowest <= number < bound:
+            raise Malformed(f"{what} says {number!r}, which is not from {lowest} to {bound - 1}")
+    return tuple(written)
+
+
+def items(written: Json, kind: type, what: str) -> list[Any]:
+    """Return a list of which every item is of a kind, or raise."""
+    if not isinstance(written, list) or not all(isinstance(item, kind) for item in written):
+        raise Malformed(f"{what} is not a list of {kind.__name__}")
+    return written
