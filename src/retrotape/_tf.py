@@ -8,6 +8,7 @@ Tried with TensorFlow 2.16 and 2.21. What is used, and why there is no public wa
 `.execute_with_callbacks`, `.execute_with_cancellation`  switch is per process although callbacks are per thread
 `pywrap_tfe.TFE_Py_FastPathExecute`                    variables given straight to an op are read without a callback
 `record.record_operation`                              custom gradients and function calls say here how they go back
+`record.stop_recording`                                what is computed again is no news to stock tapes
 `custom_gradient._eager_mode_decorator`                where the body of a custom gradient begins and ends
 `resource_variable_ops.variable_accessed`,             which variables were read
 `TFE_Py_TapeVariableAccessed`,                         (and stock tapes and custom gradients must hear of it)
@@ -28,6 +29,7 @@ Tried with TensorFlow 2.16 and 2.21. What is used, and why there is no public wa
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from retrotape.errors import IncompatibleTensorFlowError, MissingTensorFlowError
@@ -116,6 +118,11 @@ def _add_to_graph(op: str, inputs: Sequence[Tensor], attrs: tuple[Any, ...]) -> 
     if isinstance(made, tf.Operation):
         return []
     return list(made) if isinstance(made, (list, tuple)) else [made]
+
+
+def stop_stock_tapes() -> AbstractContextManager[None]:
+    """Let no stock tape of this thread hear what runs meanwhile."""
+    return record.stop_recording()
 
 
 def stock_tape_listens() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import ChainMap, Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -92,11 +93,10 @@ class Values:
     def _fetch(self, var: int) -> None:
         away = self._kept[var]
         self._still_looked_at()
-        with current_stack().unheard(), self._eager():
+        with self._unheard() as others:
             fetched = self._recording.value(var)
         assert fetched is not None
         self._again[var] = fetched
-        others = current_stack().hearing_besides(self._recording) if self._others is None else self._others
         for recording in (self._recording, *others):
             recording.recognise(fetched._id, [away.identity, *self._identities().get(var, ())])
 
@@ -109,7 +109,7 @@ class Values:
         to_use[var] += 1
         made: set[int] = set()
         # Nobody writes these ops down: what they make has been made before, and whoever heard that knows it by then.
-        with self._unheard() as others, self._eager():
+        with self._unheard() as others:
             for index in indices:
                 outputs = self._evaluate(eqns[index])
                 for out, value in zip(eqns[index].outputs, outputs, strict=False):
@@ -131,14 +131,24 @@ class Values:
     def _unheard(self) -> Iterator[list[Recording]]:
         """Run ops that nobody writes down, and say who would have: one value may have to be computed for another."""
         if self._others is None:
-            self._others = current_stack().hearing_besides(self._recording)
+            self._others = current_stack().open_besides(self._recording)
+            self._warn_of_stock_tapes()
             try:
-                with current_stack().unheard():
+                with current_stack().unheard(), _tf.stop_stock_tapes(), self._eager():
                     yield self._others
             finally:
                 self._others = None
         else:
             yield self._others
+
+    def _warn_of_stock_tapes(self) -> None:
+        """Warn: a stock tape that began after the ops had run cannot be told which tensors the new ones stand for."""
+        if self._recording.drops and _tf.stock_tape_listens():
+            warnings.warn(
+                "A tf.GradientTape is open while values that this tape did not keep are computed again; it takes them "
+                "as constants. Open it before they are recorded, or use rt.Tape in its place, or keep='needed'.",
+                stacklevel=2,
+            )
 
     def _eager(self) -> AbstractContextManager[None]:
         """Compute values, not parts of a graph that is built around the question, as for a Jacobian."""

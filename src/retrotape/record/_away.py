@@ -10,7 +10,6 @@ from weakref import finalize
 
 import numpy as np
 
-from retrotape import _tf
 from retrotape._tf import tf
 
 Tensor = Any
@@ -58,8 +57,8 @@ class Spill:
 
     def put(self, tensor: Tensor) -> Away | None:
         """Move a value to the file; None where it has to stay in memory."""
-        if tensor.dtype in _WITHOUT_BYTES or _tf.stock_tape_listens():
-            return None  # a stock tape knows tensors by identity, and would lose the path
+        if tensor.dtype in _WITHOUT_BYTES:
+            return None
         array = np.asarray(tensor.numpy(), order="C")
         data, written = array.reshape(-1).view(np.uint8).data, 0
         try:

@@ -17,6 +17,7 @@ class Openings(ABC):
     def __init__(self) -> None:
         self._open: list[Recording] = []
         self._active: list[Recording] = []  # those that hear what runs now
+        self._careful = False  # whether one of them would drop what a stock tape may know
         self._known: set[int] = set()  # handles whose present value the active recordings can tell
 
     @abstractmethod
@@ -27,12 +28,16 @@ class Openings(ABC):
     def is_current(self) -> bool:
         """Say whether this is the thread that runs now."""
 
+    def _hear(self, recordings: list[Recording]) -> None:
+        self._active = recordings
+        self._careful = any(recording.drops for recording in recordings)
+
     def push(self, recording: Recording) -> None:
         """Let `recording` take part until `pop`."""
         self.flush()
         self._known.clear()
         self._open.append(recording)
-        self._active = [*self._active, recording]
+        self._hear([*self._active, recording])
         if len(self._open) == 1:
             _hooks.attach(self._listener())
 
@@ -42,7 +47,7 @@ class Openings(ABC):
             self.flush()
         finally:
             self._open = [other for other in self._open if other is not recording]
-            self._active = [other for other in self._active if other is not recording]
+            self._hear([other for other in self._active if other is not recording])
             self._known.clear()
             if not self._open and self.is_current():
                 _hooks.detach(self._listener())
@@ -100,7 +105,8 @@ class Openings(ABC):
     @contextmanager
     def _heard_by(self, recordings: list[Recording]) -> Iterator[None]:
         self.flush()
-        before, self._active = self._active, recordings
+        before = self._active
+        self._hear(recordings)
         self._known.clear()
         try:
             yield
@@ -108,7 +114,7 @@ class Openings(ABC):
             try:
                 self.flush()
             finally:
-                self._active = before
+                self._hear(before)
                 self._known.clear()
 
     @abstractmethod

@@ -17,6 +17,7 @@ from retrotape.record._segments import Segments
 from retrotape.record._traits import CUSTOM, RESOURCE, TRAINABLE, Kind, traits
 
 Tensor = Any
+WATCHED = -1  # in the place of frugal: a stock tape heard the op, and knows its tensors by identity only
 
 
 class Recording(Ledger):
@@ -34,6 +35,7 @@ class Recording(Ledger):
         directory: str | None = None,
     ) -> None:
         self.keep = keep
+        self.drops = keep in ("leaves", "segments", "disk")  # values that a rule looks at
         self.symbolic = dtype_of is not _tf.eager_dtype  # of a graph, which has no values
         self._directory = directory
         super().__init__(dtype_of)
@@ -141,13 +143,13 @@ class Recording(Ledger):
             eqns.append(new(Eqn, (op, tuple(ins), tuple(outs), canonical(op, attrs), frame_of(place))))
             if not features.replayable or keep == "all":
                 values.update(zip(outs, outputs, strict=True))
-            if segments is not None:
+            if segments is not None and frugal != WATCHED:
                 segments.took(ins, inputs)
                 if not frugal:
                     segments.keep(ins, inputs, features.inputs)
                     segments.keep(outs, outputs, features.outputs)
                     segments.settle()
-            elif keep == "needed" and not frugal:
+            elif frugal == WATCHED or (keep == "needed" and not frugal):
                 some, but = features.inputs
                 if some:
                     for position, var in enumerate(ins):

@@ -15,7 +15,7 @@ from retrotape.record._cells import Look
 from retrotape.record._frames import here, in_moments, looker
 from retrotape.record._functions import function_traits, variables_in
 from retrotape.record._openings import Openings
-from retrotape.record._recording import Recording
+from retrotape.record._recording import WATCHED, Recording
 from retrotape.record._traits import Kind, traits
 
 Tensor = Any
@@ -73,11 +73,13 @@ class Stack(Openings):
         for recording in self._active:
             recording.adopt(handle, value)
 
-    def hearing_besides(self, recording: Recording) -> list[Recording]:
-        """Return the other recordings that hear what runs, up to date."""
-        others = [other for other in self._active if other is not recording]
-        if others:
-            self.settle()
+    def open_besides(self, recording: Recording) -> list[Recording]:
+        """Return the other recordings that are open, up to date; also in a pause, for they go on after it."""
+        self.flush()
+        found = {id(one): one for one in (*self._open, *self._active) if one is not recording}
+        others = list(found.values())
+        for other in others:
+            other.settle()
         return others
 
     # ------------------------------------------------------------------ what runs
@@ -93,8 +95,10 @@ class Stack(Openings):
                 recording.moments.add(outputs[0]._id)
         events = self._events
         # `outputs` is the very list that the caller gets, and TensorArray writes None into it.
-        place = self.place or here(_OUTSIDE)
-        events.append((op, inputs, attrs, tuple(outputs), place, self._frugal, next(_stamps)))
+        place, frugal = self.place or here(_OUTSIDE), self._frugal
+        if self._careful and not frugal and _tf.stock_tape_listens():
+            frugal = WATCHED
+        events.append((op, inputs, attrs, tuple(outputs), place, frugal, next(_stamps)))
         if self._calls or self._returned:
             self._inside_call()
         elif len(events) >= self._batch:
