@@ -112,8 +112,10 @@ def versions_of(log: Log, variable: Any) -> tuple[Version, ...]:
     """Return the values that a variable had, or raise where it had none."""
     cell = log.cell(variable) if is_variable(variable) else None
     if cell is None:
-        name = describe(variable) if is_variable(variable) else repr(variable)
-        raise NotRecordedError(name, "no op read or assigned it while recording", "Use it inside the block.")
+        if not is_variable(variable):
+            raise TypeError(f"Only a variable has versions, got {type(variable).__name__}; a tensor has one value.")
+        reason = "no op read or assigned it while recording"
+        raise NotRecordedError(describe(variable), reason, "Use it inside the block.", role="variable")
     fetch = Values(log.recording)
     count = len(cell.versions)
     token = log.token

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from threading import RLock
 from typing import Any
 
@@ -19,14 +19,23 @@ from retrotape.tape import Tape
 class JoinedTape(NamedTape):
     """What several tapes have recorded, as one tape that answers every question; `rt.join` makes it."""
 
-    def __init__(self, logs: list[EagerLog], names: Mapping[str, Any], links: Any = None) -> None:
+    def __init__(
+        self, logs: list[EagerLog], names: Mapping[str, Any], twice: Collection[str] = (), links: Any = None
+    ) -> None:
         self._log = (LoadedLog if all(isinstance(log, LoadedLog) for log in logs) else EagerLog).of(
             logs, merge([log.recording for log in logs], links)
         )
         self._loaded = all(isinstance(log, LoadedLog) for log in logs)
         self._answers = Answers()
         self._lock = RLock()
-        self._named, self._tensors = dict(names), {}
+        self._named, self._tensors, self._twice = dict(names), {}, frozenset(twice)
+
+    def _meant_by(self, name: Any) -> Any:
+        if name in self._twice:
+            raise TapeUseError(
+                f"More than one of the joined tapes has the name {name!r}. Say which: give `tape[{name!r}]` of one."
+            )
+        return super()._meant_by(name)
 
 
 def join(*tapes: Tape | JoinedTape | LoadedTape, connect: Mapping[str, str] | None = None) -> JoinedTape:
@@ -54,22 +63,28 @@ def join(*tapes: Tape | JoinedTape | LoadedTape, connect: Mapping[str, str] | No
     """
     if not tapes:
         raise TapeUseError("join takes one or more tapes, got none: `rt.join(first, second)`.")
+    if not isinstance(connect or {}, Mapping):
+        raise TypeError(f"connect= takes a mapping of names, got {connect!r}: `connect={{'head/x': 'trunk/y'}}`.")
     logs = [_log_of(tape) for tape in tapes]
-    names = _names_of(tapes)
+    names, twice = _names_of(tapes)
     links = _Links(tapes, logs, connect or {})
     links.put_in_order()
-    return JoinedTape(logs, names, links.places)
+    joined = JoinedTape(logs, names, twice, links.places)
+    for tape in tapes:
+        if isinstance(tape, NamedTape):  # what it gives for a name is known here too
+            tape._kin.add(joined._log.recording)
+    return joined
 
 
-def _names_of(tapes: tuple[Any, ...]) -> dict[str, Any]:
-    """Return all names; one that two tapes have is left out, for it is not clear which is meant."""
+def _names_of(tapes: tuple[Any, ...]) -> tuple[dict[str, Any], set[str]]:
+    """Return the names, and apart those that two tapes have, for it is not clear which is meant."""
     found: dict[str, Any] = {}
     twice: set[str] = set()
     for tape in tapes:
         for name, what in tape._names().items():
             twice.update({name} if name in found else ())
             found[name] = what
-    return {name: what for name, what in found.items() if name not in twice}
+    return {name: what for name, what in found.items() if name not in twice}, twice
 
 
 class _Links:

@@ -98,3 +98,18 @@ def test_a_name_on_two_tapes_is_ambiguous(halves):
     head, again, trunk = load(halves[0], "head", "head", "trunk")
     with pytest.raises(errors.TapeUseError, match="2 of the tapes have the name 'head/x'"):
         rt.join(head, again, trunk, connect={"head/x": "trunk/y"})
+
+
+def test_what_two_tapes_call_the_same_has_to_be_told_apart(halves):
+    head, again = load(halves[0], "head", "head")
+    joined = rt.join(head, again)
+    with pytest.raises(errors.TapeUseError, match=r"More than one .* has the name 'head/z'\. Say which: give `tape\["):
+        joined.gradient("head/z", "head/x")
+    want = head.gradient("head/z", "head/x")
+    np.testing.assert_array_equal(joined.gradient(head["head/z"], head["head/x"]), want)
+    assert joined.gradient(head["head/z"], again["head/x"]) is None
+
+
+def test_connect_is_a_mapping(halves):
+    with pytest.raises(TypeError, match=r"connect= takes a mapping of names, got 'head/x': `connect=\{'head/x'"):
+        rt.join(*load(halves[0], "head", "trunk"), connect="head/x")

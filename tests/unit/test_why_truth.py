@@ -190,3 +190,17 @@ def test_a_custom_gradient_of_zeros():
     with rt.Tape() as tape:
         loss = tf.reduce_sum(flat(w))
     assert tape.why(loss, w).detail == "Its gradient function returned zeros."
+
+
+def test_lists_of_tensors_in_a_loop_can_be_asked_about():
+    x = tf.Variable([1.0, 2.0, 3.0])
+
+    @tf.function
+    def squared(values):
+        return tf.map_fn(lambda each: each * each, values)
+
+    with rt.Tape() as tape:
+        loss = tf.reduce_sum(squared(x))
+    found = tape.why(loss, x)
+    assert found.verdict is Verdict.CONNECTED
+    assert f"norm of the gradient is {np.linalg.norm([2.0, 4.0, 6.0]):.3g}" in found.detail

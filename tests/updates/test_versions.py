@@ -55,7 +55,7 @@ def test_versions_of_a_variable_that_took_no_part():
     tape, _, _, _ = powers(1)
     with pytest.raises(errors.NotRecordedError, match=r"'other:0'.*no op read or assigned it while recording"):
         tape.versions(tf.Variable(1.0, name="other"))
-    with pytest.raises(errors.NotRecordedError, match="no op read or assigned it while recording"):
+    with pytest.raises(TypeError, match=r"Only a variable has versions, got EagerTensor; a tensor has one value\."):
         tape.at(tf.constant(1.0), 0)
 
 

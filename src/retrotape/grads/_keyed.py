@@ -76,17 +76,28 @@ class Keyed:
     def _why(self) -> list[tuple[Any, str]]:
         return [(self._keys[identity], reason) for identity, known in self._reasons.items() for reason in known]
 
-    def _known(self, key: Any) -> int:
-        identity = _identity(key)
+    def _find(self, key: Any) -> Any:
+        """Return the identity of a key; of a name, that of the only key whose name it is, or ends with it."""
+        if not isinstance(key, str):
+            return _identity(key)
+        names = {identity: name_of(known) for identity, known in self._keys.items()}
+        whole = [identity for identity, name in names.items() if name == key]
+        found = whole or [identity for identity, name in names.items() if name.endswith(f"/{key}")]
+        return found[0] if len(found) == 1 else None
+
+    def _known(self, key: Any) -> Any:
+        identity = self._find(key)
         if identity not in self._keys:
-            raise UnknownSourceError(name_of(key), [name_of(known) for known in self._keys.values()])
+            name = repr(key) if isinstance(key, str) else name_of(key)
+            raise UnknownSourceError(name, [name_of(known) for known in self._keys.values()])
         return identity
 
     # ------------------------------------------------------------------ a mapping
 
     def __getitem__(self, key: Any) -> Gradient:
-        """Return the gradient of a key: zeros where it is missing."""
-        grad = self._grads[self._known(key)]
+        """Return the gradient of a key, or of its name: zeros where it is missing."""
+        identity = self._known(key)
+        grad, key = self._grads[identity], self._keys[identity]
         if grad is not None:
             return grad
         return tf.zeros_like(key) if isinstance(key, tf.Tensor) else tf.zeros(key.shape, key.dtype)
@@ -98,7 +109,7 @@ class Keyed:
         return len(self._keys)
 
     def __contains__(self, key: Any) -> bool:
-        return _identity(key) in self._keys
+        return self._find(key) in self._keys
 
     def get(self, key: Any) -> Gradient:
         """Return the gradient of a key as it is: None where it is missing, or the key unknown.
@@ -108,7 +119,7 @@ class Keyed:
         >>> print(grads.get(v), float(grads[v]))
         None 0.0
         """
-        return self._grads.get(_identity(key))
+        return self._grads.get(self._find(key))
 
     def keys(self) -> list[Any]:
         """Return the variables.
@@ -180,8 +191,8 @@ class Keyed:
         """
         identity = self._known(key)
         if self._grads[identity] is not None:
-            return f"There is a gradient by {name_of(key)}."
-        return self._reason(key) or "no reason is known"
+            return f"There is a gradient by {name_of(self._keys[identity])}."
+        return self._reason(self._keys[identity]) or "no reason is known"
 
     def _reason(self, key: Any) -> str:
         return "; ".join(self._reasons.get(_identity(key), ()))
@@ -204,7 +215,7 @@ class Keyed:
         >>> float(rt.Gradients([(a, tf.constant(3.0)), (b, tf.constant(4.0))]).without(b).norm())
         3.0
         """
-        unwanted = {_identity(key) for key in tf.nest.flatten(keys)}
+        unwanted = {self._find(key) for key in tf.nest.flatten(keys)}
         return self._where(lambda identity: identity not in unwanted)
 
     def _where(self: _Self, keep: Callable[[int], bool]) -> _Self:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -107,14 +108,16 @@ class Walked:
 
 
 def is_zero(grad: Any) -> bool:
-    """Say whether a gradient is zero everywhere."""
-    return not bool(tf.reduce_any(_values(grad) != 0))
+    """Say whether a gradient is zero everywhere; of a list of tensors, that nobody can look into, that it is not."""
+    return grad.dtype != tf.variant and not bool(tf.reduce_any(_values(grad) != 0))
 
 
 def norm(grads: Sequence[Any]) -> float:
-    """Return the norm of some gradients together."""
+    """Return the norm of some gradients together; NaN where a list of tensors, as loops have them, is one of them."""
     total = 0.0
     for grad in grads:
+        if grad is not None and grad.dtype == tf.variant:
+            return math.nan
         if grad is not None:
             total += float(tf.reduce_sum(tf.square(tf.cast(tf.abs(_values(grad)), tf.float64))))
     return total**0.5

@@ -16,6 +16,21 @@ from unit.gradients.vectors import Case, dense_model
 # ------------------------------------------------------------------ a mapping
 
 
+def test_names_are_keys_too() -> None:
+    a, b, c = (tf.Variable(1.0, name=name) for name in ("left/kernel", "right/kernel", "bias"))
+    grads = rt.Gradients([(a, tf.constant(1.0)), (b, tf.constant(2.0)), (c, None)])
+    assert (float(grads["left/kernel"]), float(grads.get("right/kernel")), float(grads["bias"])) == (1.0, 2.0, 0.0)
+    assert "bias" in grads
+    assert "kernel" not in grads  # two end so
+    assert grads.only("bias").keys() == [c]
+    assert len(grads.without("left/kernel")) == 2
+    with pytest.raises(
+        errors.UnknownSourceError, match=r"no gradient by 'kernel' here\. There are those by: left/kernel"
+    ):
+        grads["kernel"]
+    assert grads.values()[2] is None
+
+
 def test_it_is_a_mapping_in_order(case: Case) -> None:
     assert len(case.grads) == 3
     assert [key.name for key in case.grads] == ["w:0", "table:0", "b:0"]
@@ -68,7 +83,7 @@ def test_an_unknown_key_is_named_with_the_known_ones(case: Case, ask: Any) -> No
     assert isinstance(caught.value, KeyError)
 
 
-@pytest.mark.parametrize("key", ["w", 0])
+@pytest.mark.parametrize("key", ["nobody", 0])
 def test_a_key_of_another_kind_is_unknown_too(case: Case, key: Any) -> None:
     assert key not in case.grads
     with pytest.raises(errors.UnknownSourceError, match="There is no gradient by"):
