@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from retrotape._nests import describe, is_variable, single, unwrap
 from retrotape._tf import tf
@@ -14,8 +14,10 @@ from retrotape.execute import Values
 from retrotape.inspection import Inspected
 from retrotape.questions import locked, question
 from retrotape.record import EagerLog
-from retrotape.saving import Prepared, explained, export_graph, export_saved_model, prepare
 from retrotape.why import Explanation, Verdict, explain
+
+if TYPE_CHECKING:
+    from retrotape.saving import Prepared
 
 Path = str | os.PathLike[str]
 
@@ -92,6 +94,8 @@ class Filed(Inspected, ABC):
           path: The folder.
           names: As for `save`. At least one result needs a name.
         """
+        from retrotape.saving import export_saved_model
+
         export_saved_model(self._eager("export_saved_model").recording, self._all_names(names), path)
 
     @locked
@@ -102,6 +106,8 @@ class Filed(Inspected, ABC):
           directory: Where TensorBoard looks.
           names: As for `save`. At least one result needs a name.
         """
+        from retrotape.saving import export_graph
+
         export_graph(self._eager("export_graph").recording, self._all_names(names), directory)
 
     @question
@@ -120,7 +126,7 @@ class Filed(Inspected, ABC):
         var = log.find(part) if cell is None and not is_variable(part) else (cell.current if cell else None)
         if var is None:
             raise NotRecordedError(describe(part), "it took no part in what was recorded", "Use it inside the block.")
-        with explained(log.recording):
+        with log.recording.explained():
             return Values(log.recording)(var)
 
     @question
@@ -201,6 +207,8 @@ class Filed(Inspected, ABC):
                 log.recording.alias(part._id, var)
             elif log.find(part) is None and log.why_absent(part) is None:
                 log.take_part(part)  # made in the block, but by no op: what is a target can be named
+        from retrotape.saving import prepare  # late: most programs save nothing
+
         return prepare(log.recording, given, **options)
 
     def _all_names(self, names: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -11,13 +11,15 @@ import sys
 import threading
 from collections.abc import Callable, Collection, Iterator
 from functools import wraps
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 from weakref import finalize
 
 from retrotape import _wire
 from retrotape.errors import IsolationError, RemoteError
 from retrotape.inspection import Inspected
-from retrotape.store import Limits
+
+if TYPE_CHECKING:
+    from retrotape.store import Limits
 
 Tensor = Any
 _Method = TypeVar("_Method", bound=Callable[..., Any])

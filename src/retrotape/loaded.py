@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cached_property
 from threading import RLock
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 from weakref import WeakSet
 
-from retrotape import store
 from retrotape._asking import Answers, Log, Request
 from retrotape._nests import describe, is_variable
 from retrotape._tf import tf
@@ -19,7 +18,9 @@ from retrotape.ir import Program
 from retrotape.isolated import IsolatedTape
 from retrotape.questions import locked
 from retrotape.record import EagerLog, Recording
-from retrotape.saving import explained, read, replay
+
+if TYPE_CHECKING:
+    from retrotape import store
 
 Tensor = Any
 _NAMED = frozenset(("target", "sources", "source", "loss", "losses", "wrt", "variable"))
@@ -80,6 +81,8 @@ class Replayable(Filed):
                     "What was recorded holds for its shape; record again for another one."
                 )
             found.append((part, tf.identity(new)))
+        from retrotape.saving import replay
+
         again = LoadedTape(replay(log.recording, found, resample, trust), self._names())
         if isinstance(self, NamedTape):
             self._kin.add(again._log.recording)
@@ -133,7 +136,7 @@ class NamedTape(Replayable):
             return found
         if found._id not in self._tensors:
             recording = self._log.recording
-            with explained(recording):
+            with recording.explained():
                 tensor = self._tensors[found._id] = Values(recording)(_var(recording, found))
             for other in self._kin:
                 other.alias(tensor._id, _var(other, found))
@@ -160,14 +163,14 @@ class NamedTape(Replayable):
     ) -> Iterator[tuple[Any, Any]]:
         """Yield gradients as soon as they are whole, as every tape does; names can be given too."""
         (loss, wrt), _ = self._without_names((loss, wrt), {})
-        with explained(self._log.recording):
+        with self._log.recording.explained():
             yield from super().stream(loss, wrt, through_updates=through_updates, since=since)
 
     def _ask(self, log: Log, request: Request, compute: Callable[[], list[Any]]) -> list[Any]:
         recording = self._log.recording
 
         def answer() -> list[Any]:
-            with explained(recording):
+            with recording.explained():
                 return compute()
 
         return super()._ask(log, request, compute if recording.guard is None else answer)
@@ -276,6 +279,9 @@ def load(
     >>> float(loaded.gradient(loaded["loss"], loaded["w"]))
     12.0
     """
+    from retrotape import store  # late, as all that reads files: most programs load nothing
+    from retrotape.saving import read
+
     if isinstance(allow_ops, str):
         raise TypeError(f"allow_ops= takes a list of ops, got {allow_ops!r}: `allow_ops=[{allow_ops!r}]`.")
     if limits is not None and not isinstance(limits, store.Limits):

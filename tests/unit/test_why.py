@@ -13,7 +13,7 @@ import tensorflow as tf
 
 import retrotape as rt
 from retrotape import errors
-from retrotape.saving import born
+from retrotape.record import born
 from retrotape.why import Verdict, _explain, _walk
 
 DATA = np.array([0.3, 0.4], np.float32)  # not typed in the code that uses it

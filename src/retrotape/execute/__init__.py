@@ -1,6 +1,7 @@
 """Program + rules → gradients."""
 
 from retrotape.execute._each import answer_each
+from retrotape.execute._flatten import flatten
 from retrotape.execute._higher import dot
 from retrotape.execute._inline import run_function
 from retrotape.execute._jacobian import rows
@@ -20,6 +21,7 @@ __all__ = [
     "answer_each",
     "dot",
     "evaluate",
+    "flatten",
     "make_plan",
     "rows",
     "run_eqn",

@@ -14,7 +14,7 @@ from retrotape.errors import (
     UnrepairableError,
     UnseenUpdateError,
 )
-from retrotape.execute import Plan, Puller, make_plan, walk
+from retrotape.execute import Plan, Puller, flatten, make_plan, walk
 from retrotape.ir import LEAF, Frame, slice_to
 from retrotape.nonfinite._backward import judge_backward
 from retrotape.nonfinite._causes import Cause
@@ -23,7 +23,6 @@ from retrotape.nonfinite._forward import INF, NAN, Pass, kind_of
 from retrotape.nonfinite._result import Nonfinite
 from retrotape.nonfinite._scene import Scene
 from retrotape.record import Recording, current_stack
-from retrotape.saving import flatten
 from retrotape.why import title_of
 
 _NO_WAY_BACK = (NoRuleError, LostValueError, UnrepairableError, OpaqueUpdateError)

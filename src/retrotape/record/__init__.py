@@ -2,6 +2,7 @@
 
 from retrotape.record._attrs import default_attrs, for_execution, for_rule
 from retrotape.record._away import is_away
+from retrotape.record._born import born
 from retrotape.record._cells import Backward, Cell, Look, same
 from retrotape.record._eager import EagerLog
 from retrotape.record._functions import function_traits
@@ -25,6 +26,7 @@ __all__ = [
     "Merger",
     "Recording",
     "Stack",
+    "born",
     "current_stack",
     "default_attrs",
     "for_execution",

@@ -1,10 +1,7 @@
 """Recording ↔ file: what of a recording can live without the process that made it."""
 
-from retrotape.saving._born import born
 from retrotape.saving._export import export_graph, export_saved_model
-from retrotape.saving._flatten import flatten
 from retrotape.saving._load import Named, Opened, read
-from retrotape.saving._ops import explained
 from retrotape.saving._replay import replay
 from retrotape.saving._save import Prepared, prepare
 
@@ -12,11 +9,8 @@ __all__ = [
     "Named",
     "Opened",
     "Prepared",
-    "born",
-    "explained",
     "export_graph",
     "export_saved_model",
-    "flatten",
     "prepare",
     "read",
     "replay",

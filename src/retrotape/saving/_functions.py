@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 from retrotape import _hooks
 from retrotape._tf import tf
 from retrotape.errors import NotPersistableError, RetrotapeError, TooDeepError
-from retrotape.execute import Values, run_eqn
+from retrotape.execute import Values, flatten, run_eqn
 from retrotape.ir import Eqn, Program, reached_from, slice_to
 from retrotape.record import CUSTOM, Backward, Look, Recording, current_stack
-from retrotape.saving._flatten import flatten
 
 Tensor = Any
 Result = tuple[int, ...]  # a var; three for rows, their numbers and the shape of the whole; none for None

@@ -17,7 +17,7 @@ from retrotape.record import CUSTOM, TRAINABLE, Cell, Look, Recording, next_stam
 from retrotape.saving._document import FunctionReader, with_defaults
 from retrotape.saving._kept import Withheld, is_computed
 from retrotape.saving._mapped import Mapped
-from retrotape.saving._ops import OpCheck, explained
+from retrotape.saving._ops import OpCheck
 
 Tensor = Any
 
@@ -104,7 +104,7 @@ class _Reader:
             kind = self._program.types[versions[-1]]
 
             def fetch(var: int = versions[-1]) -> Tensor:
-                with explained(recording):
+                with recording.explained():
                     return Values(recording)(var)
 
             variable = SavedVariable(name, kind.dtype, kind.shape, trainable, fetch)

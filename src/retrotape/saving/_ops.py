@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from retrotape import _tf
 from retrotape._tf import tf
 from retrotape.errors import CorruptTapeError, RetrotapeError, TapeVersionError, UnsafeTapeError
 from retrotape.ir import DTYPE_NAMES, DType, Eqn, Func, Program, Proto, Shape, TensorType, bytes_of
-from retrotape.record import CUSTOM, Kind, Recording, default_attrs, traits
+from retrotape.record import CUSTOM, Kind, default_attrs, traits
 from retrotape.saving._sizes import Sizes
 
 Tensor = Any
@@ -188,11 +188,6 @@ class OpCheck:
                 f"{what} that needs what it says fails with {type(error).__name__}: {line}",
                 "If the tape that was recorded gives an answer, the file was changed: save it anew.",
             ) from error
-
-
-def explained(recording: Recording) -> AbstractContextManager[None]:
-    """Let what goes wrong with ops of a recording be said of the file that it came from, if it came from one."""
-    return nullcontext() if recording.guard is None else recording.guard.explained()
 
 
 def _has_signature(eqn: Eqn, given: list[int], made: list[int]) -> bool:

@@ -11,12 +11,11 @@ from retrotape._nests import describe, is_variable
 from retrotape.errors import LostValueError, NotRecordedError, ReplayError, TapeUseError
 from retrotape.execute import Values, run_eqn
 from retrotape.ir import Eqn, Frame, TensorType
-from retrotape.record import Backward, Cell, Recording, current_stack, looked_at
+from retrotape.record import Backward, Cell, Recording, born, current_stack, looked_at
 from retrotape.record import same as is_same
-from retrotape.saving._born import born
 from retrotape.saving._functions import portable
 from retrotape.saving._kept import is_computed
-from retrotape.saving._ops import allowed, explained
+from retrotape.saving._ops import allowed
 from retrotape.saving._seeds import new_seeds
 
 Tensor = Any
@@ -44,7 +43,7 @@ def replay(recording: Recording, given: Sequence[tuple[Any, Tensor]], resample: 
     if resample:
         leaves = {**new_seeds(whole), **leaves}
     births = born(whole, recording)  # while both hold the same values: what lies in a file is looked up below
-    with explained(whole):
+    with whole.explained():
         found = _Replay(whole, leaves, resample, trust).run()
     found.births = births
     return found

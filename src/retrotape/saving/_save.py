@@ -17,8 +17,7 @@ from retrotape._tf import tf
 from retrotape._version import __version__
 from retrotape.errors import NotRecordedError
 from retrotape.ir import Program
-from retrotape.record import CUSTOM, Recording
-from retrotape.saving._born import born
+from retrotape.record import CUSTOM, Recording, born
 from retrotape.saving._document import Document, backwards_to_json
 from retrotape.saving._functions import portable
 from retrotape.saving._kept import VALUES, Kept

@@ -10,9 +10,8 @@ from retrotape._nests import describe, is_variable
 from retrotape._tf import tf
 from retrotape._versions import Version
 from retrotape.errors import NotPersistableError, OpaqueUpdateError, UnseenUpdateError
-from retrotape.execute import Plan, add
+from retrotape.execute import Plan, add, flatten
 from retrotape.record import TRAINABLE, EagerLog, Recording, current_stack
-from retrotape.saving import flatten
 from retrotape.why._absent import absent
 from retrotape.why._apart import apart
 from retrotape.why._change import largest_change, live_path

@@ -12,8 +12,7 @@ import numpy as np
 from retrotape._tf import EagerTensor
 from retrotape.errors import RetrotapeError
 from retrotape.execute import Values
-from retrotape.record import EagerLog, Look
-from retrotape.saving import born
+from retrotape.record import EagerLog, Look, born
 from retrotape.why._explanation import Explanation, Step
 from retrotape.why._graph import Between
 from retrotape.why._verdicts import Verdict

@@ -11,16 +11,18 @@ from inspect import getclosurevars, isfunction
 from types import SimpleNamespace
 from typing import Any
 
-from retrotape import _tf_functions, execute
+from retrotape import _tf_functions
 from retrotape._tf import tf
 from retrotape.errors import NotPersistableError
-from retrotape.execute import Values, run_function
+from retrotape.execute import _functions
+from retrotape.execute._inline import run_function
+from retrotape.execute._values import Values
 from retrotape.ir import Eqn
 from retrotape.record import CUSTOM, Cell, Kind, Merger, Recording, current_stack, function_traits, next_stamp, traits
 from retrotape.rules import FORWARD
 
 Tensor = Any
-_GRADIENTS = f"{execute.__name__}._functions"  # where ways back are made that belong to a call
+_GRADIENTS = _functions.__name__  # where ways back are made that belong to a call
 
 
 def flatten(recording: Recording, freeze: Collection[str] = ()) -> Recording:

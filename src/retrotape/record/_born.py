@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from retrotape._tf import EagerTensor
-from retrotape.record import Recording
+from retrotape.record._recording import Recording
 
 _FEW = 64  # elements that somebody may have typed
 
