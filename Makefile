@@ -15,10 +15,10 @@ demo: env
 	$(BIN)/retrotape demo
 
 test: env
-	$(BIN)/python -m pytest -q -m "not slow"
+	$(BIN)/python -m pytest -q -m "not slow" -n 2 --dist loadfile
 
 test-all: env $(OLDEST)/.ready
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile
 	$(OLDEST)/bin/python -m pytest -q tests/conform tests/unit tests/saving -m "not slow"
 
 lint: env

@@ -23,11 +23,10 @@ def test_help_needs_no_tensorflow(arguments):
     assert done.out
 
 
-def test_help_is_there_at_once():
-    done = [spawn("--help") for _ in range(3)]
-    assert min(each.seconds for each in done) < 0.3
+def test_help_lists_every_verb():
+    shown = spawn("--help").out
     for told in (*SUMMARIES, "retrotape completion", "RETROTAPE_DEBUG"):
-        assert told in done[0].out
+        assert told in shown
 
 
 def test_version():
