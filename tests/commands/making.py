@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import subprocess
 import sys
 import zipfile
@@ -63,24 +62,12 @@ class Runner:
         return Done(found.exit_code, found.stdout, found.stderr)
 
 
-class Timed(NamedTuple):
-    """What came of a command in a process of its own."""
-
-    code: int
-    out: str
-    err: str
-    seconds: float  # of the processor, so that other work on the machine does not count
-
-
-def spawn(*args: object, after: str = "") -> Timed:
+def spawn(*args: object, after: str = "") -> Done:
     """Run the command line in a process of its own, then a line of Python in there."""
     code = f"import sys\nfrom retrotape.cli import main\ntry:\n    main({[str(arg) for arg in args]!r}, 'retrotape')\n"
     code += f"finally:\n    {after or 'pass'}\n"
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env={**os.environ})
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    seconds = used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime
-    return Timed(done.returncode, done.stdout, done.stderr, seconds)
+    return Done(done.returncode, done.stdout, done.stderr)
 
 
 def write(path: Path, program: str = PROGRAM, functions: str = "{}", **fields: Any) -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 
 import keras
 import numpy as np
@@ -194,12 +193,12 @@ def test_beyond_the_limit_it_is_said_without_computing_the_gradient(cut, verdict
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cut", ["none", "stop", "round"])
-def test_a_hundred_thousand_ops(cut):
+@pytest.mark.parametrize(
+    ("cut", "verdict"), [("none", "CONNECTED"), ("stop", "STOP_GRADIENT"), ("round", "RULE_RETURNED_NONE")]
+)
+def test_a_hundred_thousand_ops(cut, verdict):  # how long it takes: benchmarks/notes.py
     tape, target, source = long_chain(cut, 100_000)
-    start = time.process_time()
-    str(tape.why(target, source))
-    assert time.process_time() - start < 4.0  # twice what is promised: others may use the machine
+    assert tape.why(target, source).verdict.name == verdict
 
 
 # ------------------------------------------------------------------ none=
