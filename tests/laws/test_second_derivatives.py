@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -136,3 +137,25 @@ def test_statistics_move_as_they_would_without_the_tape():
     plain(x, training=True)
     np.testing.assert_array_equal(layer.moving_mean, plain.moving_mean)
     np.testing.assert_array_equal(layer.moving_variance, plain.moving_variance)
+
+
+@pytest.mark.parametrize("scope", ["moments", "mine"])
+def test_a_users_own_stop_gradient_is_never_passed(scope: str, tmp_path: Path):
+    """Also where its scope is called as the function of TensorFlow whose `stop_gradient` is passed."""
+    held, x = tf.Variable(0.0), tf.constant(3.0)
+
+    @tf.function
+    def stopped(x: tf.Tensor) -> tf.Tensor:
+        with tf.name_scope(scope):
+            factor = tf.stop_gradient(x)
+        held.assign(x)  # so that the function is looked into
+        return factor * x**2
+
+    with rt.Tape() as tape:
+        y = stopped(x)
+    tape.save(tmp_path / "stopped.tape", {"x": x, "y": y})
+    loaded = rt.load(tmp_path / "stopped.tape")
+    for first in (tape.gradient(y, x, through_updates=True), loaded.gradient("y", "x")):
+        assert float(first) == 3.0 * 2.0 * 3.0
+    for second in (tape.hessian(y, x, through_updates=True), loaded.hessian("y", "x")):
+        assert float(second) == 3.0 * 2.0

@@ -14,7 +14,7 @@ from retrotape import _hooks, _tf, _tf_functions
 from retrotape._tf import tf
 from retrotape.errors import OpaqueUpdateError
 from retrotape.ir import Eqn
-from retrotape.record import Recording, current_stack, function_traits
+from retrotape.record import Recording, current_stack, function_traits, is_moments
 
 Tensor = Any
 
@@ -116,6 +116,8 @@ def _run(name: str, given: Sequence[Tensor], graph: Any) -> list[Tensor]:
         inputs = [env[ref] for ref in step.inputs]
         stack.place = operations.get(step.spec.name, called)  # the line inside the function, where it is known
         outputs = _run_step(step, inputs, graph)
+        if step.op == "StopGradient" and _is_of_moments(step, body, operations.get(step.spec.name)):
+            stack.note_moments(outputs[0])
         if "_gradient_op_type" in step.spec.attr and step.op not in _CALLS:
             _emit_custom(step, inputs, outputs, _Place(body, number, graph, env))
         env.update(zip(step.outputs, outputs, strict=False))
@@ -153,10 +155,15 @@ def _run_step(step: _Step, inputs: list[Tensor], graph: Any) -> list[Tensor]:
             return inputs
     if _tf.op_def(step.op) is None:
         return run(step.op, inputs)
-    outputs = _tf.run(step.op, inputs, step.attrs, len(step.outputs))
-    if step.op == "StopGradient" and "moments" in step.spec.name.split("/"):
-        current_stack().note_moments(outputs[0])
-    return outputs
+    return _tf.run(step.op, inputs, step.attrs, len(step.outputs))
+
+
+def _is_of_moments(step: _Step, body: _Body, operation: Any) -> bool:
+    """Say whether `tf.nn.moments` stopped a gradient: by its lines, or where nobody knows them, by its use."""
+    if operation is not None:
+        return any(is_moments(line.filename, line.name) for line in operation.traceback)
+    users = {other.op for other in body.steps if step.outputs[0] in other.inputs}
+    return "moments" in step.spec.name.split("/") and users == {"SquaredDifference"}
 
 
 class _Place(NamedTuple):
@@ -169,7 +176,7 @@ class _Place(NamedTuple):
 
 
 def _emit_custom(step: _Step, inputs: list[Tensor], outputs: list[Tensor], place: _Place) -> None:
-    """Write down that a spec goes back by the gradient that was registered for it alone.
+    """Write down that a step goes back by the gradient that was registered for it alone.
 
     That gradient is code which looks at tensors of the traced graph. It is traced in turn, and run on what stands
     for those tensors here.
@@ -229,7 +236,7 @@ def _body(name: str) -> _Body:
 
 
 def _in_order(definition: Any, done: set[str]) -> list[Any]:
-    """Return the listed so that each follows what it waits for, control dependencies too."""
+    """Return the nodes in an order in which each follows what it waits for, control dependencies too."""
     pending = {spec.name: spec for spec in definition.node_def}
     ordered = []
     for first in list(pending):

@@ -134,12 +134,16 @@ class Values:
             self._others = current_stack().open_besides(self._recording)
             self._warn_of_stock_tapes()
             try:
-                with current_stack().unheard(), _tf.stop_stock_tapes(), self._eager():
+                with current_stack().unheard(), self._hidden(), self._eager():
                     yield self._others
             finally:
                 self._others = None
         else:
             yield self._others
+
+    def _hidden(self) -> AbstractContextManager[None]:
+        """Let no stock tape hear what is computed again because the tape drops values: what it knew has stayed."""
+        return _tf.stop_stock_tapes() if self._recording.drops else nullcontext()
 
     def _warn_of_stock_tapes(self) -> None:
         """Warn: a stock tape that began after the ops had run cannot be told which tensors the new ones stand for."""

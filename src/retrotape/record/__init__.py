@@ -5,6 +5,7 @@ from retrotape.record._away import is_away
 from retrotape.record._born import born
 from retrotape.record._cells import Backward, Cell, Look, same
 from retrotape.record._eager import EagerLog
+from retrotape.record._frames import is_moments
 from retrotape.record._functions import function_traits
 from retrotape.record._merge import Merger, merge
 from retrotape.record._recording import Recording
@@ -33,6 +34,7 @@ __all__ = [
     "for_rule",
     "function_traits",
     "is_away",
+    "is_moments",
     "looked_at",
     "merge",
     "next_stamp",
