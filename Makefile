@@ -45,7 +45,7 @@ bench: env
 fuzz: env
 	$(BIN)/python tests/store/fuzz_atheris.py -max_total_time=120
 
-# All code in pages and docstrings runs; then the site, without network, which fails where the reference misses a name.
+# The site, without network; fails where the reference misses a name.
 # The code on its pages runs in `make test`.
 docs: env
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

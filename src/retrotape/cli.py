@@ -24,7 +24,7 @@ Shell completion: eval "$(retrotape completion bash)"; zsh and fish likewise.
 )
 @click.version_option(__version__, prog_name="retrotape")
 def main() -> None:
-    """Ask a recording of TensorFlow code for its derivatives.
+    """Ask a saved tape for its derivatives, or why there are none.
 
-    A recording is a file that `tape.save` wrote. Every verb that takes one takes --json too.
+    A saved tape is a file that `tape.save` wrote. Every verb that takes one takes --json too.
     """

@@ -61,11 +61,11 @@ class NotASourceError(RetrotapeError, TypeError):
 
     def __init__(self, role: str, got: object) -> None:
         self.role, self.got = role, got
-        hint = (
-            "It is symbolic: ask about the tensor that the model returned when it was called with data."
-            if type(got).__name__ == "KerasTensor"
-            else "Give the tensor that took part in the recording, or a nest of such tensors."
-        )
+        hint = "Give the tensor that took part in the recording, or a nest of such tensors."
+        if type(got).__name__ == "KerasTensor":
+            hint = "It is symbolic: ask about the tensor that the model returned when it was called with data."
+        elif hasattr(got, "trainable_variables"):
+            hint = "Did you mean its `trainable_variables`?"
         super().__init__(f"A {role} must be a tensor, a tf.Variable or a Keras variable, got {_brief(got)}. {hint}")
 
 

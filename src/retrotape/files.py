@@ -11,7 +11,7 @@ from retrotape._nests import describe, is_variable, single, unwrap
 from retrotape._tf import tf
 from retrotape.errors import NotRecordedError, TapeUseError, UnknownNameError
 from retrotape.execute import Values
-from retrotape.inspection import Inspected
+from retrotape.inspection import IN_EAGER_CODE, Inspected
 from retrotape.questions import locked, question
 from retrotape.record import EagerLog
 from retrotape.why import Explanation, Verdict, explain
@@ -194,7 +194,7 @@ class Filed(Inspected, ABC):
         log = self._asked()
         if not isinstance(log, EagerLog):
             raise TapeUseError(
-                f"{method} works on tapes that were recorded in eager code; this one is in a tf.function."
+                f"{method} works on tapes recorded in eager code; this one is in a tf.function. {IN_EAGER_CODE}"
             )
         return log
 

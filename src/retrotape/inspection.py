@@ -18,6 +18,10 @@ from retrotape.summary import Summary, summarize
 if TYPE_CHECKING:
     from retrotape.nonfinite import Nonfinite
 
+IN_EAGER_CODE = (
+    "Run the step in eager code: `model.compile(run_eagerly=True)`, or `tf.config.run_functions_eagerly(True)`."
+)
+
 
 class Inspected(HigherOrder, ABC):
     """What can be found out about a recording itself."""
@@ -51,7 +55,7 @@ class Inspected(HigherOrder, ABC):
         log = self._asked()
         if not isinstance(log, EagerLog):
             raise TapeUseError(
-                "first_nonfinite looks at values, and inside a tf.function there are none. Ask in eager code."
+                f"first_nonfinite looks at values, and inside a tf.function there are none. {IN_EAGER_CODE}"
             )
         with log.recording.explained():
             if target is None:

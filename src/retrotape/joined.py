@@ -30,6 +30,9 @@ class JoinedTape(NamedTape):
         self._lock = RLock()
         self._named, self._tensors, self._twice = dict(names), {}, frozenset(twice)
 
+    def __repr__(self) -> str:
+        return f"<joined tape: {len(self._log.recording.builder.eqns)} equations, {len(self._named)} names>"
+
     def _meant_by(self, name: Any) -> Any:
         if name in self._twice:
             raise TapeUseError(

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial, wraps
 from threading import RLock
-from typing import Any, Literal, TypeAlias, TypeVar, get_args
+from typing import Any, Literal, NoReturn, TypeAlias, TypeVar, get_args
 
 from retrotape._asking import Answers, Log, Request, fill_constants, pose, solve
 from retrotape._missing import with_reasons
@@ -68,6 +68,9 @@ class Questions(ABC):
     def _without_names(self, args: Any, options: Any) -> tuple[Any, Any]:
         """Put tensors and variables in the place of names, where a tape has names."""
         return args, options
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("A tape is not pickled or copied. Save it: `tape.save(path)`, and elsewhere `rt.load(path)`.")
 
     # ------------------------------------------------------------------ first order
 

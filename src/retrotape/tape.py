@@ -53,6 +53,8 @@ class Tape(Replayable):
         keep: Keep = "needed",
         directory: str | None = None,
     ) -> None:
+        if isinstance(persistent, str):
+            raise TypeError(f"persistent is True or False, got {persistent!r}. Did you mean keep={persistent!r}?")
         if keep not in _KEEP:
             raise ValueError(f"keep must be one of {', '.join(map(repr, _KEEP))}, got {keep!r}.")
         if directory is not None and keep != "disk":
@@ -67,6 +69,14 @@ class Tape(Replayable):
         self._answers = Answers()
         self._lock = RLock()
         self._was_reset = False
+
+    def __repr__(self) -> str:
+        log = self._log
+        if log is None:
+            return "<tape: nothing recorded>"
+        if not log.is_elsewhere:
+            log.refresh()
+        return f"<tape: {len(log.recording.builder.eqns)} equations{', recording' if log.is_open else ''}>"
 
     # ------------------------------------------------------------------ recording
 

@@ -63,7 +63,10 @@ def test_inside_a_function_there_are_no_values():
             y = x * x
         return tape.first_nonfinite(y)
 
-    with pytest.raises(rt.errors.TapeUseError, match="Ask in eager code"):
+    with pytest.raises(
+        rt.errors.TapeUseError,
+        match=r"there are none\. Run the step in eager code: `model",
+    ):
         ask(tf.constant(1.0))
 
 

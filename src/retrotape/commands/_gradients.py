@@ -66,7 +66,7 @@ def _reason(tape: Any, target: str, source: str, options: Options) -> str:
     if not hasattr(tape, "backward"):  # isolated
         return "no path leads to it"
     grads = tape.backward(target, [source], **options)
-    (key,) = grads
+    (key,) = grads.keys()
     return grads.why(key)
 
 

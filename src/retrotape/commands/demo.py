@@ -15,4 +15,4 @@ def demo() -> None:
     from retrotape.demo import run  # which takes seconds; --help must not wait for it
 
     run()
-    click.echo("Next: print(tape.why(loss, variable)) in a program of yours, and the folder examples/.")
+    click.echo("Next: print(tape.why(loss, variable)) in a program of yours, and `examples/` in the repository.")

@@ -66,7 +66,7 @@ def grad(
 
     options = {"through_updates": through_updates}
     gradients = gradients_of(saved, goal, chosen, order, isolate, options)
-    rows = [row_of(gradients, key) for key in gradients]
+    rows = [row_of(gradients, key) for key in gradients.keys()]
     written = None
     if output is not None:
         written = write_arrays(

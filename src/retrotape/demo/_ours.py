@@ -8,14 +8,15 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 
 import retrotape as rt
 from retrotape._tf import tf
 from retrotape.demo._show import Print
 
 x = tf.constant([[1.0, 2.0], [0.5, -1.0]])
-FILE = Path(mkdtemp(prefix="retrotape-demo-")) / "loss.tape"
+_folder = TemporaryDirectory(prefix="retrotape-demo-")  # gone when the process ends
+FILE = Path(_folder.name) / "loss.tape"
 
 
 class Scaled(tf.keras.layers.Layer):

@@ -158,7 +158,7 @@ class Gradients(Keyed):
         >>> rt.Gradients([(a, tf.constant([3.0, 4.0])), (b, None)]).flatten().numpy().tolist()
         [3.0, 4.0, 0.0]
         """
-        dense = [tf.reshape(tf.convert_to_tensor(self[key]), [-1]) for key in self]
+        dense = [tf.reshape(tf.convert_to_tensor(self[key]), [-1]) for key in self.keys()]
         dtype = sparse.common(*(value.dtype for value in dense))
         return tf.concat([tf.cast(value, dtype) for value in dense], 0) if dense else tf.zeros([0])
 
@@ -171,14 +171,14 @@ class Gradients(Keyed):
         3.0
         """
         vector = tf.reshape(tf.convert_to_tensor(vector), [-1])
-        sizes = [tf.TensorShape(key.shape).num_elements() for key in self]
+        sizes = [tf.TensorShape(key.shape).num_elements() for key in self.keys()]
         if vector.shape.num_elements() != sum(sizes):
             raise ShapeMismatchError(
                 f"Got a vector of {vector.shape.num_elements()} elements for {sum(sizes)}; "
                 "give one of the size that `flatten` makes."
             )
         parts = tf.split(vector, sizes) if sizes else []
-        shaped = [(key, tf.reshape(part, key.shape)) for key, part in zip(self, parts, strict=True)]
+        shaped = [(key, tf.reshape(part, key.shape)) for key, part in zip(self.keys(), parts, strict=True)]
         return Gradients([(key, sparse.cast(part, key.dtype)) for key, part in shaped])
 
     @staticmethod
@@ -259,7 +259,7 @@ class Gradients(Keyed):
         >>> grads.with_noise(0.1, seed=1) == grads.with_noise(0.1, seed=1) != grads
         True
         """
-        return Gradients([(key, clipping.noisy(self[key], stddev, seed, n)) for n, key in enumerate(self)])
+        return Gradients([(key, clipping.noisy(self[key], stddev, seed, n)) for n, key in enumerate(self.keys())])
 
     def apply(self, optimizer: Any) -> None:
         """Let an optimizer make a step along these gradients, building it for them if it is not built.

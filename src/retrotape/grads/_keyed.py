@@ -103,7 +103,11 @@ class Keyed:
         return tf.zeros_like(key) if isinstance(key, tf.Tensor) else tf.zeros(key.shape, key.dtype)
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self._keys.values())
+        # Of a mapping these would be the variables, and `zip(grads, weights)` would apply weights as gradients.
+        raise TypeError(
+            "Gradients are keyed by variable, and it is not clear what to go through: use `grads.apply(optimizer)`, "
+            "or `grads.values()`, `.keys()`, `.items()`, or `.pairs()` for `apply_gradients`."
+        )
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -128,7 +132,7 @@ class Keyed:
         >>> [key.name for key in rt.Gradients([(v, None)]).keys()]
         ['v:0']
         """
-        return list(self)
+        return list(self._keys.values())
 
     def values(self) -> list[Gradient]:
         """Return the gradients in the order of `keys`; None where there is none.

@@ -72,7 +72,7 @@ class Verdict(Enum):
         "the loss depends on a variable that was assigned while nothing was recorded",
     )
     INSIDE_FUNCTION = (
-        "The path ends inside a tf.function, and it cannot be told where.",
+        "The path ends inside a tf.function, and the exact op cannot be determined.",
         "Record with `tf.config.run_functions_eagerly(True)` and ask again.",
         "the path ends inside a tf.function",
     )

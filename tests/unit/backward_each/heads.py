@@ -58,7 +58,7 @@ def values_of(grad: Any) -> tf.Tensor:
 def same(each: list[rt.Gradients], alone: list[rt.Gradients]) -> None:
     assert len(each) == len(alone)
     for row, other in zip(each, alone, strict=True):
-        assert [id(key) for key in row] == [id(key) for key in other]
-        for key in row:
+        assert [id(key) for key in row.keys()] == [id(key) for key in other.keys()]
+        for key in row.keys():
             identical(row.get(key), other.get(key))
             assert row.why(key) == other.why(key)

@@ -47,7 +47,7 @@ def test_is_finite(case: Case, bad: float) -> None:
 
 
 def test_equality(case: Case) -> None:
-    assert case.grads == rt.Gradients(zip(case.grads, [grad for grad, _ in case.grads.pairs()], strict=True))
+    assert case.grads == rt.Gradients(zip(case.grads.keys(), [grad for grad, _ in case.grads.pairs()], strict=True))
     assert case.grads == case.grads.map(tf.convert_to_tensor)  # sparse or dense
     assert case.grads == case.grads.without(case.b)  # missing is zero
     assert case.grads != 2.0 * case.grads

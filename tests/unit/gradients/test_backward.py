@@ -44,7 +44,7 @@ def test_backward_by_what_is_named() -> None:
     with rt.Tape() as tape:
         loss = x * tf.reduce_sum(w**2)
         unused = other * 1.0
-    assert list(tape.backward(loss, w)) == [w]
+    assert tape.backward(loss, w).keys() == [w]
     grads = tape.backward(loss, {"w": w, "rest": [other, x]})
     np.testing.assert_array_equal(grads[w], [12.0, 16.0])
     assert float(grads[x]) == 25.0

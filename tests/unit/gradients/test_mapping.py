@@ -33,7 +33,7 @@ def test_names_are_keys_too() -> None:
 
 def test_it_is_a_mapping_in_order(case: Case) -> None:
     assert len(case.grads) == 3
-    assert [key.name for key in case.grads] == ["w:0", "table:0", "b:0"]
+    assert [key.name for key in case.grads.keys()] == ["w:0", "table:0", "b:0"]
     assert [key.name for key, _ in case.grads.items()] == ["w:0", "table:0", "b:0"]
     assert case.w in case.grads
     assert tf.Variable(1.0) not in case.grads
@@ -67,10 +67,10 @@ def test_a_missing_keras_variable_is_zero() -> None:
 
 
 def test_only_and_without_take_keys_and_nests_of_keys(case: Case) -> None:
-    assert list(case.grads.only(case.b, case.w)) == [case.w, case.b]
-    assert list(case.grads.only([case.w, {"t": case.table}])) == [case.w, case.table]
-    assert list(case.grads.without(case.w)) == [case.table, case.b]
-    assert list(case.grads.without([case.w, case.b], tf.Variable(0.0))) == [case.table]
+    assert case.grads.only(case.b, case.w).keys() == [case.w, case.b]
+    assert case.grads.only([case.w, {"t": case.table}]).keys() == [case.w, case.table]
+    assert case.grads.without(case.w).keys() == [case.table, case.b]
+    assert case.grads.without([case.w, case.b], tf.Variable(0.0)).keys() == [case.table]
     assert case.grads.only(case.b).missing == (case.b,)
 
 
@@ -141,3 +141,13 @@ def test_inside_a_function_the_table_tells_that_it_is_symbolic(case: Case) -> No
 
     show(tf.ones([2, 2]))
     assert shown == ["<Gradients of 1 variables, symbolic>"] * 2
+
+
+def test_weights_are_not_applied_as_gradients(case: Case) -> None:
+    """`zip(grads, weights)` is what one types from habit, and a mapping would give its keys there."""
+    before = case.w.numpy()
+    with pytest.raises(TypeError, match=r"not clear what to go through: use `grads\.apply\(optimizer\)`, or `gr"):
+        keras.optimizers.SGD(0.1).apply_gradients(zip(case.grads, [case.w], strict=False))
+    np.testing.assert_array_equal(case.w, before)
+    keras.optimizers.SGD(0.1).apply_gradients(case.grads.only(case.w).pairs())
+    np.testing.assert_allclose(case.w, before - 0.1 * case.grads[case.w], rtol=1e-6)
