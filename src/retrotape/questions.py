@@ -98,7 +98,7 @@ class Questions(ABC):
           since: With `through_updates`, go no further back than value number `since` of each variable, or that many
             updates from the end if negative; a variable then means that value.
           none: What to do about a source without path: "keep" gives None, "zero" zeros, "raise" raises an error that
-            says what `tape.why` says.
+            says what `tape.why` says, also where `unconnected_gradients` asks for zeros.
 
         Returns:
           The gradients in the nest of `sources`; None where no path leads to a source. A derivative of a gradient
@@ -133,13 +133,27 @@ class Questions(ABC):
         return parts.pack(found)
 
     @question
-    def backward(self, loss: Any, wrt: Any = None, **options: Any) -> Gradients:
+    def backward(
+        self,
+        loss: Any,
+        wrt: Any = None,
+        output_gradients: Any = None,
+        unconnected_gradients: tf.UnconnectedGradients = _NONE,
+        *,
+        through_updates: bool = False,
+        since: int | None = None,
+        none: _Missing = "keep",
+    ) -> Gradients:
         """Return the gradient of a loss as a vector: keyed by variable, safe with None, safe with sparse ones.
 
         Args:
           loss: As the target of `gradient`.
           wrt: As the sources of `gradient`; every trainable variable that was read if None.
-          **options: As for `gradient`.
+          output_gradients: As for `gradient`.
+          unconnected_gradients: As for `gradient`.
+          through_updates: As for `gradient`.
+          since: As for `gradient`.
+          none: As for `gradient`.
 
         Returns:
           The gradients. Its `missing` lists the sources without path, and `why(source)` says why there is none.
@@ -152,12 +166,11 @@ class Questions(ABC):
         """
         log = self._asked()
         sources = _sources(log, wrt)
-        found = self.gradient(loss, sources, **options)
+        options: dict[str, Any] = {"through_updates": through_updates, "since": since}
+        found = self.gradient(loss, sources, output_gradients, unconnected_gradients, none=none, **options)
         if all(grad is not None for grad in found):
             return Gradients(zip(sources, found, strict=True))
-        parts, seeds = take_apart(sources, "source"), options.pop("output_gradients", None)
-        for name in ("unconnected_gradients", "none"):
-            options.pop(name, None)
+        parts, seeds = take_apart(sources, "source"), output_gradients
         request = pose(log, self._answers, loss, parts, seeds, ones=seeds is not None, **options)
         # Only where nothing can be applied is it worth the time to look for the very op.
         look = partial(self._explained, log, loss, **options) if all(grad is None for grad in found) else None

@@ -121,7 +121,7 @@ def test_the_type_checker_finds_a_users_mistakes(python, tmp_path):
     wrong = {number for number, line in enumerate(path.read_text().splitlines(), 1) if line.endswith("# wrong")}
     found = {int(line.split(":")[1]) for line in checked(python, path, tmp_path) if ": error:" in line}
     assert found == wrong
-    assert len(wrong) == 6
+    assert len(wrong) == 7
 
 
 @pytest.mark.slow  # downloads TensorFlow

@@ -12,4 +12,5 @@ def mistakes() -> None:
     rt.Tapes()  # wrong
     text: int = tape.summary()  # wrong
     tape.gradient(1.0, 2.0, none="ignore")  # wrong
+    tape.backward(1.0, through_update=True)  # wrong
     print(text)
