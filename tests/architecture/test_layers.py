@@ -230,3 +230,10 @@ def test_every_error_is_documented():
     for name, value in vars(errors).items():
         if inspect.isclass(value) and value.__module__ == errors.__name__:
             assert value.__doc__, name
+
+
+def test_the_page_names_the_layers_in_their_order():
+    page = (SOURCE.parents[1] / "ARCHITECTURE.md").read_text()
+    drawn = page[page.index("errors → ir") :].split("```")[0]
+    told = [set(part.replace("\n", " ").replace(" ", "").split(",")) for part in drawn.split("→")]
+    assert told == [names for names in LAYERS if names not in ({"_version"}, {"__main__"})]

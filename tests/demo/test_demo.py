@@ -85,7 +85,12 @@ def test_prints_every_step_within_the_terminal(shown):
         assert step.title in shown
     assert max(len(line) for line in shown.splitlines()) <= 80
     assert shown.count("crashes") == len(CRASHES)
-    for told_there in ("left tensorflow", "loss = tf.square(float(y))", "0 · inf", "stock: TypeError: cannot pickle"):
+    for told_there in (
+        "left tensorflow",
+        "loss = tf.square(float(y))",
+        "0 · inf",
+        'stock: print("in another process", pickle.dumps((tape, loss)))\n       TypeError: cannot pickle',
+    ):
         assert told_there in shown
 
 

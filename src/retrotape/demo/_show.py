@@ -6,6 +6,7 @@ import inspect
 import os
 import re
 import textwrap
+import traceback
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
@@ -57,10 +58,16 @@ def show(console: Console, program: Scenario, ours: Ran, stock: Ran, true: Mappi
             console.print(f"[bold]{name}[/bold]")
             console.print(hung(str(value).replace(_FOLDER, ""), console.width), markup=False, highlight=False)
     if stock.crash is not None:
-        first = (str(stock.crash).strip().splitlines() or [""])[0]
-        told_by_stock = textwrap.shorten(f"stock: {type(stock.crash).__name__}: {first}", 79, placeholder=" …")
-        console.print(told_by_stock, style="dim", markup=False, highlight=False)
+        console.print(crashed(stock.crash), style="dim", markup=False, highlight=False)
     console.print()
+
+
+def crashed(error: Exception) -> str:
+    """Return the line of a program that crashed, and the beginning of what it said."""
+    ran_there = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(_FOLDER)]
+    said = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
+    rows = (f"stock: {ran_there[-1].line}", f"       {said}")
+    return "\n".join(row if len(row) < 80 else f"{row[:78]}…" for row in rows)
 
 
 def table(names: list[str], ours: Ran, stock: Ran, true: Mapping[str, str]) -> Table:
