@@ -1,41 +1,50 @@
-"""What importing costs: `import tensorflow`, the same with a tape at hand, and the command line's help.
+"""What importing costs: beside `import tensorflow`, and of the command line's help.
 
-Each is a new process, in turn, several times; the median is shown.
+Each is a new process, in turn, several times; the median is shown. What comes after TensorFlow is timed inside of the
+process, for the import of TensorFlow itself varies by more than that. Byte code is written first, as
+an installation does.
+
+Run: `python benchmarks/imports.py`
 """
 
 from __future__ import annotations
 
+import os
 import statistics
 import subprocess
 import sys
 import time
 
-ROUNDS = 7
-PROGRAMS = {
-    "import tensorflow": "import tensorflow as tf; tf.keras.layers",
-    "and retrotape": "import tensorflow as tf; tf.keras.layers; import retrotape",
-    "and rt.Tape": "import tensorflow as tf; tf.keras.layers; import retrotape as rt; rt.Tape",
-    "retrotape --help": "import sys; sys.argv = ['retrotape', '--help']; from retrotape.cli import main; main()",
-    "python": "pass",
-}
+ROUNDS = 5
+AFTER = """
+import time
+begin = time.perf_counter()
+import tensorflow as tf; tf.keras.layers
+loaded = time.perf_counter()
+import retrotape as rt
+there = time.perf_counter()
+rt.Tape
+print(loaded - begin, there - loaded, time.perf_counter() - there)
+"""
+HELP = "import sys; sys.argv = ['retrotape', '--help']; from retrotape.cli import main; main()"
 
 
-def seconds(code: str) -> float:
+def run(code: str) -> tuple[float, str]:
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     begin = time.perf_counter()
-    subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
-    return time.perf_counter() - begin
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True, env=env)
+    return time.perf_counter() - begin, done.stdout
 
 
 def main() -> None:
-    taken: dict[str, list[float]] = {name: [] for name in PROGRAMS}
+    names = ("import tensorflow", "import retrotape adds", "rt.Tape adds", "retrotape --help")
+    rows = []
+    run(AFTER)
     for _ in range(ROUNDS):
-        for name, code in PROGRAMS.items():
-            taken[name].append(seconds(code))
-    median = {name: statistics.median(times) for name, times in taken.items()}
-    for name, time_taken in median.items():
-        print(f"{name:20} {1000 * time_taken:7.0f} ms")
-    for name in ("and retrotape", "and rt.Tape"):
-        print(f"{name:20} adds {1000 * (median[name] - median['import tensorflow']):5.0f} ms")
+        told = run(AFTER)[1].split()
+        rows.append([*map(float, told), run(HELP)[0]])
+    for name, times in zip(names, zip(*rows, strict=True), strict=True):
+        print(f"{name:22} {1000 * statistics.median(times):7.1f} ms")
 
 
 if __name__ == "__main__":
