@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from retrotape._listener import Listener
+from retrotape._listener import Listener, Past
 from retrotape._tf import (
     BaseVariable,
     EagerTensor,
     EagerTensorBase,
+    FallbackException,
     concrete_function,
     context,
     custom_gradient,
@@ -24,6 +25,7 @@ from retrotape._tf import (
     resource_variable_ops,
     script_ops,
     tf,
+    written_inputs,
 )
 
 Tensor = Any
@@ -31,7 +33,7 @@ Tensor = Any
 
 class _Thread(threading.local):
     listener: Listener | None = None
-    past: Callable[[Tensor], Tensor | None] | None = None  # what a handle held at the time that is asked about
+    past: Past | None = None  # what variables held at the time that is asked about
     py_inputs: Sequence[Tensor] | None = None  # what the `tf.py_function` that is starting was given
     graph_logs: tuple[Any, ...] = ()
 
@@ -39,14 +41,20 @@ class _Thread(threading.local):
 _thread = _Thread()
 _lock = threading.Lock()
 _installed = 0
-unheard_updates: Counter[int] = Counter()  # by identity of the handle: assignments on threads that nobody records
+writes: Counter[int] = Counter()  # by identity of the handle: writes by anybody since the hooks were installed
 _original: dict[str, Any] = {}
 
 
 def _execute(op: Any, num_outputs: int, inputs: Any, attrs: Any, ctx: Any, name: Any = None) -> Any:
     if op == "EagerPyFunc":
         _thread.py_inputs = inputs
-    tensors = _original["quick_execute"](op, num_outputs, inputs, attrs, ctx, name)
+    if op in _WRITES:
+        with _writing(op, _handles_in(inputs)):
+            tensors = _original["quick_execute"](op, num_outputs, inputs, attrs, ctx, name)
+    else:
+        if op in _GATHERS:
+            inputs = _on_gather(inputs)
+        tensors = _original["quick_execute"](op, num_outputs, inputs, attrs, ctx, name)
     for callback in ctx.op_callbacks:
         callback(op, tuple(inputs), attrs, tensors, name)
     return tensors
@@ -61,23 +69,31 @@ def _execute_cancellable(op: Any, num_outputs: int, inputs: Any, attrs: Any, ctx
 
 # What an op can be given that holds no variable; anything else is looked at more closely.
 _PLAIN = frozenset((EagerTensor, str, int, bool, float, bytes, type(None)))
-# Ops that change a variable, or look at a part of it, so that its value may have to be looked at before.
-_UPDATES = frozenset(
+# Ops that change a variable. The slow path gives their names as bytes.
+_WRITES = frozenset(
     op
     for op in dir(tf.raw_ops)
     if op.startswith(("ResourceScatter", "ResourceApply", "ResourceSparse", "ResourceStrided"))
-) | {"AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp", "ResourceGather", "ResourceGatherNd"}
+) | {"AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp", "AssignVariableXlaConcatND"}
+_WRITES |= frozenset(op.encode() for op in _WRITES)
+# Ops that read a part of a variable.
+_GATHERS = frozenset(("ResourceGather", "ResourceGatherNd", b"ResourceGather", b"ResourceGatherNd"))
+_ACCESSES = _WRITES | _GATHERS
 _fast_path_original = pywrap_tfe.TFE_Py_FastPathExecute
 
 
 def _fast_path(ctx: Any, op: str, name: Any, *args: Any) -> Any:
     # Every op of the process passes here while anything records: no more than this for the most of them.
-    if op in _UPDATES:
-        _on_update(op, [arg for arg in args if type(arg) is EagerTensor and arg.dtype == tf.resource])
+    if op in _ACCESSES:
+        return _access(ctx, op, name, args)
     if _PLAIN.issuperset(map(type, args)):
         return _fast_path_original(ctx, op, name, *args)
     if op == "ReadVariableOp":
         return _read(ctx, args[0], args[-1])
+    return _run_with_reads(ctx, op, name, args)
+
+
+def _run_with_reads(ctx: Any, op: str, name: Any, args: Sequence[Any]) -> Any:
     if _thread.listener is not None or _thread.past is not None:
         args = tuple(_with_reads(ctx, arg) for arg in args)
         if op == "EagerPyFunc":
@@ -85,12 +101,58 @@ def _fast_path(ctx: Any, op: str, name: Any, *args: Any) -> Any:
     return _fast_path_original(ctx, op, name, *args)
 
 
-def _on_update(op: str, handles: list[Tensor]) -> None:
-    if _thread.listener is not None:
-        _thread.listener.on_update(op, handles)
-    elif not op.startswith("ResourceGather"):
+def _access(ctx: Any, op: str, name: Any, args: Sequence[Any]) -> Any:
+    if op in _GATHERS:
+        return _run_with_reads(ctx, op, name, _on_gather(args))
+    with _writing(op, _handles_in(args)):
+        return _run_with_reads(ctx, op, name, args)
+
+
+def _handles_in(args: Sequence[Any]) -> list[Tensor]:
+    return [arg for arg in args if type(arg) is EagerTensor and arg.dtype == tf.resource]
+
+
+@contextmanager
+def _writing(op: Any, handles: list[Tensor]) -> Iterator[None]:
+    """Count a write of these variables. One that fails is recorded by nobody and may still have written."""
+    listener = _thread.listener
+    if listener is not None:
+        listener.on_update(op if type(op) is str else op.decode(), handles)
+    if _thread.past is not None:
+        _thread.past.on_write(handles)
+    _count(handles)
+    try:
+        yield
+    except FallbackException:  # nothing has run: the slow path is taken next, and is counted there
+        _count(handles, -1)
+        raise
+    if listener is not None:
+        listener.on_updated(handles)
+
+
+def _count(handles: Sequence[Tensor], by: int = 1) -> None:
+    with _lock:
         for handle in handles:
-            unheard_updates[handle._id] += 1
+            writes[handle._id] += by
+
+
+def _on_gather(args: Sequence[Any]) -> Sequence[Any]:
+    args = [_in_the_past(arg) for arg in args]
+    if _thread.listener is not None:
+        _thread.listener.on_gather(_handles_in(args))
+    return args
+
+
+def _in_the_past(arg: Any) -> Any:
+    """Return, for the handle of a variable, that of one which holds what it held at the time that is asked about."""
+    if _thread.past is None or type(arg) is not EagerTensor or arg.dtype != tf.resource:
+        return arg
+    handle = _thread.past.stand_in(arg)
+    if handle is None:
+        return arg
+    # A tape of the user's within the backward function must still see a read of the variable.
+    _original["record_operation"]("ReadVariableOp", [handle], [arg], lambda grad: [grad])
+    return handle
 
 
 def _with_reads(ctx: Any, arg: Any) -> Any:
@@ -115,11 +177,10 @@ def _read(ctx: Any, handle: Tensor, dtype: Any) -> Tensor:
 
 def _past_read(handle: Tensor) -> Tensor | None:
     assert _thread.past is not None
-    value = _thread.past(handle)
+    value = _thread.past.value(handle)
     if value is None:
         return None
     result = tf.identity(value)
-    # A tape of the user's within the backward function must still see a read of the variable.
     _original["record_operation"]("ReadVariableOp", [result], [handle], lambda grad: [grad])
     return result
 
@@ -162,10 +223,19 @@ def _eager_mode_decorator(f: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _call_flat(self: Any, tensor_inputs: Any, captured_inputs: Any) -> Any:
-    listener = _thread.listener
-    if listener is None or not tf.executing_eagerly():
+    if not tf.executing_eagerly():
         return _original["_call_flat"](self, tensor_inputs, captured_inputs)
-    return listener.on_call(FunctionCall(self, list(tensor_inputs), list(captured_inputs)))
+    call = FunctionCall(self, list(tensor_inputs), list(captured_inputs))
+    written = call.written()
+    if _thread.past is not None:
+        _thread.past.on_write(written)
+        call = FunctionCall(self, *([_in_the_past(arg) for arg in part] for part in (call.arguments, call.captures)))
+    listener = _thread.listener
+    if listener is None:
+        return call.run()
+    result = listener.on_call(call)
+    listener.on_updated(written)
+    return result
 
 
 def _eager_func_call(self: Any, device: Any, token: Any, args: Any) -> Any:
@@ -237,7 +307,7 @@ def _uninstall() -> None:
         if _installed == 0:
             for owner, name, _ in _HOOKS:
                 setattr(owner, name, _original[name])
-            unheard_updates.clear()
+            writes.clear()
             # Somebody else's callbacks may have come or gone meanwhile; they need the slow path's switch.
             listening = bool(context.context().op_callbacks)
             execute.execute = execute.execute_with_callbacks if listening else execute.quick_execute
@@ -270,7 +340,7 @@ def detach_graph(log: Any) -> None:
 
 
 @contextmanager
-def variables_as(past: Callable[[Tensor], Tensor | None]) -> Iterator[None]:
+def variables_as(past: Past | None) -> Iterator[None]:
     """Let reads of variables give what `past` says that they held, for backward functions that read them."""
     before = _thread.past
     _install()
@@ -289,8 +359,15 @@ class FunctionCall(NamedTuple):
     arguments: list[Tensor]
     captures: list[Tensor]
 
+    def written(self) -> list[Tensor]:
+        """Return the handles of the variables that it may assign."""
+        inputs = self.arguments + self.captures
+        return [inputs[position] for position in written_inputs(self.function)]
+
     def run(self) -> Any:
         """Run it and return its structured result."""
+        if tf.executing_eagerly():
+            _count(self.written())
         original = _original.get("_call_flat", concrete_function.ConcreteFunction._call_flat)
         return original(self.function, self.arguments, self.captures)
 

@@ -20,8 +20,14 @@ class Listener(Protocol):
     def on_read(self, handle: Tensor) -> None:
         """The value behind a handle is about to be read."""
 
+    def on_gather(self, handles: Sequence[Tensor]) -> None:
+        """A part of the value behind these handles is about to be read."""
+
     def on_update(self, op: str, handles: Sequence[Tensor]) -> None:
         """The values behind these handles are about to be changed."""
+
+    def on_updated(self, handles: Sequence[Tensor]) -> None:
+        """The values behind these handles were changed, by an op or a function that did not fail."""
 
     def on_variable(self, variable: Any) -> None:
         """`variable` was read."""
@@ -37,3 +43,16 @@ class Listener(Protocol):
 
     def on_look(self, tensor: Tensor, how: str) -> None:
         """Python is about to see the value of `tensor`, by the method `how`."""
+
+
+class Past(Protocol):
+    """What variables held at an earlier time, for a backward function that reads them."""
+
+    def value(self, handle: Tensor) -> Tensor | None:
+        """Return what the variable held; None where nothing is known of it."""
+
+    def stand_in(self, handle: Tensor) -> Tensor | None:
+        """Return the handle of a variable that holds that value; None where nothing is known of it."""
+
+    def on_write(self, handles: Sequence[Tensor]) -> None:
+        """These variables are about to be changed: from now on they hold what they hold."""

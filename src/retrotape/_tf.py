@@ -7,6 +7,7 @@ Tried with TensorFlow 2.16 and 2.21. What is used, and why there is no public wa
 `execute.execute`, `.quick_execute`,                   the callbacks' dispatch on the slow path; TensorFlow's own
 `.execute_with_callbacks`, `.execute_with_cancellation`  switch is per process although callbacks are per thread
 `pywrap_tfe.TFE_Py_FastPathExecute`                    variables given straight to an op are read without a callback
+`core._FallbackException`                              says that the fast path has not run an op
 `record.record_operation`                              custom gradients and function calls say here how they go back
 `record.stop_recording`                                what is computed again is no news to stock tapes
 `custom_gradient._eager_mode_decorator`                where the body of a custom gradient begins and ends
@@ -28,9 +29,13 @@ Tried with TensorFlow 2.16 and 2.21. What is used, and why there is no public wa
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+import numpy as np
 
 from retrotape.errors import IncompatibleTensorFlowError, MissingTensorFlowError
 
@@ -45,6 +50,7 @@ try:
     from tensorflow.python import pywrap_tfe as pywrap_tfe
     from tensorflow.python.eager import backprop_util as backprop_util
     from tensorflow.python.eager import context as context
+    from tensorflow.python.eager import core as core
     from tensorflow.python.eager import execute as execute
     from tensorflow.python.eager import record as record
     from tensorflow.python.eager.polymorphic_function import atomic_function as atomic_function
@@ -64,6 +70,7 @@ except ImportError as error:
 
 EagerTensor = ops.EagerTensor
 EagerTensorBase = ops._EagerTensorBase
+FallbackException = core._FallbackException
 BaseVariable = resource_variable_ops.BaseResourceVariable
 Tensor = Any  # tf.Tensor, which has no type information
 eager_dtype: Callable[[Tensor], int] = EagerTensor._datatype_enum
@@ -85,6 +92,47 @@ def next_id() -> int:
 def op_def(op: str) -> Any | None:
     """Return the definition of `op`; None for the name of a function."""
     return op_def_registry.get(op)
+
+
+def _buffer_of(tensor: Tensor) -> int | None:
+    """Return where the value of an eager tensor lies; None where that cannot be told."""
+    if "CPU" in tensor.backing_device:
+        return np.frombuffer(tensor, np.uint8).__array_interface__["data"][0]
+    if not tensor.dtype.is_floating:
+        return None
+    capsule = tf.experimental.dlpack.to_dlpack(tensor)
+    # The first field of what the capsule holds.
+    return ctypes.c_void_p.from_address(_capsule_pointer(capsule, b"dltensor")).value
+
+
+_capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_capsule_pointer.restype, _capsule_pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+
+
+def share_buffer(left: Tensor, right: Tensor) -> bool:
+    """Say whether two eager tensors are one place in memory.
+
+    A variable that is read hands out its own buffer, and copies it before it is changed while anybody holds that. So two
+    reads give the same buffer exactly if nothing was assigned in between, as long as the first one is held.
+    """
+    if left is right or left.shape.num_elements() == 0:
+        return left.shape == right.shape
+    place = _buffer_of(left)
+    return place is not None and place == _buffer_of(right)
+
+
+_written: WeakKeyDictionary[Any, tuple[int, ...]] = WeakKeyDictionary()
+
+
+def written_inputs(function: Any) -> tuple[int, ...]:
+    """Return which inputs of a concrete function are resources that it may write to."""
+    found = _written.get(function)
+    if found is None:
+        graph = function._func_graph
+        read_only = set(auto_control_deps_utils.get_read_only_resource_input_indices_graph(graph))
+        resources = (index for index, tensor in enumerate(graph.inputs) if tensor.dtype == tf.resource)
+        found = _written[function] = tuple(index for index in resources if index not in read_only)
+    return found
 
 
 def op_list(names: Sequence[str]) -> bytes:

@@ -49,15 +49,6 @@ def handle_type(handle: Tensor) -> tuple[int, tuple[int | None, ...] | None] | N
     return held.dtype, shape
 
 
-def written_inputs(function: Any) -> tuple[int, ...]:
-    """Return which inputs of a concrete function are resources that it may write to."""
-    graph = function._func_graph
-    read_only = set(auto_control_deps_utils.get_read_only_resource_input_indices_graph(graph))
-    return tuple(
-        index for index, tensor in enumerate(graph.inputs) if tensor.dtype == tf.resource and index not in read_only
-    )
-
-
 def written_by(operation: Any) -> tuple[int, ...]:
     """Return which inputs of an operation in a graph are resources that it may write to."""
     read_only = set(auto_control_deps_utils._get_read_only_resource_input_indices_op(operation))

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from retrotape import _hooks, _tf, _tf_functions
 from retrotape._tf import tf
 from retrotape.errors import OpaqueUpdateError
+from retrotape.execute._past import variable_with
 from retrotape.ir import Eqn
 from retrotape.record import Recording, current_stack, function_traits, is_moments
 
@@ -83,7 +84,7 @@ def run_function(
 def _run_again(
     function: Any, operands: Sequence[Tensor], held: Sequence[bool], place: Any, name: str | None = None
 ) -> tuple[list[Tensor], list[Tensor], list[Any]]:
-    variables = [_with_value(operand) if inside else None for operand, inside in zip(operands, held, strict=True)]
+    variables = [variable_with(operand) if inside else None for operand, inside in zip(operands, held, strict=True)]
     given = [
         operand if variable is None else variable.handle for operand, variable in zip(operands, variables, strict=True)
     ]
@@ -95,15 +96,6 @@ def _run_again(
     finally:
         stack.place = before
     return results, given, variables
-
-
-def _with_value(value: Tensor) -> Any:
-    """Return a variable that holds `value`, and of which every open recording knows that it does."""
-    stack = current_stack()
-    with stack.unheard():
-        variable = tf.Variable(value, trainable=False)
-    stack.adopt(variable.handle, value)
-    return variable
 
 
 def _run(name: str, given: Sequence[Tensor], graph: Any) -> list[Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from retrotape import _hooks, _tf_functions
@@ -11,6 +11,7 @@ from retrotape._tf import tf
 from retrotape.errors import NoRuleError, OpaqueUpdateError, UnrepairableError
 from retrotape.execute._functions import pull_call
 from retrotape.execute._inline import inline
+from retrotape.execute._past import PastVariables
 from retrotape.execute._plan import Plan, plan_between
 from retrotape.execute._values import Values
 from retrotape.execute._walk import walk
@@ -140,7 +141,8 @@ class Puller:
             sides = eqn.outputs[len(_tf_functions.output_types(call.function)) :]
             if function_traits(call.function).wrong_second and any(by_var[var] is not None for var in sides):
                 raise UnrepairableError(eqn.op, self._where(eqn))  # draws inside: TensorFlow's is the only way back
-            found = pull_call(self._recording, eqn, call, backward, given, self._values)
+            with self._as_of(index):
+                found = pull_call(self._recording, eqn, call, backward, given, self._values)
         else:
             found = self._run_custom(index, backward, given)
         return [*found, *[None] * (len(eqn.inputs) - len(found))]
@@ -184,18 +186,16 @@ class Puller:
 
     def _run_custom(self, index: int, backward: Backward, grads: list[Cotangent | None]) -> list[Cotangent | None]:
         """Run the user's backward function as of the time of the call: what it reads is what was there then."""
-
-        def past(handle: Any) -> Any:
-            cell = self._recording.cells.get(handle._id)
-            return None if cell is None else self._values(cell.at(index))
-
-        with ExitStack() as stack:
-            if self._recording.cells:
-                stack.enter_context(_hooks.variables_as(past))
+        with self._as_of(index):
             looking = getattr(backward.function, "looking_at", None)  # where it is data, it has to be told at what
             seen = [self._values(var) for var in backward.captures]
             found = (looking(seen) if looking else backward.function)(*grads)
-        return list(found) if isinstance(found, (list, tuple)) else [found]
+        return _gradients_of(found)
+
+    def _as_of(self, index: int) -> AbstractContextManager[None]:
+        """Let variables that are read hold what they held when an equation ran."""
+        recording = self._recording
+        return _hooks.variables_as(PastVariables(recording, index, self._values)) if recording.cells else nullcontext()
 
     def _refuse_opaque(self, eqn: Eqn, grads: list[Cotangent | None]) -> None:
         opaque = self._recording.opaque
@@ -217,6 +217,15 @@ class Puller:
 
     def _where(self, eqn: Eqn) -> str:
         return str(self._recording.program().frame_of(eqn))
+
+
+def _gradients_of(found: Any) -> list[Cotangent | None]:
+    """Return what a backward function gave, as tensors: Python numbers and arrays are gradients too."""
+    grads = list(found) if isinstance(found, (list, tuple)) else [found]
+    return [
+        grad if grad is None or isinstance(grad, (tf.Tensor, tf.IndexedSlices)) else tf.convert_to_tensor(grad)
+        for grad in grads
+    ]
 
 
 def _flat(result: Any) -> Sequence[Cotangent | None]:

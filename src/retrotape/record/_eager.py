@@ -65,7 +65,7 @@ class EagerLog:
     def start(self) -> None:
         """Write down what runs on this thread from now on."""
         self._stack = current_stack()
-        self.recording.doubt()
+        self.recording.mark_stale()
         self._since = _tf.next_id()
         if self._spans:
             self.recording.silences.append((self._spans[-1][1], self._since))
@@ -78,6 +78,7 @@ class EagerLog:
         try:
             if stack is current_stack():
                 stack.look_at_assigned(self.recording)
+                stack.hold_copied(self.recording)
         finally:
             stack.pop(self.recording)
         self._spans.append((self._since, _tf.next_id()))
@@ -96,7 +97,6 @@ class EagerLog:
             self._paused_since.remove(begin)
             self._pauses.append((begin, _tf.next_id()))
             self.recording.silences.append(self._pauses[-1])
-            self.recording.doubt()
 
     @contextmanager
     def extended(self) -> Iterator[None]:

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 from retrotape import _tf, _tf_functions
 from retrotape._closures import values_in
 from retrotape._tf import tf
-from retrotape.record._traits import RESOURCE
+from retrotape.record._traits import RESOURCE, is_sparse_write
 from retrotape.rules import has_wrong_second
 
 
@@ -20,6 +20,7 @@ class FunctionTraits(NamedTuple):
     deterministic: bool  # the same again for the same arguments and variables
     writes: tuple[int, ...]  # inputs that are variables which it may assign
     wrong_second: bool  # contains something whose second derivative TensorFlow has wrong
+    scatters: bool  # changes single rows of variables
 
 
 _known: WeakKeyDictionary[Any, FunctionTraits] = WeakKeyDictionary()
@@ -49,8 +50,9 @@ def function_traits(function: Any) -> FunctionTraits:
         ops = set(_tf_functions.operations_within(function))
         found = _known[function] = FunctionTraits(
             all(_is_repeatable(op) for op in ops),
-            _tf_functions.written_inputs(function),
+            _tf.written_inputs(function),
             has_wrong_second(ops),
+            any(is_sparse_write(op) for op in ops),
         )
     return found
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from retrotape import _tf_functions
-from retrotape._tf import next_id
+from retrotape import _tf, _tf_functions
 from retrotape.ir import Builder, TensorType
 from retrotape.record._away import is_away
 from retrotape.record._cells import Cell, same
@@ -20,6 +19,7 @@ class Ledger:
 
     def __init__(self, dtype_of: Callable[[Tensor], int]) -> None:
         self._dtype_of = dtype_of
+        self.symbolic = dtype_of is not _tf.eager_dtype  # of a graph, which has no values
         self.clear()
 
     def clear(self) -> None:
@@ -33,8 +33,9 @@ class Ledger:
         self.opaque: set[int] = set()  # those made by something that has no derivative rule
         self.gaps: set[int] = set()  # versions that came about while nobody was listening
         self.inert: set[int] = set()  # vars of a dtype without derivative
-        self._doubted: set[int] = set()
-        self._changed: set[int] = set()  # variables that were assigned unheard, whatever value they got
+        # Variables that may have been assigned without being recorded, and whether they certainly were.
+        self._stale: dict[int, bool] = {}
+        self.scattered: set[int] = set()  # variables that hand out copies, since single rows of them were changed
         self._vars: dict[int, int] = {}  # by identity of the tensor
 
     # ------------------------------------------------------------------ tensors
@@ -123,18 +124,23 @@ class Ledger:
             cell.since.append(since)
         self.cell_of[version] = cell
 
-    def doubt(self, *identities: int) -> None:
-        """Take the values of these variables, or of all, for granted no more: they may have been assigned unheard."""
-        self._doubted.update(identities or self.cells)
+    def mark_stale(self) -> None:
+        """Take the value of no variable for granted: nobody counted what was written meanwhile."""
+        for identity in self.cells:
+            self._stale.setdefault(identity, False)
 
-    def note_change(self, identity: int) -> None:
-        """Note that a variable was assigned while this recording was not to hear it."""
+    def mark_written(self, identity: int) -> None:
+        """Note that a variable was assigned and that this is not recorded, whatever value it got."""
         if identity in self.cells:
-            self._changed.add(identity)
+            self._stale[identity] = True
 
     def unread(self) -> list[Tensor]:
         """Return the handles of variables that were assigned and whose value nobody has looked at since."""
         return [cell.handle for cell in self.cells.values() if cell.current not in self.values]
+
+    def copied(self) -> list[Tensor]:
+        """Return the handles of variables whose values here are copies, by which a change could not be noticed."""
+        return [self.cells[identity].handle for identity in self.scattered if identity in self.cells]
 
     def value(self, var: int) -> Tensor | None:
         """Return a kept value, fetched if it is not in memory."""
@@ -149,7 +155,7 @@ class Ledger:
 
     def new_identity(self, var: int) -> int:
         """Return an identity that no tensor has, by which `var` is known too."""
-        identity = next_id()
+        identity = _tf.next_id()
         self._vars[identity] = var
         return identity
 
@@ -159,30 +165,35 @@ class Ledger:
         self.values[version] = value
         self._vars[value._id] = version
 
-    def _settle_doubt(self, cell: Cell, value: Tensor) -> None:
-        """Give a variable one more version if its value is not the one that it had."""
-        self._doubted.discard(cell.handle._id)
-        held = None if cell.handle._id in self._changed else self.value(cell.current)
-        self._changed.discard(cell.handle._id)
-        if held is not None and held.shape == value.shape and same(held, value):
+    def _check(self, cell: Cell, value: Tensor) -> None:
+        """Give a variable one more version if what was read is not what is known of it."""
+        written = self._stale.pop(cell.handle._id, None)
+        if self.symbolic or written is False and self._is_unchanged(cell, value):
             return
+        held = self.values.get(cell.current)
+        if written is None and (held is None or is_away(held) or _tf.share_buffer(held, value) or same(held, value)):
+            return  # copies are handed out of a variable of which single rows were changed, hence the last comparison
         version = self._new_leaf(self.builder.types[cell.current])
         self.add_version(cell.handle, version, len(self.builder.eqns) - 1)
         if version not in self.inert:
             self.gaps.add(version)
+
+    def _is_unchanged(self, cell: Cell, value: Tensor) -> bool:
+        held = self.value(cell.current)
+        return held is not None and _tf.share_buffer(held, value)
 
     def adopt(self, handle: Tensor, value: Tensor) -> None:
         """Take a new variable for one that holds `value`."""
         self.cells[handle._id] = Cell(handle, self.operand(value))
 
     def holds(self, handle: Tensor) -> bool:
-        """Say whether the present value of a variable is kept, beyond doubt."""
+        """Say whether the present value of a variable is kept, and it is sure that it is the present one."""
         cell = self.cells.get(handle._id)
-        return cell is not None and cell.current in self.values and not self.doubts(handle)
+        return cell is not None and cell.current in self.values and not self.is_stale(handle)
 
-    def doubts(self, handle: Tensor) -> bool:
+    def is_stale(self, handle: Tensor) -> bool:
         """Say whether a variable may have changed since its value was last seen."""
-        return handle._id in self._doubted
+        return handle._id in self._stale
 
     def name_of(self, cell: Cell) -> str:
         """Return the name of a variable, for messages."""

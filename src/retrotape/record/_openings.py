@@ -19,6 +19,7 @@ class Openings(ABC):
         self._active: list[Recording] = []  # those that hear what runs now
         self._careful = False  # whether one of them would drop what a stock tape may know
         self._known: set[int] = set()  # handles whose present value the active recordings can tell
+        self._seen: dict[int, int] = {}  # by handle: how many of its writes are recorded, or were noticed
 
     @abstractmethod
     def flush(self) -> None:
@@ -39,6 +40,7 @@ class Openings(ABC):
         self._open.append(recording)
         self._hear([*self._active, recording])
         if len(self._open) == 1:
+            self._seen.clear()  # counted anew each time that hooks are installed
             _hooks.attach(self._listener())
 
     def pop(self, recording: Recording) -> None:

@@ -12,9 +12,10 @@ from retrotape.record._attrs import canonical
 from retrotape.record._away import Spill
 from retrotape.record._cells import Backward, Cell, Event, Look
 from retrotape.record._frames import Frames
+from retrotape.record._functions import function_traits
 from retrotape.record._ledger import Ledger
 from retrotape.record._segments import Segments
-from retrotape.record._traits import CUSTOM, RESOURCE, TRAINABLE, Kind, traits
+from retrotape.record._traits import CUSTOM, RESOURCE, TRAINABLE, Kind, is_sparse_write, traits
 
 Tensor = Any
 WATCHED = -1  # in the place of frugal: a stock tape heard the op, and knows its tensors by identity only
@@ -36,7 +37,6 @@ class Recording(Ledger):
     ) -> None:
         self.keep = keep
         self.drops = keep in ("leaves", "segments", "disk")  # values that a rule looks at
-        self.symbolic = dtype_of is not _tf.eager_dtype  # of a graph, which has no values
         self._directory = directory
         super().__init__(dtype_of)
 
@@ -186,6 +186,8 @@ class Recording(Ledger):
         outs = self._define(outputs)
         self.values.update(zip(outs, outputs, strict=True))
         if features.kind is not Kind.READ:
+            if is_sparse_write(op):
+                self.scattered.update(cell.handle._id for cell in cells if cell is not None)
             outs += tuple(self._update(cell, features.opaque) for cell in cells if cell is not None)
         self.builder.append(op, ins, outs, attrs, frame)
         for var, tensor in zip(ins, inputs, strict=True):
@@ -207,8 +209,7 @@ class Recording(Ledger):
     def _append_read(self, handle: Tensor, attrs: tuple[Attr, ...], outputs: tuple[Tensor, ...], frame: int) -> None:
         cell = self.cell(handle, self._type_of(outputs[0]))
         assert cell is not None
-        if handle._id in self._doubted:
-            self._settle_doubt(cell, outputs[0])
+        self._check(cell, outputs[0])
         version = cell.current
         self.builder.append("ReadVariableOp", (version,), self._define(outputs), attrs, frame)
         if self.keep != "leaves" or self.builder.producers[version] == LEAF or version in self.opaque:
@@ -231,6 +232,8 @@ class Recording(Ledger):
         outs = self._define(outputs)
         self.values.update(zip(outs, outputs, strict=True))
         written = [cells[position] for position in writes]
+        if call is not None and function_traits(call.function).scatters:
+            self.scattered.update(cell.handle._id for cell in written if cell is not None)
         outs += tuple(self._update(cell, opaque=True) for cell in written if cell is not None)
         self.builder.append(op, ins, outs, (), frame)
 

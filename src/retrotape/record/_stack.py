@@ -40,7 +40,6 @@ class Stack(Openings):
         self._calls: list[_hooks.FunctionCall] = []
         self._custom: list[bool] = []
         self._frugal = 0
-        self._seen: dict[int, int] = {}  # how often somebody else had changed a variable when it was read last
         self._returned: deque[Sequence[Tensor]] = deque()  # by `tf.py_function`s that have not been heard of yet
         self._inside_python = 0
 
@@ -60,6 +59,15 @@ class Stack(Openings):
             for handle in recording.unread():
                 held = _tf_functions.handle_type(handle)
                 if held is not None and self._is_set(handle):
+                    recording.hold(handle, tf.raw_ops.ReadVariableOp(resource=handle, dtype=held[0]))
+
+    def hold_copied(self, recording: Recording) -> None:
+        """Hold what variables that hand out copies really hold, or a later change could not be noticed."""
+        with self.without(recording):
+            for handle in recording.copied():
+                tf.raw_ops.DisableCopyOnRead(resource=handle)  # until its rows are changed again
+                held = _tf_functions.handle_type(handle)
+                if held is not None and not recording.is_stale(handle) and self._is_set(handle):
                     recording.hold(handle, tf.raw_ops.ReadVariableOp(resource=handle, dtype=held[0]))
 
     def note_moments(self, tensor: Tensor) -> None:
@@ -152,31 +160,48 @@ class Stack(Openings):
     def on_read(self, handle: Tensor) -> None:
         """Note that the value of a variable is about to be known, and whether somebody else has changed it."""
         self._known.add(handle._id)
-        self._notice_others(handle._id)
+        self._notice_writes(handle._id)
 
-    def _notice_others(self, identity: int) -> None:
-        count = _hooks.unheard_updates.get(identity)
-        if count is not None and count != self._seen.get(identity):
+    def _notice_writes(self, identity: int) -> None:
+        """Tell the recordings of writes that they were not told of: on another thread, or by what then failed."""
+        count = _hooks.writes.get(identity, 0)
+        if count != self._seen.setdefault(identity, count):
             self.settle()
             self._seen[identity] = count
-            for recording in self._active:
-                recording.doubt(identity)
+            for recording in (*self._open, *self._active):
+                recording.mark_written(identity)
+
+    def on_gather(self, handles: Sequence[Tensor]) -> None:
+        """Read the whole of a variable before a part of it is read, where it may have changed."""
+        for handle in handles:
+            self._notice_writes(handle._id)
+            if any(recording.is_stale(handle) for recording in self._active):
+                self._read(handle)
 
     def on_update(self, op: str, handles: Sequence[Tensor]) -> None:
         """Read what is about to be overwritten, where nobody has: every value that a variable had is on the tape."""
-        if not op.startswith("ResourceGather"):
-            for recording in self._open:
-                if recording not in self._active:  # in a pause: the value may come out the same, and still has no past
-                    for handle in handles:
-                        recording.note_change(handle._id)
+        for handle in handles:
+            self._notice_writes(handle._id)
+        self._tell_paused(handles)
         if not self._active:
             return
-        looks = op.startswith("ResourceGather")  # and changes nothing: the whole is read only where it may have changed
         for handle in handles:
-            if any(r.doubts(handle) for r in self._active) if looks else handle._id not in self._known:
+            if handle._id not in self._known or any(recording.is_stale(handle) for recording in self._active):
                 self._read(handle)
             if traits(op).opaque:
                 self._known.discard(handle._id)
+
+    def on_updated(self, handles: Sequence[Tensor]) -> None:
+        """Note that a write has been recorded, or that those who do not record it have been told."""
+        for handle in handles:
+            self._seen[handle._id] = self._seen.get(handle._id, _hooks.writes[handle._id] - 1) + 1
+
+    def _tell_paused(self, handles: Sequence[Tensor]) -> None:
+        """Tell recordings in a pause of a write: the value may come out the same, and still has no past."""
+        for recording in self._open:
+            if recording not in self._active:
+                for handle in handles:
+                    recording.mark_written(handle._id)
 
     def _is_set(self, handle: Tensor) -> bool:
         before, self._active = self._active, []  # not `unheard`, which forgets what is known
@@ -253,6 +278,7 @@ class Stack(Openings):
 
     def on_call(self, call: _hooks.FunctionCall) -> Any:
         """Run a `tf.function` so that it can be asked about."""
+        self._tell_paused(call.written())
         if not self._active:
             return call.run()
         inputs = call.arguments + call.captures
@@ -272,7 +298,7 @@ class Stack(Openings):
         """Record the values of variables that something is going to look at: by then they may have changed."""
         self.settle()
         for handle in handles:
-            self._notice_others(handle._id)
+            self._notice_writes(handle._id)
             if not all(recording.holds(handle) for recording in self._active):
                 self._read(handle)
 

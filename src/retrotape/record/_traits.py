@@ -77,6 +77,11 @@ def traits(op: str) -> Traits:
     return Traits(kind, inputs, outputs, not definition.is_stateful, op not in FORWARD, final)
 
 
+def is_sparse_write(op: str) -> bool:
+    """Say whether an op changes single rows of a variable: TensorFlow then copies the variable at every read."""
+    return op.startswith(("ResourceScatter", "ResourceSparse"))
+
+
 def _kept(op: str) -> tuple[Keep, Keep]:
     if not isinstance(lookup(op), Rule):
         return NOTHING, NOTHING

@@ -1,0 +1,69 @@
+"""What variables held when an equation ran, for backward functions that read them later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from retrotape import _tf
+from retrotape._tf import tf
+from retrotape.errors import TapeUseError
+from retrotape.record import Recording, current_stack
+
+Tensor = Any
+
+
+class PastVariables:
+    """The variables of a recording as they were when equation number `index` ran.
+
+    A backward function may read a variable by any op, or inside a function that it calls. What reads the whole is given
+    the value. Everything else is given another variable that holds it.
+    """
+
+    def __init__(self, recording: Recording, index: int, values: Callable[[int], Tensor]) -> None:
+        self._recording, self._index, self._values = recording, index, values
+        self._variables: dict[int, Any] = {}  # stand-ins, by identity of the handle that they stand for
+        self._written: set[int] = set()
+
+    def value(self, handle: Tensor) -> Tensor | None:
+        """Return what the variable held; None where nothing is known of it."""
+        cell = self._recording.cells.get(handle._id)
+        if cell is None or handle._id in self._written:
+            return None
+        return self._values(cell.at(self._index))
+
+    def stand_in(self, handle: Tensor) -> Tensor | None:
+        """Return the handle of a variable that holds that value; None where nothing is known of it."""
+        found = self._variables.get(handle._id)
+        if found is None:
+            value = self.value(handle)
+            if value is None:
+                return None
+            found = self._variables[handle._id] = variable_with(value)
+        return found.handle
+
+    def on_write(self, handles: Sequence[Tensor]) -> None:
+        """Let variables that the backward function itself assigns be what they are, unless they have changed since."""
+        for handle in handles:
+            value = self.value(handle)
+            if value is None or any(handle is found.handle for found in self._variables.values()):
+                continue
+            with current_stack().unheard():
+                now = tf.raw_ops.ReadVariableOp(resource=handle, dtype=value.dtype)
+            if not _tf.share_buffer(now, value) and (now.numpy().tobytes() != value.numpy().tobytes()):
+                name = self._recording.name_of(self._recording.cells[handle._id])
+                raise TapeUseError(
+                    f"A backward function assigns {name}, which has changed since it was recorded, so what it computes "
+                    "would depend on when it is asked. Ask before the variable is updated, or assign it outside of the "
+                    "backward function."
+                )
+            self._written.add(handle._id)
+
+
+def variable_with(value: Tensor) -> Any:
+    """Return a variable that holds `value`, and of which every open recording knows that it does."""
+    stack = current_stack()
+    with stack.unheard():
+        variable = tf.Variable(value, trainable=False)
+    stack.adopt(variable.handle, value)
+    return variable
