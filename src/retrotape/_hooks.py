@@ -19,7 +19,10 @@ from retrotape._tf import (
     context,
     custom_gradient,
     execute,
+    is_recompute,
     is_trainable,
+    ops,
+    own_gradients,
     pywrap_tfe,
     record,
     resource_variable_ops,
@@ -36,6 +39,7 @@ class _Thread(threading.local):
     past: Past | None = None  # what variables held at the time that is asked about
     py_inputs: Sequence[Tensor] | None = None  # what the `tf.py_function` that is starting was given
     graph_logs: tuple[Any, ...] = ()
+    keeps_recomputed: bool = False  # whether gradients of graphs that are built now ignore `tf.recompute_grad`
 
 
 _thread = _Thread()
@@ -274,6 +278,13 @@ def _py_func_common(func: Any = None, inp: Any = None, *rest: Any, **kw: Any) ->
     return _original["py_func_common"](func, inp, *rest, **kw)
 
 
+def _get_gradient_function(op: Any) -> Any:
+    found = _original["get_gradient_function"](op)
+    if _thread.keeps_recomputed and op.type == "IdentityN" and is_recompute(found):
+        return lambda op, *grads: list(grads)
+    return found
+
+
 _HOOKS: tuple[tuple[Any, str, Callable], ...] = (
     (pywrap_tfe, "TFE_Py_FastPathExecute", _fast_path),
     (execute, "quick_execute", _execute),
@@ -286,6 +297,7 @@ _HOOKS: tuple[tuple[Any, str, Callable], ...] = (
     (concrete_function.ConcreteFunction, "_call_flat", _call_flat),
     (script_ops.EagerFunc, "__call__", _eager_func_call),
     (EagerTensorBase, "_numpy", _numpy),
+    (ops, "get_gradient_function", _get_gradient_function),
     (script_ops, "py_func_common", _py_func_common),
 )
 
@@ -364,12 +376,23 @@ class FunctionCall(NamedTuple):
         inputs = self.arguments + self.captures
         return [inputs[position] for position in written_inputs(self.function)]
 
-    def run(self) -> Any:
-        """Run it and return its structured result."""
-        if tf.executing_eagerly():
+    def run(self, counted: bool = False) -> Any:
+        """Run it and return its structured result; what it writes is counted, unless it is `counted` already."""
+        if tf.executing_eagerly() and not counted:
             _count(self.written())
         original = _original.get("_call_flat", concrete_function.ConcreteFunction._call_flat)
         return original(self.function, self.arguments, self.captures)
+
+
+@contextmanager
+def recomputed_is_kept(function: Any) -> Iterator[None]:
+    """Let a function's gradient take what `tf.recompute_grad` would compute again: that would be drawn anew."""
+    before, _thread.keeps_recomputed = _thread.keeps_recomputed, True
+    try:
+        with own_gradients(function):
+            yield
+    finally:
+        _thread.keeps_recomputed = before
 
 
 @contextmanager

@@ -9,6 +9,11 @@ Tried with TensorFlow 2.16 and 2.21. What is used, and why there is no public wa
 `pywrap_tfe.TFE_Py_FastPathExecute`                    variables given straight to an op are read without a callback
 `core._FallbackException`                              says that the fast path has not run an op
 `record.record_operation`                              custom gradients and function calls say here how they go back
+`gradients_util.PossibleTapeGradientTypes`,            the gradient of a function is built before it runs, so that
+`ConcreteFunction._select_forward_and_backward_functions`  one that cannot be built does not stop the program
+`ConcreteFunction._first_order_tape_functions`,        a gradient that does not draw anew is kept apart from those
+`._higher_order_tape_functions`                        of stock tapes
+`ops.get_gradient_function`                            `tf.recompute_grad` around random draws computes other ones
 `record.stop_recording`                                what is computed again is no news to stock tapes
 `custom_gradient._eager_mode_decorator`                where the body of a custom gradient begins and ends
 `resource_variable_ops.variable_accessed`,             which variables were read
@@ -30,13 +35,14 @@ Tried with TensorFlow 2.16 and 2.21. What is used, and why there is no public wa
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from retrotape._closures import values_in
 from retrotape.errors import IncompatibleTensorFlowError, MissingTensorFlowError
 
 try:
@@ -62,6 +68,7 @@ try:
     from tensorflow.python.framework import op_def_registry as op_def_registry
     from tensorflow.python.framework import ops as ops
     from tensorflow.python.ops import custom_gradient as custom_gradient
+    from tensorflow.python.ops import gradients_util as gradients_util
     from tensorflow.python.ops import handle_data_util as handle_data_util
     from tensorflow.python.ops import resource_variable_ops as resource_variable_ops
     from tensorflow.python.ops import script_ops as script_ops
@@ -133,6 +140,37 @@ def written_inputs(function: Any) -> tuple[int, ...]:
         resources = (index for index, tensor in enumerate(graph.inputs) if tensor.dtype == tf.resource)
         found = _written[function] = tuple(index for index in resources if index not in read_only)
     return found
+
+
+def is_recompute(rule: Any) -> bool:
+    """Say whether a gradient function is that of a `tf.recompute_grad`."""
+    return any(
+        getattr(value, "__module__", None) == custom_gradient.__name__
+        and getattr(value, "__qualname__", "").startswith("recompute_grad.")
+        for value in values_in(rule)
+    )
+
+
+_own_gradients: WeakKeyDictionary[Any, tuple[dict, dict]] = WeakKeyDictionary()
+
+
+@contextmanager
+def own_gradients(function: Any) -> Iterator[None]:
+    """Let a concrete function have other gradients than those that stock tapes have made and will use."""
+    before = function._first_order_tape_functions, function._higher_order_tape_functions
+    own = _own_gradients.setdefault(function, ({}, {}))
+    function._first_order_tape_functions, function._higher_order_tape_functions = own
+    try:
+        yield
+    finally:
+        function._first_order_tape_functions, function._higher_order_tape_functions = before
+
+
+def build_gradient(function: Any, inputs: Sequence[Tensor]) -> None:
+    """Let a function that is about to be called on a tape have its gradient: this runs user code, which may raise."""
+    kind = gradients_util.PossibleTapeGradientTypes(inputs)
+    if kind != gradients_util.POSSIBLE_GRADIENT_TYPES_NONE:
+        function._select_forward_and_backward_functions(list(inputs), kind, True).forward()
 
 
 def op_list(names: Sequence[str]) -> bytes:

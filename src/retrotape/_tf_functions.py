@@ -20,6 +20,7 @@ from retrotape._tf import (
     context,
     func_graph,
     handle_data_util,
+    is_recompute,
     is_trainable,
     ops,
     tf,
@@ -57,9 +58,40 @@ def written_by(operation: Any) -> tuple[int, ...]:
     )
 
 
+def captured_by(backward: Any) -> list[Tensor]:
+    """Return what user code in the backward function of a call reads besides what the call took and gave.
+
+    These are tensors, and handles of variables, that a `tf.custom_gradient` inside the function has in its closure.
+    """
+    functions = [value for value in values_in(backward, 1) if isinstance(value, concrete_function.ConcreteFunction)]
+    found = {tensor._id: tensor for function in functions[:1] for tensor in function.captured_inputs}
+    return [tensor for tensor in found.values() if isinstance(tensor, EagerTensor)]
+
+
 def operations_within(function: Any) -> Iterator[str]:
     """Yield the type of every operation in a concrete function and in the functions that it calls."""
     yield from _operations_in(function._func_graph.as_graph_def())
+
+
+def custom_rules(function: Any) -> list[Any]:
+    """Return the gradient functions that belong to single operations of a concrete function, and of those it calls."""
+    graph_def = function._func_graph.as_graph_def()
+    nodes = [*graph_def.node, *(node for inner in graph_def.library.function for node in inner.node_def)]
+    names = {node.attr["_gradient_op_type"].s.decode() for node in nodes if "_gradient_op_type" in node.attr}
+    registered = set(ops.gradient_registry.list())  # those of a loaded function may not be
+    return [ops.gradient_registry.lookup(name) for name in sorted(names & registered)]
+
+
+def is_recomputed(node: Any) -> bool:
+    """Say whether a node of a function is the end of what a `tf.recompute_grad` computes."""
+    name = node.attr["_gradient_op_type"].s.decode()
+    return name in ops.gradient_registry.list() and is_recompute(ops.gradient_registry.lookup(name))
+
+
+def is_compiled(function: Any) -> bool:
+    """Say whether XLA compiles a concrete function."""
+    attrs = function_def(function_name(function)).attr
+    return "_XlaMustCompile" in attrs and attrs["_XlaMustCompile"].b
 
 
 def operations_called(operation: Any) -> Iterator[str]:

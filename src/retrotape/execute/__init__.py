@@ -5,6 +5,7 @@ from retrotape.execute._flatten import flatten
 from retrotape.execute._higher import dot
 from retrotape.execute._inline import run_function
 from retrotape.execute._jacobian import rows
+from retrotape.execute._past import PastVariables
 from retrotape.execute._plan import Plan, make_plan
 from retrotape.execute._pull import Puller
 from retrotape.execute._question import Question, answer, stream
@@ -12,6 +13,7 @@ from retrotape.execute._values import Values, evaluate, run_eqn
 from retrotape.execute._walk import add, walk
 
 __all__ = [
+    "PastVariables",
     "Plan",
     "Puller",
     "Question",

@@ -7,14 +7,13 @@ functions, and nothing in it can call itself.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from inspect import getclosurevars, isfunction
 from types import SimpleNamespace
 from typing import Any
 
 from retrotape import _tf_functions
 from retrotape._tf import tf
 from retrotape.errors import NotPersistableError
-from retrotape.execute import _functions
+from retrotape.execute._functions import CallGradient
 from retrotape.execute._inline import run_function
 from retrotape.execute._values import Values
 from retrotape.ir import Eqn
@@ -22,7 +21,6 @@ from retrotape.record import CUSTOM, Cell, Kind, Merger, Recording, current_stac
 from retrotape.rules import FORWARD
 
 Tensor = Any
-_GRADIENTS = _functions.__name__  # where ways back are made that belong to a call
 
 
 def flatten(recording: Recording, freeze: Collection[str] = ()) -> Recording:
@@ -118,30 +116,50 @@ class _Flattener(Merger):
 
         A gradient of a call that was asked for in the block is on the recording by its values alone.
         """
-        found = _gradient_of_call(self._recordings[0].backwards[index].function)
-        if found is None:
+        back = self._recordings[0].backwards[index].function
+        if not isinstance(back, CallGradient):
             return False
-        gradient, positions = found
-        count = len(eqn.inputs) - len(eqn.outputs)
-        handles = [tensor.dtype == tf.resource for tensor in _tf_functions.graph_of(gradient).inputs[:count]]
-        types = self._recordings[0].builder.types
-        held = [handle and types[var].dtype != tf.resource for handle, var in zip(handles, eqn.inputs, strict=False)]
-        _, made, _ = self._run_inside(eqn, gradient, eqn.inputs[:count], held, gradient.constants)
+        gradient, recording = back.gradient(), self._recordings[0]
+        count = len(eqn.inputs) - len(eqn.outputs)  # the rest is what it gave
+        known = dict(zip([t._id for t in back.captured], eqn.inputs[count - len(back.captured) : count], strict=True))
+        inputs = [*eqn.inputs[: count - len(back.captured)], *(known.get(t._id) for t in gradient.constants)]
+        handles = [tensor.dtype == tf.resource for tensor in _tf_functions.graph_of(gradient).inputs]
+        held = [
+            handle and var is not None and recording.builder.types[var].dtype != tf.resource
+            for handle, var in zip(handles, inputs, strict=True)
+        ]
+        _, made, _ = self._run_inside(eqn, gradient, inputs, held, gradient.constants)
         by_position = dict(zip(gradient.input_positions, made, strict=True))
-        for var, position, value in zip(eqn.outputs, positions, eqn.inputs[count:], strict=True):
+        for var, position, value in zip(eqn.outputs, back.positions, eqn.inputs[count:], strict=True):
             self._connect(0, var, by_position[position] if position in by_position else self._var(0, value))
         return True
 
     def _run_inside(
-        self, eqn: Eqn, function: Any, inputs: Sequence[int], held: Sequence[bool], constants: Sequence[Tensor] = ()
+        self,
+        eqn: Eqn,
+        function: Any,
+        inputs: Sequence[int | None],
+        held: Sequence[bool],
+        constants: Sequence[Tensor] = (),
     ) -> tuple[int, list[int], list[Tensor]]:
-        """Run a function op by op; return the number of the recording, the vars of its results, what it was given."""
+        """Run a function op by op; return the number of the recording, the vars of its results, what it was given.
+
+        An input that is None is one of the constants, which are the last inputs.
+        """
         recording, inner = self._recordings[0], Recording()
-        operands = [*_distinct([self._values(var) for var in inputs]), *constants]
+        rest = [None] * (len(inputs) - len(constants))
+        operands = _distinct(
+            [
+                constant if var is None else self._values(var)
+                for var, constant in zip(inputs, [*rest, *constants], strict=True)
+            ]
+        )
         place = recording.frames.place(eqn.frame)
-        results, given = run_function(inner, function, operands, [*held, *[False] * len(constants)], place)
+        results, given = run_function(inner, function, operands, held, place)
         known: dict[int, int] = {}
-        for var, operand, handle in zip(inputs, operands, given, strict=False):
+        for var, operand, handle in zip(inputs, operands, given, strict=True):
+            if var is None:
+                continue
             cell = inner.cells.get(handle._id)
             found = inner.find(operand) if cell is None else cell.versions[0]
             if cell is not None and var in recording.cell_of:
@@ -152,7 +170,7 @@ class _Flattener(Merger):
         for index, stamp in enumerate(inner.stamps):
             super().add(which, index, stamp)
         self.finish(which, inner)
-        by_operand = dict(zip(map(id, operands), inputs, strict=False))
+        by_operand = {id(operand): var for operand, var in zip(operands, inputs, strict=True) if var is not None}
         return which, [self._result(which, tensor, by_operand) for tensor in results], given
 
     def _result(self, which: int, tensor: Tensor, operands: Mapping[int, int]) -> int:
@@ -186,17 +204,6 @@ def _distinct(operands: list[Tensor]) -> list[Tensor]:
         seen.add(id(operand))
         found.append(operand)
     return found
-
-
-def _gradient_of_call(function: Any) -> tuple[Any, Sequence[int]] | None:
-    """Return the gradient of a concrete function that a way back belongs to, and which inputs it is by."""
-    if not isfunction(function) or function.__module__ != _GRADIENTS:
-        return None
-    inside = getclosurevars(function).nonlocals
-    if "call" not in inside:
-        return inside["gradient"], inside["gradient"].input_positions
-    with current_stack().unheard():
-        return _tf_functions.gradient_function(inside["call"].function), inside["positions"]
 
 
 class _WithSides:

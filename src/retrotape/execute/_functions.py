@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 
 from retrotape import _hooks, _tf_functions
 from retrotape._tf import tf
+from retrotape.execute._past import PastVariables
 from retrotape.execute._values import Values
 from retrotape.ir import Eqn
 from retrotape.record import Backward, Recording, current_stack, function_traits
@@ -30,6 +31,7 @@ def pull_call(
     backward: Backward,
     grads: list[Cotangent | None],
     values: Values,
+    past: PastVariables,
 ) -> Sequence[Cotangent | None]:
     """Return the cotangents of the inputs of a call, given those of the outputs that it recorded."""
     stack = current_stack()
@@ -41,34 +43,68 @@ def pull_call(
     outputs = eqn.outputs[: len(_tf_functions.output_types(call.function))]
     seeds = [_dense_or_zeros(by_var.get(var), recording.builder.types[var]) for var in outputs]
     operands = [values(var) for var in eqn.inputs]
-    positions = [position for position, grad in enumerate(found) if grad is not None]
-
-    def back(*seconds: Cotangent) -> list[Cotangent | None]:
-        gradient = _gradient_function(call.function)
-        aligned = _aligned(positions, seconds, gradient)
-        return _apply_gradient(gradient, [*operands, *seeds], aligned)
-
-    stack.emit(f"gradient of {eqn.op}", [found[p] for p in positions], [*operands, *seeds], back)
+    back = CallGradient(call.function, [*operands, *seeds], _tf_functions.captured_by(backward.function), past, found)
+    stack.emit(f"gradient of {eqn.op}", [found[p] for p in back.positions], back.inputs, back)
     return found
 
 
-def _apply_gradient(function: Any, operands: list[Tensor], seeds: list[Tensor]) -> list[Cotangent | None]:
-    """Return the gradients of a concrete function's inputs, and write down how they go back in turn."""
+class CallGradient:
+    """The backward function of a gradient that TensorFlow computed for a function.
+
+    Attributes:
+      positions: The inputs of the function to which there is a gradient.
+      captured: What user code in the gradient reads besides those inputs: tensors, and handles of variables.
+      inputs: What the gradient was computed from: inputs of the function, what flowed in, values of what is captured.
+    """
+
+    def __init__(
+        self,
+        function: Any,
+        operands: list[Tensor],
+        captured: Sequence[Tensor],
+        past: PastVariables,
+        found: Sequence[Cotangent | None],
+    ) -> None:
+        self._function, self._operands, self._past = function, operands, past
+        self.captured = captured
+        self.positions = [position for position, grad in enumerate(found) if grad is not None]
+        self.inputs = [*operands, *(_value_of(tensor, past) for tensor in captured)]
+
+    def __call__(self, *seconds: Cotangent) -> list[Cotangent | None]:
+        """Return the gradients of all inputs."""
+        gradient = self.gradient()
+        by_position = dict(zip(self.positions, seconds, strict=True))
+        aligned = [
+            tf.convert_to_tensor(by_position[position]) if position in by_position else tf.zeros(kind.shape, kind.dtype)
+            for position, kind in zip(gradient.input_positions, _tf_functions.output_types(gradient), strict=True)
+        ]
+        constants = [_value_of(tensor, self._past) for tensor in gradient.constants]
+        found = _apply_gradient(gradient, [*self._operands, *constants], aligned, self._past)
+        by_identity = dict(zip([tensor._id for tensor in gradient.constants], found[len(self._operands) :], strict=True))
+        return [*found[: len(self._operands)], *(by_identity.get(tensor._id) for tensor in self.captured)]
+
+    def gradient(self) -> Any:
+        """Return the gradient as a concrete function."""
+        return _gradient_function(self._function)
+
+
+def _apply_gradient(
+    function: Any, operands: list[Tensor], seeds: list[Tensor], past: PastVariables
+) -> list[Cotangent | None]:
+    """Return the gradients of a concrete function's inputs, and record their own backward function."""
     gradient = _gradient_function(function)
+    constants = gradient.constants
     with current_stack().unheard():
-        results = gradient._call_flat([*_with_handles(function, operands), *seeds], gradient.constants)
+        handles = _with_handles(constants, [_value_of(tensor, past) for tensor in constants])
+        results = gradient._call_flat([*_with_handles(_inputs_of(function), operands), *seeds], handles)
         results = list(tf.nest.flatten(results))
-
-    def back(*seconds: Cotangent) -> list[Cotangent | None]:
-        return _apply_gradient(gradient, [*operands, *seeds], [tf.convert_to_tensor(second) for second in seconds])
-
-    if results:
-        current_stack().emit(f"gradient of {function.name}", results, [*operands, *seeds], back)
-    found: list[Cotangent | None] = [None] * len(operands)
+    found: list[Cotangent | None] = [None] * (len(operands) + len(seeds))
     for position, result in zip(gradient.input_positions, results, strict=True):
-        if position < len(found):
-            found[position] = result
-    return found
+        found[position] = result
+    if results:
+        back = CallGradient(function, [*operands, *seeds], constants, past, found)
+        current_stack().emit(f"gradient of {function.name}", results, back.inputs, back)
+    return found[: len(operands)]
 
 
 def _gradient_function(function: Any) -> Any:
@@ -79,20 +115,23 @@ def _gradient_function(function: Any) -> Any:
     return found
 
 
-def _with_handles(function: Any, operands: list[Tensor]) -> list[Tensor]:
+def _inputs_of(function: Any) -> Sequence[Tensor]:
+    return _tf_functions.graph_of(function).inputs
+
+
+def _value_of(tensor: Tensor, past: PastVariables) -> Tensor:
+    """Return a tensor as it is; of a variable's handle, what the variable held."""
+    if tensor.dtype != tf.resource:
+        return tensor
+    value = past.value(tensor)
+    return tensor if value is None else value
+
+
+def _with_handles(inputs: Sequence[Tensor], operands: Sequence[Tensor]) -> list[Tensor]:
     """Put each recorded value of a variable into a variable of its own: the live one may have changed."""
-    inputs = function._func_graph.inputs
     return [
         tf.Variable(operand).handle if tensor.dtype == tf.resource and operand.dtype != tf.resource else operand
         for operand, tensor in zip(operands, inputs, strict=False)
-    ]
-
-
-def _aligned(positions: list[int], seconds: Sequence[Cotangent], gradient: Any) -> list[Tensor]:
-    by_position = dict(zip(positions, seconds, strict=True))
-    return [
-        tf.convert_to_tensor(by_position[position]) if position in by_position else tf.zeros(output.shape, output.dtype)
-        for position, output in zip(gradient.input_positions, _tf_functions.output_types(gradient), strict=True)
     ]
 
 

@@ -111,6 +111,9 @@ def _run(name: str, given: Sequence[Tensor], graph: Any) -> list[Tensor]:
         if step.op == "StopGradient" and _is_of_moments(step, body, operations.get(step.spec.name)):
             stack.note_moments(outputs[0])
         if "_gradient_op_type" in step.spec.attr and step.op not in _CALLS:
+            if _tf_functions.is_recomputed(step.spec):
+                env.update(zip(step.outputs, outputs, strict=False))
+                continue  # its ops are recorded, which does what it wants to do, and draws nothing anew
             _emit_custom(step, inputs, outputs, _Place(body, number, graph, env))
         env.update(zip(step.outputs, outputs, strict=False))
     stack.place = called

@@ -67,7 +67,7 @@ class Puller:
         call = self._recording.calls.get(index)
         if call is not None:
             sides = self._comes_by_sides(eqn, call, grads)
-            if sides or self._must_look_inside(eqn, call, plan):
+            if sides or self._must_look_inside(index, eqn, call, plan):
                 return self._pull_inlined(eqn, call, grads, sides)
         self._refuse_opaque(eqn, grads)
         if backward is not None:
@@ -141,13 +141,14 @@ class Puller:
             sides = eqn.outputs[len(_tf_functions.output_types(call.function)) :]
             if function_traits(call.function).wrong_second and any(by_var[var] is not None for var in sides):
                 raise UnrepairableError(eqn.op, self._where(eqn))  # draws inside: TensorFlow's is the only way back
-            with self._as_of(index):
-                found = pull_call(self._recording, eqn, call, backward, given, self._values)
+            past = PastVariables(self._recording, index, self._values)
+            with _hooks.variables_as(past):
+                found = pull_call(self._recording, eqn, call, backward, given, self._values, past)
         else:
             found = self._run_custom(index, backward, given)
         return [*found, *[None] * (len(eqn.inputs) - len(found))]
 
-    def _must_look_inside(self, eqn: Eqn, call: _hooks.FunctionCall, plan: Plan) -> bool:
+    def _must_look_inside(self, index: int, eqn: Eqn, call: _hooks.FunctionCall, plan: Plan) -> bool:
         """Say whether TensorFlow's derivative of a call is not the one that is asked for."""
         recording = self._recording
         if plan.through_updates and any(
@@ -155,6 +156,8 @@ class Puller:
         ):
             return True  # what it returns may have come by way of what it assigned
         traits = function_traits(call.function)
+        if index not in recording.backwards and traits.deterministic:
+            return True  # TensorFlow has none
         return traits.wrong_second and traits.deterministic and current_stack().hearing()
 
     def _comes_by_sides(self, eqn: Eqn, call: _hooks.FunctionCall, grads: list[Cotangent | None]) -> bool:

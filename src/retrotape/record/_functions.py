@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -21,6 +22,8 @@ class FunctionTraits(NamedTuple):
     writes: tuple[int, ...]  # inputs that are variables which it may assign
     wrong_second: bool  # contains something whose second derivative TensorFlow has wrong
     scatters: bool  # changes single rows of variables
+    recomputes: bool  # contains a `tf.recompute_grad`
+    compiled: bool  # by XLA
 
 
 _known: WeakKeyDictionary[Any, FunctionTraits] = WeakKeyDictionary()
@@ -53,6 +56,8 @@ def function_traits(function: Any) -> FunctionTraits:
             _tf.written_inputs(function),
             has_wrong_second(ops),
             any(is_sparse_write(op) for op in ops),
+            any(map(_tf.is_recompute, _tf_functions.custom_rules(function))),
+            _tf_functions.is_compiled(function),
         )
     return found
 
@@ -68,9 +73,41 @@ def _is_repeatable(op: str) -> bool:
 
 def variables_in(function: Callable) -> list[Any]:
     """Return the variables that a function can see, also in lists, dictionaries and attributes of what it sees."""
-    seen: list[Any] = []
+    found: dict[int, Any] = {}
     for value in values_in(function):
-        inside = vars(value) if hasattr(value, "__dict__") and not isinstance(value, (type, ModuleType)) else value
-        seen += [value, *tf.nest.flatten(dict(inside) if isinstance(inside, Mapping) else [inside])]
-    unwrapped = [getattr(value, "_value", value) for value in seen]  # a Keras variable holds one
-    return [value for value in unwrapped if isinstance(value, tf.Variable)]
+        attributes = hasattr(value, "__dict__") and not isinstance(value, (type, ModuleType))
+        for item in (value, *(vars(value).values() if attributes else ())):
+            _collect_variables(item, found, _DEPTH)
+    return list(found.values())
+
+
+_DEPTH = 4  # containers inside of containers
+
+
+def _collect_variables(value: Any, found: dict[int, Any], depth: int) -> None:
+    """Add the variables that are `value`, or that it contains or owns."""
+    inner = value if isinstance(value, tf.Variable) else _wrapped(value)
+    if inner is not None:
+        found[id(inner)] = inner
+    elif depth == 0 or isinstance(value, (str, bytes, type, ModuleType)):
+        return
+    elif isinstance(value, Mapping):
+        for item in list(value.values()):
+            _collect_variables(item, found, depth - 1)
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        for item in list(value):
+            _collect_variables(item, found, depth - 1)
+    elif isinstance(value, tf.Module) or _is_layer(value):
+        for item in value.variables:
+            _collect_variables(item, found, depth - 1)
+
+
+def _wrapped(value: Any) -> Any | None:
+    """Return the `tf.Variable` that a Keras variable holds."""
+    inner = getattr(value, "_value", None) if hasattr(type(value), "__module__") else None
+    return inner if isinstance(inner, tf.Variable) else None
+
+
+def _is_layer(value: Any) -> bool:
+    keras = sys.modules.get("keras")
+    return keras is not None and isinstance(value, getattr(keras, "Layer", ()))

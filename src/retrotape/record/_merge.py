@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from retrotape._tf import share_buffer
 from retrotape.ir import Eqn
-from retrotape.record._cells import Backward, Cell, same
+from retrotape.record._cells import Backward, Cell
 from retrotape.record._recording import Recording
 
 Tensor = Any
@@ -161,8 +162,8 @@ class Merger:
         if ours is not None:
             held = merged.value(ours.current)
             known = held is not None and value is not None
-            # A gap of one recording is none where another has heard how the value came about.
-            if same(held, value) if known else var not in recording.gaps:
+            # A gap of one recording is none where another has recorded how the value came about.
+            if share_buffer(held, value) if known else var not in recording.gaps:
                 return ours.current
         version = merged.builder.leaf(recording.builder.types[var])
         merged.add_version(cell.handle, version, len(merged.builder.eqns) - 1)

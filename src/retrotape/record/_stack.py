@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from itertools import count
 from math import prod
 from typing import Any
+from weakref import WeakSet
 
 from retrotape import _hooks, _tf, _tf_functions
 from retrotape._tf import tf
@@ -26,6 +28,9 @@ BATCH = 64
 ELEMENTS = 250_000  # in the outputs of a batch, from which on it is digested at once
 WAITING = 4096  # events that may wait
 _stamps = count()  # of the whole process
+_watched: WeakSet[Any] = WeakSet()  # functions whose gradient TensorFlow can build
+_not_watched: WeakSet[Any] = WeakSet()  # those of which it cannot, or cannot compile it
+_NOT_COMPILED = "XLA compilation requires"
 _OUTSIDE = 3  # from `here` past `on_op` and the hook to TensorFlow's own code
 
 
@@ -214,6 +219,8 @@ class Stack(Openings):
         """Write down a custom gradient, or how a function goes back."""
         self.settle()
         if self._calls and name.startswith("__forward_"):
+            captured = _tf_functions.captured_by(backward)
+            self._read_unheld(tensor for tensor in captured if tensor.dtype == tf.resource)
             for recording in self._active:
                 recording.attach_backward(outputs, len(inputs), backward)
         elif not (self._custom and self._custom[-1] and name == "inner"):
@@ -286,13 +293,45 @@ class Stack(Openings):
         self.settle()
         self._calls.append(call)
         try:
-            # With random draws inside, only TensorFlow's own record of the call can tell what was drawn, and
-            # only a persistent tape makes it record enough for every order.
-            with _hooks.watching(inputs, persistent=not function_traits(call.function).deterministic):
-                return call.run()
+            return self._run_watched(call, inputs)
         finally:
             self.flush()
             self._calls.pop()
+
+    def _run_watched(self, call: _hooks.FunctionCall, inputs: Sequence[Tensor]) -> Any:
+        """Run a function so that TensorFlow keeps what its first derivative needs, where it can.
+
+        Where it cannot, nobody may want that derivative; whoever does is shown the ops inside, one by one.
+        """
+        function, traits = call.function, function_traits(call.function)
+        if function in _not_watched:
+            return call.run()
+        with ExitStack() as stack:
+            if traits.recomputes and not traits.deterministic:
+                stack.enter_context(_hooks.recomputed_is_kept(function))
+            # With random draws inside, only TensorFlow's own record of the call can tell what was drawn, and
+            # only a persistent tape makes it record enough for every order.
+            stack.enter_context(_hooks.watching(inputs, persistent=not traits.deterministic))
+            if function not in _watched:
+                try:
+                    _tf.build_gradient(function, inputs)
+                except Exception:  # raised by user code, in a derivative that nobody has asked for
+                    _not_watched.add(function)
+                else:
+                    _watched.add(function)
+            if function in _watched:
+                try:
+                    return call.run()
+                except tf.errors.InvalidArgumentError as error:
+                    if not (traits.compiled and _NOT_COMPILED in str(error)):
+                        raise
+                    _not_watched.add(function)  # nothing has run: it was not compiled
+                    return self._run_unwatched(call)
+        return call.run()
+
+    def _run_unwatched(self, call: _hooks.FunctionCall) -> Any:
+        with _tf.stop_stock_tapes():
+            return call.run(counted=True)
 
     def _read_unheld(self, handles: Iterable[Tensor]) -> None:
         """Record the values of variables that something is going to look at: by then they may have changed."""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from retrotape import _hooks
 from retrotape._tf import tf
 from retrotape.errors import NotPersistableError, RetrotapeError, TooDeepError
-from retrotape.execute import Values, flatten, run_eqn
+from retrotape.execute import PastVariables, Values, flatten, run_eqn
 from retrotape.ir import Eqn, Program, reached_from, slice_to
 from retrotape.record import CUSTOM, Backward, Look, Recording, current_stack
 
@@ -126,16 +126,11 @@ def _as_data(recording: Recording, index: int, back: Backward, depth: int) -> Ba
 def _heard(recording: Recording, index: int, back: Backward) -> tuple[Recording, list[Tensor], list[Any]]:
     """Run a backward function as of the time of the call; return what ran, what flowed in and what came out."""
     values, types, inner = Values(recording), recording.builder.types, Recording()
-
-    def past(handle: Any) -> Any:
-        cell = recording.cells.get(handle._id)
-        return None if cell is None else values(cell.at(index))
-
     with current_stack().only(inner):
         with current_stack().unheard():
             grads = [tf.ones(types[var].shape, types[var].dtype) for var in back.outputs]
         try:
-            with _hooks.variables_as(past):
+            with _hooks.variables_as(PastVariables(recording, index, values)):
                 found = back.function(*grads)
         except RetrotapeError:
             raise
