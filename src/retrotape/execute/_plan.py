@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from retrotape.errors import UnseenUpdateError
 from retrotape.ir import Eqn, reached_from, slice_to
-from retrotape.record import Recording
+from retrotape.record import CUSTOM, Recording
 from retrotape.rules import repairable
 
 
@@ -44,19 +44,24 @@ class Plan(NamedTuple):
         for index in self.indices:
             eqn = self.eqns[index]
             makers.update((var, index) for var in eqn.outputs if var not in self.stops)
-            uses.update(var for var in eqn.inputs if var in self.reached)
+            uses.update(var for var in _differentiable(eqn) if var in self.reached)
         waiting = Counter(makers[var] for var in uses if var in makers)
         ready = deque(index for index in reversed(self.indices) if index not in waiting)
         while ready:
             index = ready.popleft()
             yield index
-            for var in self.eqns[index].inputs:
+            for var in _differentiable(self.eqns[index]):
                 if var in uses:
                     uses[var] -= 1
                     if uses[var] == 0 and var in makers:
                         waiting[makers[var]] -= 1
                         if waiting[makers[var]] == 0:
                             ready.append(makers[var])
+
+
+def _differentiable(eqn: Eqn) -> Sequence[int]:
+    """Return the inputs of an equation without what a custom gradient has made: its backward function passes by that."""
+    return eqn.inputs[: len(eqn.inputs) - len(eqn.outputs)] if eqn.op == CUSTOM else eqn.inputs
 
 
 def make_plan(
@@ -100,7 +105,7 @@ def make_plans(
     kept, stopped = set(whole.indices), recording.stopped_by_moments()
     plans = []
     for group in targets:
-        indices = slice_to(recording.builder, group, whole.stops)
+        indices = slice_to(recording.builder, group, whole.stops, _differentiable)
         if repairable(recording.builder, indices, stopped) == whole.repaired:
             plans.append(whole._replace(indices=[index for index in indices if index in kept]))
         else:  # a `stop_gradient` is passed on the way to one target and not on the way to another
@@ -134,7 +139,7 @@ def _between(
 ) -> Plan:
     builder = recording.builder
     wanted = sources - recording.inert
-    indices = slice_to(builder, targets, stops)
+    indices = slice_to(builder, targets, stops, _differentiable)
     repaired = repairable(builder, indices, recording.stopped_by_moments())
     ends = recording.ends - repaired if repaired else recording.ends
     kept, reached = reached_from(builder, wanted, indices, (recording.inert, ends, stops))

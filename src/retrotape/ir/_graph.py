@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Protocol
 
 from retrotape.ir._program import Eqn
@@ -20,8 +20,18 @@ class Equations(Protocol):
         """The equations in the order in which they ran."""
 
 
-def slice_to(program: Equations, targets: Iterable[int], stops: Collection[int] = ()) -> list[int]:
-    """Return the equations that the targets depend on, in order; nothing is followed past `stops`."""
+def all_inputs(eqn: Eqn) -> Sequence[int]:
+    """Return the inputs of an equation."""
+    return eqn.inputs
+
+
+def slice_to(
+    program: Equations,
+    targets: Iterable[int],
+    stops: Collection[int] = (),
+    inputs_of: Callable[[Eqn], Sequence[int]] = all_inputs,
+) -> list[int]:
+    """Return the equations that the targets depend on by `inputs_of`, in order; nothing is followed past `stops`."""
     producers, eqns = program.producers, program.eqns
     seen: set[int] = set()
     pending = [producers[var] for var in targets if var not in stops]
@@ -30,7 +40,7 @@ def slice_to(program: Equations, targets: Iterable[int], stops: Collection[int] 
         if index < 0 or index in seen:
             continue
         seen.add(index)
-        for var in eqns[index].inputs:
+        for var in inputs_of(eqns[index]):
             producer = producers[var]
             if producer >= 0 and producer not in seen and var not in stops:
                 pending.append(producer)

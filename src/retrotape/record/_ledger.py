@@ -200,6 +200,11 @@ class Ledger:
         variable = self.variables.get(cell.handle._id)
         return "a variable" if variable is None else repr(variable.name)
 
+    def _drop_uninitialized(self, cell: Cell | None) -> None:
+        """Let what a call has given a new variable be its first value: whatever was there before is read and held."""
+        if cell is not None and len(cell.versions) == 2 and cell.versions[0] not in self.values:
+            del cell.versions[0], cell.since[0]
+
     def _update(self, cell: Cell, opaque: bool) -> int:
         kind = self.builder.types[cell.current]
         (version,) = self.builder.define([kind])

@@ -235,6 +235,9 @@ class Recording(Ledger):
         if call is not None and function_traits(call.function).scatters:
             self.scattered.update(cell.handle._id for cell in written if cell is not None)
         outs += tuple(self._update(cell, opaque=True) for cell in written if cell is not None)
+        if call is not None:
+            for cell in written:
+                self._drop_uninitialized(cell)
         self.builder.append(op, ins, outs, (), frame)
 
     def append_backward(
