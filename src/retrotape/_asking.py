@@ -12,7 +12,7 @@ from retrotape._nests import Parts, describe, is_variable, ones_like, seeds_for,
 from retrotape._tf import tf
 from retrotape._versions import Version
 from retrotape.errors import NotDifferentiableError, NotRecordedError, TapeUseError
-from retrotape.execute import Question, Values, answer, make_plan
+from retrotape.execute import Question, Values, add, answer, make_plan
 from retrotape.record import EagerLog, GraphLog, Recording
 
 Tensor = Any
@@ -28,6 +28,7 @@ class Request(NamedTuple):
     through: tuple[bool, ...]
     since: int | None
     derived_from: tuple[Request, ...] = ()  # where targets are answers: what was asked
+    outside: tuple[tuple[int, ...], ...] = ()  # in a graph: the sources as the same tape knows them from eager code
 
     def questions(self) -> list[tuple[list[int], Question]]:
         """Return one question for sources that end at assignments and one for those that do not."""
@@ -65,6 +66,7 @@ def pose(
         tuple(through_updates or isinstance(part, Version) for part in parts),
         since,
         tuple(request for request in map(answers.request_of, tensors) if request is not None),
+        () if log.outer is None else tuple(_source(log.outer, part, through_updates, since) for part in parts),
     )
 
 
@@ -129,7 +131,41 @@ def solve(log: Log, request: Request) -> list[Any]:
         grads = answer(log.recording, question, log.operations)
         for position, grad in zip(positions, grads, strict=True):
             found[position] = grad
-    return found
+    return _with_outside(log, request, found) if isinstance(log, GraphLog) and any(request.outside) else found
+
+
+def _with_outside(log: GraphLog, request: Request, found: list[Any]) -> list[Any]:
+    """Follow paths that leave the graph through tensors which the same tape recorded before, in eager code."""
+    refuse_outside(request, any(request.through), "through updates")
+    assert log.outer is not None
+    crossings = log.crossings()
+    inner = Question(request.targets, request.seeds, tuple((here,) for here, _ in crossings), False)
+    flowing = [
+        (there, grad)
+        for (_, there), grad in zip(crossings, answer(log.recording, inner, log.operations), strict=True)
+        if grad is not None
+    ]
+    outer = Question(tuple(var for var, _ in flowing), tuple(grad for _, grad in flowing), request.outside, False)
+    rest = answer(log.outer.recording, outer)
+    cells = log.outer.recording.cell_of
+    return [
+        # What a tensor is given inside the graph is among what crosses; what is read of a variable there is not.
+        grad if not source else _sum(grad, more) if source[0] in cells else more
+        for source, grad, more in zip(request.outside, found, rest, strict=True)
+    ]
+
+
+def _sum(left: Any, right: Any) -> Any:
+    return add([left, right]) if left is not None and right is not None else right if left is None else left
+
+
+def refuse_outside(request: Request, refused: bool, what: str) -> None:
+    """Raise where a query would have to pass from a graph to what was recorded in eager code, and cannot."""
+    if refused and any(request.outside):
+        raise TapeUseError(
+            f"This tape was recorded in eager code and entered again inside a tf.function. There it is asked {what}, "
+            "which is possible within one of the two only. Record both in eager code, or both in the function."
+        )
 
 
 def fill_constants(log: Log, request: Request, parts: Parts, found: list[Any]) -> list[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from retrotape._asking import Log, Request, solve
+from retrotape._asking import Log, Request, refuse_outside, solve
 from retrotape._nests import Parts, zeros_like
 from retrotape._tf import tf
 from retrotape.errors import ShapeMismatchError
@@ -36,6 +36,7 @@ def batch_jacobian(log: Log, request: Request, target: Tensor, source: Tensor, v
 
 
 def _stack(log: Log, request: Request, seeds: Tensor, vectorize: bool, chunk: int | None) -> list[Tensor | None]:
+    refuse_outside(request, True, "for a Jacobian")
     found: list[Tensor | None] = [None] * len(request.sources)
     for positions, question in request.questions():
         if chunk is None:

@@ -74,14 +74,16 @@ def _execute_cancellable(op: Any, num_outputs: int, inputs: Any, attrs: Any, ctx
 # What an op can be given that holds no variable; anything else is looked at more closely.
 _PLAIN = frozenset((EagerTensor, str, int, bool, float, bytes, type(None)))
 # Ops that change a variable. The slow path gives their names as bytes.
-_WRITES = frozenset(
+_WRITES: frozenset[str | bytes] = frozenset(
     op
     for op in dir(tf.raw_ops)
     if op.startswith(("ResourceScatter", "ResourceApply", "ResourceSparse", "ResourceStrided"))
 ) | {"AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp", "AssignVariableXlaConcatND"}
-_WRITES |= frozenset(op.encode() for op in _WRITES)
+_WRITES |= {op.encode() for op in _WRITES if isinstance(op, str)}
 # Ops that read a part of a variable.
-_GATHERS = frozenset(("ResourceGather", "ResourceGatherNd", b"ResourceGather", b"ResourceGatherNd"))
+_GATHERS: frozenset[str | bytes] = frozenset(
+    ("ResourceGather", "ResourceGatherNd", b"ResourceGather", b"ResourceGatherNd")
+)
 _ACCESSES = _WRITES | _GATHERS
 _fast_path_original = pywrap_tfe.TFE_Py_FastPathExecute
 
@@ -237,9 +239,7 @@ def _call_flat(self: Any, tensor_inputs: Any, captured_inputs: Any) -> Any:
     listener = _thread.listener
     if listener is None:
         return call.run()
-    result = listener.on_call(call)
-    listener.on_updated(written)
-    return result
+    return listener.on_call(call)
 
 
 def _eager_func_call(self: Any, device: Any, token: Any, args: Any) -> Any:

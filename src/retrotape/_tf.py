@@ -119,8 +119,8 @@ _capsule_pointer.restype, _capsule_pointer.argtypes = ctypes.c_void_p, (ctypes.p
 def share_buffer(left: Tensor, right: Tensor) -> bool:
     """Say whether two eager tensors are one place in memory.
 
-    A variable that is read hands out its own buffer, and copies it before it is changed while anybody holds that. So two
-    reads give the same buffer exactly if nothing was assigned in between, as long as the first one is held.
+    A variable that is read hands out its own buffer, and copies it before it is changed while anybody holds that. So
+    two reads give the same buffer exactly if nothing was assigned in between, as long as the first one is held.
     """
     if left is right or left.shape.num_elements() == 0:
         return left.shape == right.shape

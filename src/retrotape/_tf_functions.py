@@ -114,6 +114,11 @@ def function_name(function: Any) -> str:
     return function._inference_function.name.decode()
 
 
+def structured(function: Any, results: Sequence[Tensor]) -> Any:
+    """Return the results of a concrete function in the nest in which it returns them."""
+    return function.function_type.pack_output(list(results))
+
+
 def graph_of(function: Any) -> Any:
     """Return the graph that a concrete function was traced into."""
     return function._func_graph

@@ -8,7 +8,7 @@ from functools import partial, wraps
 from threading import RLock
 from typing import Any, Literal, NoReturn, TypeAlias, TypeVar, get_args
 
-from retrotape._asking import Answers, Log, Request, fill_constants, pose, solve
+from retrotape._asking import Answers, Log, Request, fill_constants, pose, refuse_outside, solve
 from retrotape._missing import with_reasons
 from retrotape._nests import Parts, describe, is_variable, take_apart, unwrap, zeros_like
 from retrotape._several import Together, losses_and_seeds
@@ -265,6 +265,7 @@ class Questions(ABC):
             log = self._asked()
             parts = take_apart(_sources(log, wrt), "source")
             request, token = pose(log, self._answers, loss, parts, None, through_updates, since), log.token
+            refuse_outside(request, True, "to stream gradients")
         owners = [
             item for item, own in zip(tf.nest.flatten(parts.nest), parts.parts, strict=True) for _ in own
         ]  # of a source that consists of several tensors, each is yielded by itself

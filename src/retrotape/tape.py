@@ -65,7 +65,8 @@ class Tape(Replayable):
         self._directory = directory
         self._watch_accessed = watch_accessed_variables
         self._watched: dict[int, Any] = {}
-        self._log: EagerLog | GraphLog | None = None
+        self._log: EagerLog | GraphLog | None = None  # where it was entered last
+        self._eager_log: EagerLog | None = None
         self._answers = Answers()
         self._lock = RLock()
         self._was_reset = False
@@ -89,16 +90,14 @@ class Tape(Replayable):
                 "This tape is recording already. Leave the block before entering it again, or use a second tape: "
                 "`with rt.Tape() as inner:`."
             )
-        graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-        if log is None or log.graph is not graph:
-            if log is not None and log.graph is None:
-                raise TapeUseError(
-                    "This tape was recorded in eager code and is now entered inside a tf.function. "
-                    "Use a tape of its own inside the function: `with rt.Tape() as tape:`."
-                )
-            log = EagerLog(self._keep, self._directory) if graph is None else GraphLog(graph)
+        log = self._log_here()
+        if log is None:
+            graph = _graph_here()
+            log = EagerLog(self._keep, self._directory) if graph is None else GraphLog(graph, self._eager_log)
         log.start()
         self._log = log
+        if isinstance(log, EagerLog):
+            self._eager_log = log
         return self
 
     def __exit__(
@@ -142,8 +141,9 @@ class Tape(Replayable):
     @as_is
     def reset(self) -> None:
         """Forget everything that was recorded and free it, inside the block or outside."""
-        if self._log is not None:
-            self._log.clear()
+        for log in (self._log, self._eager_log):
+            if log is not None:
+                log.clear()
         self._answers.clear()
         self._watched.clear()
         self._was_reset = True
@@ -170,12 +170,16 @@ class Tape(Replayable):
         """Return what the tape holds, by line of the user's code; printing it gives a table."""
         return measure(self._asked().recording)
 
+    def _log_here(self) -> EagerLog | GraphLog | None:
+        """Return what was recorded where we are: in eager code, or in the graph that is being built."""
+        graph = _graph_here()
+        return next((log for log in (self._log, self._eager_log) if log is not None and log.graph is graph), None)
+
     def _asked(self) -> EagerLog | GraphLog:
-        log = self._log
+        log = self._log_here() or self._eager_log or self._log
         if log is None:
             raise EmptyTapeError("its block was never entered")
-        graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-        if log.graph is not None and log.graph is not graph:
+        if log.graph is not None and log.graph is not _graph_here():
             raise TapeUseError(
                 "This tape was recorded inside a tf.function and is asked outside of it. "
                 "Ask inside the function and return the answer, or record in eager code."
@@ -186,6 +190,11 @@ class Tape(Replayable):
         if self._was_reset and not log.recording.builder.types and not log.is_open:
             raise EmptyTapeError("it was reset")
         return log
+
+
+def _graph_here() -> Any:
+    """Return the graph that is being built, None in eager code."""
+    return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
 
 
 GradientTape = Tape

@@ -80,7 +80,9 @@ class CallGradient:
         ]
         constants = [_value_of(tensor, self._past) for tensor in gradient.constants]
         found = _apply_gradient(gradient, [*self._operands, *constants], aligned, self._past)
-        by_identity = dict(zip([tensor._id for tensor in gradient.constants], found[len(self._operands) :], strict=True))
+        by_identity = dict(
+            zip([tensor._id for tensor in gradient.constants], found[len(self._operands) :], strict=True)
+        )
         return [*found[: len(self._operands)], *(by_identity.get(tensor._id) for tensor in self.captured)]
 
     def gradient(self) -> Any:

@@ -39,7 +39,8 @@ def _can_vectorize(recording: Recording, plan: Plan, seeds: Tensor) -> bool:
     if not tf.executing_eagerly():
         return True
     # A custom backward function may look at variables, and only eager reads can be given their recorded values.
-    return len(seeds) > FEW and not any(index in recording.backwards for index in plan.indices)
+    by_code = any(index in recording.backwards or index in recording.calls for index in plan.indices)
+    return len(seeds) > FEW and not by_code
 
 
 def _vectorized(one: Any, seeds: Tensor, count: int) -> list[Tensor | None]:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from retrotape.errors import UnseenUpdateError
+from retrotape.execute._expand import View, expand
 from retrotape.ir import Eqn, reached_from, slice_to
 from retrotape.record import CUSTOM, Recording
 from retrotape.rules import repairable
@@ -22,6 +23,7 @@ class Plan(NamedTuple):
     stops: Collection[int]  # vars that paths may start from but do not pass
     through_updates: bool
     repaired: frozenset[int]  # vars behind a `stop_gradient` that is not meant for this derivative
+    view: View  # of the equations
 
     def asks(self, var: int, cotangent: object) -> bool:
         """Say whether a cotangent is one of those that were asked for."""
@@ -60,7 +62,7 @@ class Plan(NamedTuple):
 
 
 def _differentiable(eqn: Eqn) -> Sequence[int]:
-    """Return the inputs of an equation without what a custom gradient has made: its backward function passes by that."""
+    """Return the inputs of an equation without what the body of a custom gradient made: no gradient goes there."""
     return eqn.inputs[: len(eqn.inputs) - len(eqn.outputs)] if eqn.op == CUSTOM else eqn.inputs
 
 
@@ -84,9 +86,15 @@ def make_plan(
         stops = frozenset()
     else:
         stops = frozenset(cell.number(since) for cell in recording.cells.values())
-    plan = _between(recording, targets, frozenset(sources), stops, through_updates)
-    if through_updates:
-        _refuse_gaps(recording, targets, plan.sources.union(stops))
+    if not through_updates:
+        return _between(recording, View(recording.builder), targets, frozenset(sources), stops, through_updates)
+    targets, sources = list(targets), frozenset(sources) - recording.inert
+    view = expand(recording, targets, sources.union(stops), _differentiable)
+    stops = frozenset(view.renamed.get(var, var) for var in stops)
+    plan = _between(
+        recording, view, targets, frozenset(view.renamed.get(var, var) for var in sources), stops, through_updates
+    )
+    _refuse_gaps(recording, view, targets, plan.sources.union(stops))
     return plan
 
 
@@ -102,23 +110,24 @@ def make_plans(
     What the sources reach is looked for once: for what a target depends on, it does not matter what else there is.
     """
     whole = make_plan(recording, [var for group in targets for var in group], sources, through_updates, since)
-    kept, stopped = set(whole.indices), recording.stopped_by_moments()
+    kept, stopped, program = set(whole.indices), recording.stopped_by_moments(), whole.view.program
     plans = []
     for group in targets:
-        indices = slice_to(recording.builder, group, whole.stops, _differentiable)
-        if repairable(recording.builder, indices, stopped) == whole.repaired:
+        indices = whole.view.sorted(slice_to(program, group, whole.stops, _differentiable))
+        if repairable(program, indices, stopped) == whole.repaired:
             plans.append(whole._replace(indices=[index for index in indices if index in kept]))
         else:  # a `stop_gradient` is passed on the way to one target and not on the way to another
-            plans.append(_between(recording, group, whole.sources, whole.stops, through_updates))
+            plans.append(_between(recording, whole.view, group, whole.sources, whole.stops, through_updates))
     return whole, plans
 
 
-def _refuse_gaps(recording: Recording, targets: Iterable[int], stops: Collection[int]) -> None:
-    """Raise where the targets depend, beyond `stops`, on a value that a variable got while nobody was listening."""
+def _refuse_gaps(recording: Recording, view: View, targets: Sequence[int], stops: Collection[int]) -> None:
+    """Raise where the targets depend, beyond `stops`, on a value that a variable got by an unrecorded update."""
     if not recording.gaps:
         return
-    eqns = recording.builder.eqns
-    seen = {var for index in slice_to(recording.builder, targets, stops) for var in eqns[index].inputs} | set(targets)
+    eqns = view.program.eqns
+    indices = slice_to(view.program, targets, stops, _differentiable)
+    seen = {var for index in indices for var in _differentiable(eqns[index])}.union(targets)
     for var in seen & recording.gaps:
         if var not in stops:
             raise UnseenUpdateError(recording.name_of(recording.cell_of[var]))
@@ -127,20 +136,21 @@ def _refuse_gaps(recording: Recording, targets: Iterable[int], stops: Collection
 def plan_between(recording: Recording, targets: Iterable[int], sources: Iterable[int]) -> Plan:
     """Return the plan for what lies between `targets` and `sources`, and nothing before the sources."""
     wanted = frozenset(sources)
-    return _between(recording, targets, wanted, wanted, True)
+    return _between(recording, View(recording.builder), targets, wanted, wanted, True)
 
 
 def _between(
     recording: Recording,
+    view: View,
     targets: Iterable[int],
     sources: frozenset[int],
     stops: Collection[int],
     through_updates: bool,
 ) -> Plan:
-    builder = recording.builder
+    program = view.program
     wanted = sources - recording.inert
-    indices = slice_to(builder, targets, stops, _differentiable)
-    repaired = repairable(builder, indices, recording.stopped_by_moments())
+    indices = view.sorted(slice_to(program, targets, stops, _differentiable))
+    repaired = repairable(program, indices, recording.stopped_by_moments())
     ends = recording.ends - repaired if repaired else recording.ends
-    kept, reached = reached_from(builder, wanted, indices, (recording.inert, ends, stops))
-    return Plan(builder.eqns, kept, reached, wanted, stops, through_updates, repaired)
+    kept, reached = reached_from(program, wanted, indices, (recording.inert, ends, stops))
+    return Plan(program.eqns, kept, reached, wanted, stops, through_updates, repaired, view)

@@ -16,7 +16,7 @@ from retrotape.execute._plan import Plan, plan_between
 from retrotape.execute._values import Values
 from retrotape.execute._walk import walk
 from retrotape.ir import Eqn
-from retrotape.record import TRAINABLE, Backward, Recording, current_stack, for_rule, function_traits
+from retrotape.record import TRAINABLE, Backward, Kind, Recording, current_stack, for_rule, function_traits, traits
 from retrotape.rules import (
     ACCEPTS_NONE,
     FORWARD,
@@ -155,10 +155,10 @@ class Puller:
             var in recording.assigned and var not in recording.inert for var in eqn.outputs
         ):
             return True  # what it returns may have come by way of what it assigned
-        traits = function_traits(call.function)
-        if index not in recording.backwards and traits.deterministic:
+        known = function_traits(call.function)
+        if index not in recording.backwards and known.deterministic:
             return True  # TensorFlow has none
-        return traits.wrong_second and traits.deterministic and current_stack().hearing()
+        return known.wrong_second and known.deterministic and current_stack().hearing()
 
     def _comes_by_sides(self, eqn: Eqn, call: _hooks.FunctionCall, grads: list[Cotangent | None]) -> bool:
         """Say whether a derivative to be derived again comes by what a call kept for its own derivative.
@@ -175,13 +175,10 @@ class Puller:
         self, eqn: Eqn, call: _hooks.FunctionCall, grads: list[Cotangent | None], sides: bool
     ) -> list[Cotangent | None]:
         recording = self._recording
-        known = recording.inlined.get((eqn.outputs, sides))
-        inner = known[0] if known else inline(recording, eqn, call, self._values, self._where(eqn), sides)
-        count = len(inner) - sum(var in recording.cell_of for var in eqn.outputs)
-        outer = eqn.outputs[:count] + tuple(var for var in eqn.outputs if var in recording.cell_of)
+        body = inline(recording, eqn, call, self._values, self._where(eqn), sides)
         by_var = dict(zip(eqn.outputs, grads, strict=True))
         seeds: dict[int, list[Cotangent]] = {}
-        for var, made in zip(inner, outer, strict=True):
+        for made, var in body.pairs(recording, eqn):
             if by_var[made] is not None:
                 seeds.setdefault(var, []).append(by_var[made])
         arrived = dict(walk(plan_between(recording, seeds, eqn.inputs), seeds, self))
@@ -202,7 +199,7 @@ class Puller:
 
     def _refuse_opaque(self, eqn: Eqn, grads: list[Cotangent | None]) -> None:
         opaque = self._recording.opaque
-        if not opaque:
+        if not opaque or traits(eqn.op).kind is Kind.PLAIN:  # as what stands for the outputs of an expanded call
             return
         for var, grad in zip(eqn.outputs, grads, strict=True):
             if grad is not None and var in opaque:

@@ -60,17 +60,19 @@ def stream(
     for var, seed in zip(question.targets, question.seeds, strict=True):
         if seed is not None:
             seeds.setdefault(var, []).append(seed)
+    renamed = plan.view.renamed
+    sources = [tuple(renamed.get(var, var) for var in source) for source in question.sources]
     positions: dict[int, list[int]] = {}
-    for position, source in enumerate(question.sources):
+    for position, source in enumerate(sources):
         for var in source:
             positions.setdefault(var, []).append(position)
     arrived: dict[int, dict[int, Cotangent]] = {}  # of sources that are several vars
     for var, cotangent in walk(plan, seeds, pull or Puller(recording, operations)):
         for position in positions[var]:
-            if len(question.sources[position]) == 1:
+            if len(sources[position]) == 1:
                 yield position, cotangent
             else:
                 arrived.setdefault(position, {})[var] = cotangent
     for position, by_var in arrived.items():
         # The newest value first: that is the order in which the stock tape meets the reads.
-        yield position, add([by_var[var] for var in reversed(question.sources[position]) if var in by_var])
+        yield position, add([by_var[var] for var in reversed(sources[position]) if var in by_var])

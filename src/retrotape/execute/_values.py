@@ -7,16 +7,18 @@ from collections import ChainMap, Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from math import isqrt
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from retrotape import _tf
 from retrotape._tf import tf
 from retrotape.errors import LostValueError
 from retrotape.execute._heap import trim
-from retrotape.execute._plan import Plan
 from retrotape.ir import LEAF, Eqn, bytes_of, slice_to
 from retrotape.record import CUSTOM, SEGMENT, Recording, current_stack, for_execution, for_rule, is_away, looked_at
 from retrotape.rules import FORWARD, new_values
+
+if TYPE_CHECKING:
+    from retrotape.execute._plan import Plan
 
 Tensor = Any
 TRIM_EVERY = 3  # segments: more often saves little memory and costs time, for pages must be had again
@@ -86,7 +88,8 @@ class Values:
 
     def _looks_of(self, index: int) -> list[int]:
         back = self._recording.backwards.get(index)
-        return [*looked_at(self._recording.builder.eqns[index]), *(back.captures if back else ())]
+        assert self._plan is not None
+        return [*looked_at(self._plan.eqns[index]), *(back.captures if back else ())]
 
     # ------------------------------------------------------------------ values that are not there
 

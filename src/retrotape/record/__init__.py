@@ -5,8 +5,8 @@ from retrotape.record._away import is_away
 from retrotape.record._born import born
 from retrotape.record._cells import Backward, Cell, Look, same
 from retrotape.record._eager import EagerLog
-from retrotape.record._frames import is_moments
 from retrotape.record._functions import function_traits
+from retrotape.record._interpret import run_op_by_op
 from retrotape.record._merge import Merger, merge
 from retrotape.record._recording import Recording
 from retrotape.record._segments import SEGMENT
@@ -34,10 +34,10 @@ __all__ = [
     "for_rule",
     "function_traits",
     "is_away",
-    "is_moments",
     "looked_at",
     "merge",
     "next_stamp",
+    "run_op_by_op",
     "same",
     "traits",
 ]

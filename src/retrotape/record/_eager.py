@@ -21,6 +21,7 @@ class EagerLog:
 
     graph = None
     operations = None
+    outer = None
 
     def __init__(self, keep: str, directory: str | None = None) -> None:
         self.recording = Recording(keep, directory=directory)

@@ -24,6 +24,7 @@ class FunctionTraits(NamedTuple):
     scatters: bool  # changes single rows of variables
     recomputes: bool  # contains a `tf.recompute_grad`
     compiled: bool  # by XLA
+    op_by_op: bool  # to be run that way: Python code inside has a gradient only where it runs by itself
 
 
 _known: WeakKeyDictionary[Any, FunctionTraits] = WeakKeyDictionary()
@@ -58,6 +59,7 @@ def function_traits(function: Any) -> FunctionTraits:
             any(is_sparse_write(op) for op in ops),
             any(map(_tf.is_recompute, _tf_functions.custom_rules(function))),
             _tf_functions.is_compiled(function),
+            "EagerPyFunc" in ops and all(map(_runs_alone, ops)) and not _tf_functions.custom_rules(function),
         )
     return found
 
@@ -69,6 +71,17 @@ def _is_repeatable(op: str) -> bool:
     # What depends on a variable depends on a recorded value; iterators and tables are not variables.
     takes_resource = any(arg.type == RESOURCE for arg in definition.input_arg)
     return takes_resource and ("Variable" in op or op.startswith("Resource"))
+
+
+# Take functions, which `run_op_by_op` knows how to call.
+_CALLERS = frozenset(("PartitionedCall", "If", "Case", "While"))
+_CALLERS |= {"StatefulPartitionedCall", "StatelessIf", "StatelessCase", "StatelessWhile"}
+
+
+def _runs_alone(op: str) -> bool:
+    """Say whether an op of a function can be run by itself, outside of the function."""
+    definition = _tf.op_def(op)
+    return definition is None or op in _CALLERS or all("func" not in attr.type for attr in definition.attr)
 
 
 def variables_in(function: Callable) -> list[Any]:

@@ -168,7 +168,7 @@ class Ledger:
     def _check(self, cell: Cell, value: Tensor) -> None:
         """Give a variable one more version if what was read is not what is known of it."""
         written = self._stale.pop(cell.handle._id, None)
-        if self.symbolic or written is False and self._is_unchanged(cell, value):
+        if self.symbolic or (written is False and self._is_unchanged(cell, value)):
             return
         held = self.values.get(cell.current)
         if written is None and (held is None or is_away(held) or _tf.share_buffer(held, value) or same(held, value)):

@@ -24,7 +24,9 @@ def rollback(recording: Recording, to: tuple[int, int, int]) -> None:
     recording.backwards = {index: back for index, back in recording.backwards.items() if index < length}
     recording.calls = {index: call for index, call in recording.calls.items() if index < length}
     recording.inlined = {
-        outputs: found for outputs, found in recording.inlined.items() if max(found[0], default=0) < count
+        outputs: found
+        for outputs, found in recording.inlined.items()
+        if found.span[1] <= length and max(found.outputs, default=0) < count
     }
     for known in (recording.inert, recording.ends, recording.assigned, recording.opaque, recording.gaps):
         known.difference_update([var for var in known if var >= count])

@@ -16,6 +16,7 @@ from retrotape._tf import tf
 from retrotape.record._cells import Look
 from retrotape.record._frames import here, in_moments, looker
 from retrotape.record._functions import function_traits, variables_in
+from retrotape.record._interpret import run_op_by_op
 from retrotape.record._openings import Openings
 from retrotape.record._recording import WATCHED, Recording
 from retrotape.record._traits import Kind, traits
@@ -285,18 +286,34 @@ class Stack(Openings):
 
     def on_call(self, call: _hooks.FunctionCall) -> Any:
         """Run a `tf.function` so that it can be asked about."""
-        self._tell_paused(call.written())
+        written = call.written()
+        self._tell_paused(written)
         if not self._active:
-            return call.run()
+            result = call.run()
+            self.on_updated(written)
+            return result
         inputs = call.arguments + call.captures
+        if function_traits(call.function).op_by_op:
+            return self._run_op_by_op(call.function, inputs)
         self._read_unheld(tensor for tensor in inputs if tensor.dtype == tf.resource)
         self.settle()
         self._calls.append(call)
         try:
-            return self._run_watched(call, inputs)
+            result = self._run_watched(call, inputs)
+            self.on_updated(written)
+            return result
         finally:
             self.flush()
             self._calls.pop()
+
+    def _run_op_by_op(self, function: Any, inputs: Sequence[Tensor]) -> Any:
+        before, self.place = self.place, self.place or here(_OUTSIDE)
+        try:
+            name, graph = _tf_functions.function_name(function), _tf_functions.graph_of(function)
+            results = run_op_by_op(self, name, inputs, graph, effects=True)
+        finally:
+            self.place = before
+        return _tf_functions.structured(function, results)
 
     def _run_watched(self, call: _hooks.FunctionCall, inputs: Sequence[Tensor]) -> Any:
         """Run a function so that TensorFlow keeps what its first derivative needs, where it can.

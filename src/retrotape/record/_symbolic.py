@@ -10,6 +10,7 @@ from retrotape import _hooks, _tf, _tf_functions
 from retrotape.ir import Attr
 from retrotape.record._attrs import canonical
 from retrotape.record._cells import Cell, Event
+from retrotape.record._eager import EagerLog
 from retrotape.record._frames import is_moments
 from retrotape.record._recording import Recording
 from retrotape.record._traits import RESOURCE, Kind, traits
@@ -24,8 +25,9 @@ def _dtype_of(tensor: Tensor) -> int:
 class GraphLog:
     """Which stretches of a graph's operations belong to a tape, and the recording read off them."""
 
-    def __init__(self, graph: Any) -> None:
+    def __init__(self, graph: Any, outer: EagerLog | None = None) -> None:
         self.graph = graph
+        self.outer = outer  # what the same tape recorded before, in eager code
         self.recording = Recording("all", _dtype_of)
         self.operations: list[Any] = []
         self._variables: dict[int, Any] = {}  # as they were first read
@@ -131,7 +133,8 @@ class GraphLog:
 
     def variables(self) -> list[Any]:
         """Return the variables that were read."""
-        return list(self._variables.values())
+        before = [] if self.outer is None else self.outer.variables()
+        return list({id(variable): variable for variable in (*before, *self._variables.values())}.values())
 
     def find(self, tensor: Tensor) -> int | None:
         """Return the var of a tensor, also of one that the graph took from outside."""
@@ -140,6 +143,18 @@ class GraphLog:
     def cell(self, variable: Any) -> Cell | None:
         """Return what is known of a variable."""
         return self.recording.cells.get(_inside(self.graph, variable.handle)._id)
+
+    def crossings(self) -> list[tuple[int, int]]:
+        """Return the vars of tensors that the graph took from what was recorded in eager code, here and there."""
+        if self.outer is None:
+            return []
+        self.outer.refresh()
+        pairs = [
+            (self.recording.find(inner), self.outer.find(tensor))
+            for tensor, inner in self.graph.captures
+            if isinstance(tensor, _tf.EagerTensor) and tensor.dtype != _tf.tf.resource
+        ]
+        return [(here, there) for here, there in pairs if here is not None and there is not None]
 
     def why_absent(self, tensor: Tensor) -> tuple[str, str] | None:
         """Say why a tensor has no var and what to do about it; None if it came into the graph from outside."""

@@ -1,0 +1,222 @@
+"""A function run op by op, so that each of its ops is recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from retrotape import _tf, _tf_functions
+from retrotape._tf import tf
+from retrotape.errors import OpaqueUpdateError
+from retrotape.record._frames import is_moments
+
+Tensor = Any
+
+
+class Runner(Protocol):
+    """Who records what runs: the stack of this thread."""
+
+    place: Any
+
+    def note_choice(self, tensor: Tensor) -> None:
+        """A value has decided what is run next."""
+
+    def note_moments(self, tensor: Tensor) -> None:
+        """`tf.nn.moments` has stopped the gradient of a tensor."""
+
+    def emit(self, name: str, outputs: Sequence[Tensor], inputs: Sequence[Tensor], backward: Callable) -> None:
+        """A backward function leads from `outputs` to `inputs`."""
+
+
+class _Step(NamedTuple):
+    op: str
+    spec: Any  # its NodeDef
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attrs: tuple[Any, ...]
+
+
+class _Body(NamedTuple):
+    arguments: tuple[str, ...]
+    steps: tuple[_Step, ...]
+    results: tuple[str, ...]
+    listed: tuple[str, ...]  # as the definition lists them
+
+
+def run_op_by_op(
+    stack: Runner, name: str, given: Sequence[Tensor], graph: Any, *, effects: bool = False
+) -> list[Tensor]:
+    """Run a function so that every op of it is recorded, and return its results; `graph` is where it was traced.
+
+    Without `effects` it has run before, and does not print or check anything again.
+    """
+    body = _body(name)
+    operations = _operations_of(body, graph)
+    env = dict(zip(body.arguments, given, strict=True))
+    called = stack.place
+    for number, step in enumerate(body.steps):
+        inputs = [env[ref] for ref in step.inputs]
+        stack.place = operations.get(step.spec.name, called)  # the line inside the function, where it is known
+        outputs = _run_step(stack, step, inputs, graph, effects)
+        if step.op == "StopGradient" and _is_of_moments(step, body, operations.get(step.spec.name)):
+            stack.note_moments(outputs[0])
+        if "_gradient_op_type" in step.spec.attr and step.op not in _CALLS:
+            if _tf_functions.is_recomputed(step.spec):
+                env.update(zip(step.outputs, outputs, strict=False))
+                continue  # its ops are recorded, which does what it wants to do, and draws nothing anew
+            _emit_custom(stack, step, inputs, outputs, _Place(body, number, graph, env))
+        env.update(zip(step.outputs, outputs, strict=False))
+    stack.place = called
+    return [env[ref] for ref in body.results]
+
+
+_CALLS = ("PartitionedCall", "StatefulPartitionedCall")
+
+
+def _run_step(stack: Runner, step: _Step, inputs: list[Tensor], graph: Any, effects: bool) -> list[Tensor]:
+    attr = step.spec.attr
+
+    def run(name: str, given: list[Tensor]) -> list[Tensor]:
+        return run_op_by_op(stack, name, given, _tf_functions.inner_graph(graph, name), effects=effects)
+
+    match step.op:
+        case "Const":
+            return [tf.constant(tf.make_ndarray(attr["value"].tensor))]
+        case "NoOp":
+            return []
+        case "Assert" | "PrintV2" if not effects:
+            return []
+        case "PartitionedCall" | "StatefulPartitionedCall":
+            return run(attr["f"].func.name, inputs)
+        case "If" | "StatelessIf":
+            chosen = "then_branch" if _truth(stack, inputs[0]) else "else_branch"
+            return run(attr[chosen].func.name, inputs[1:])
+        case "Case" | "StatelessCase":
+            branches = attr["branches"].list.func
+            stack.note_choice(inputs[0])
+            number = int(inputs[0])
+            return run(branches[number if 0 <= number < len(branches) else -1].name, inputs[1:])
+        case "While" | "StatelessWhile":
+            while _truth(stack, run(attr["cond"].func.name, inputs)[0]):
+                inputs = run(attr["body"].func.name, inputs)
+            return inputs
+    if _tf.op_def(step.op) is None:
+        return run(step.op, inputs)
+    return _tf.run(step.op, inputs, step.attrs, len(step.outputs))
+
+
+def _is_of_moments(step: _Step, body: _Body, operation: Any) -> bool:
+    """Say whether `tf.nn.moments` stopped a gradient: by its lines, or where nobody knows them, by its use."""
+    if operation is not None:
+        return any(is_moments(line.filename, line.name) for line in operation.traceback)
+    users = {other.op for other in body.steps if step.outputs[0] in other.inputs}
+    return "moments" in step.spec.name.split("/") and users == {"SquaredDifference"}
+
+
+class _Place(NamedTuple):
+    """Where in a body a custom gradient stands, and what was computed there."""
+
+    body: _Body
+    number: int
+    graph: Any
+    env: dict[str, Tensor]
+
+
+def _emit_custom(stack: Runner, step: _Step, inputs: list[Tensor], outputs: list[Tensor], place: _Place) -> None:
+    """Write down that a step goes back by the gradient that was registered for it alone.
+
+    That gradient is code which looks at tensors of the traced graph. It is traced in turn, and run on what stands
+    for those tensors here.
+    """
+    graph, env = place.graph, place.env
+    if graph is None:
+        raise OpaqueUpdateError(f"{step.op} with a custom gradient inside a nested function", "a value", step.spec.name)
+    operations = _operations_of(place.body, graph)
+    if not operations:
+        raise OpaqueUpdateError("a custom gradient in a function whose graph has changed", "a value", graph.name)
+
+    def back(*grads: Any) -> list[Any]:
+        traced = _tf_functions.trace_rule(graph, operations[step.spec.name], grads)
+        seen = [env[_reference(place.body, operations, tensor)] for tensor in traced.captures]
+        found = iter(traced.run([*grads, *seen]))
+        return [next(found) if there else None for there in traced.connected]
+
+    stack.emit(f"gradient of {step.spec.name}", outputs, inputs, back)
+
+
+def _operations_of(body: _Body, graph: Any) -> dict[str, Any]:
+    """Return the operation behind each step: TensorFlow renames some in a definition, but keeps their order.
+
+    Nothing is returned where the graph is not that of the definition, or not there any more.
+    """
+    if graph is None:
+        return {}
+    inputs = {tensor.op for tensor in graph.inputs}
+    traced = [operation for operation in graph.get_operations() if operation not in inputs][: len(body.listed)]
+    kinds = {step.spec.name: step.op for step in body.steps}
+    if [kinds[name] for name in body.listed] != [operation.type for operation in traced]:
+        return {}
+    return dict(zip(body.listed, traced, strict=True))
+
+
+def _reference(body: _Body, operations: dict[str, Any], tensor: Tensor) -> str:
+    """Return the reference under which a body knows a tensor of its graph."""
+    for argument, placeholder in zip(body.arguments, tensor.graph.inputs, strict=False):
+        if placeholder is tensor:
+            return argument
+    name = next(name for name, operation in operations.items() if operation is tensor.op)
+    step = next(step for step in body.steps if step.spec.name == name)
+    return step.outputs[tensor.value_index]
+
+
+def _truth(stack: Runner, value: Tensor) -> bool:
+    stack.note_choice(value)
+    return bool(value) if value.shape.rank == 0 else bool(tf.size(value) > 0)
+
+
+def _body(name: str) -> _Body:
+    definition = _tf_functions.function_def(name)
+    arguments = tuple(argument.name for argument in definition.signature.input_arg)
+    steps = tuple(_step(spec) for spec in _in_order(definition, set(arguments)))
+    results = tuple(definition.ret[result.name] for result in definition.signature.output_arg)
+    return _Body(arguments, steps, results, tuple(spec.name for spec in definition.node_def))
+
+
+def _in_order(definition: Any, done: set[str]) -> list[Any]:
+    """Return the nodes in an order in which each follows what it waits for, control dependencies too."""
+    pending = {spec.name: spec for spec in definition.node_def}
+    ordered = []
+    for first in list(pending):
+        path = [first]
+        while path:
+            spec = pending.get(path[-1])
+            if spec is None:
+                path.pop()
+                continue
+            waiting = (ref.lstrip("^").split(":")[0] for ref in spec.input)
+            next_one = next((name for name in waiting if name in pending and name != spec.name), None)
+            if next_one is None:
+                ordered.append(pending.pop(path.pop()))
+            else:
+                path.append(next_one)
+    return ordered
+
+
+def _step(spec: Any) -> _Step:
+    inputs = tuple(ref for ref in spec.input if not ref.startswith("^"))
+    definition = _tf.op_def(spec.op)
+    if definition is None:
+        results = _tf_functions.function_def(spec.op).signature.output_arg
+        return _Step(spec.op, spec, inputs, tuple(f"{spec.name}:{result.name}:0" for result in results), ())
+    outputs = tuple(
+        f"{spec.name}:{arg.name}:{position}"
+        for arg in definition.output_arg
+        for position in range(_tf_functions.output_count(arg, spec.attr))
+    )
+    attrs = tuple(
+        part
+        for attr in definition.attr
+        if attr.name in spec.attr
+        for part in (attr.name, _tf_functions.attr_value(spec.attr[attr.name]))
+    )
+    return _Step(spec.op, spec, inputs, outputs, attrs)
