@@ -91,6 +91,17 @@ class NoRuleError(RetrotapeError, LookupError):
         )
 
 
+class UnseenByStockTapeError(RetrotapeError, NotImplementedError):
+    """A `tf.GradientTape` was asked for the derivative of an answer of which it has not seen everything."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "This gradient was computed through a tf.recompute_grad, which hides from an outer tf.GradientTape what "
+            "it runs, so the derivative of the gradient on that tape would lack a part. Use rt.Tape for the outer "
+            "tape too, or ask one rt.Tape twice."
+        )
+
+
 class OpaqueUpdateError(RetrotapeError, RuntimeError):
     """The path runs through an update of a variable that has no derivative rule."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from retrotape.execute._beside_stock import hidden, must_refuse, refusing
 from retrotape.execute._plan import Plan, make_plan
 from retrotape.execute._pull import Puller
 from retrotape.execute._walk import Puller as Pull
@@ -67,12 +68,19 @@ def stream(
         for var in source:
             positions.setdefault(var, []).append(position)
     arrived: dict[int, dict[int, Cotangent]] = {}  # of sources that are several vars
-    for var, cotangent in walk(plan, seeds, pull or Puller(recording, operations)):
+    pull, told = pull or Puller(recording, operations), _as_it_is
+    if must_refuse(recording, plan):
+        pull, told = hidden(pull), refusing(recording, plan, question.seeds)
+    for var, cotangent in walk(plan, seeds, pull):
         for position in positions[var]:
             if len(sources[position]) == 1:
-                yield position, cotangent
+                yield position, told(cotangent)
             else:
                 arrived.setdefault(position, {})[var] = cotangent
     for position, by_var in arrived.items():
         # The newest value first: that is the order in which the stock tape meets the reads.
-        yield position, add([by_var[var] for var in reversed(sources[position]) if var in by_var])
+        yield position, told(add([by_var[var] for var in reversed(sources[position]) if var in by_var]))
+
+
+def _as_it_is(cotangent: Cotangent) -> Cotangent:
+    return cotangent

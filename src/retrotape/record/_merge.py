@@ -95,6 +95,8 @@ class Merger:
             outputs = tuple(self._maps[which][var] for var in back.outputs)
             captures = tuple(self._var(which, var) for var in back.captures)
             merged.backwards[number] = Backward(back.function, inputs, outputs, captures)
+        if index in recording.recomputed:
+            merged.recomputed.add(number)
         if index in recording.calls:
             merged.calls[number] = recording.calls[index]
 

@@ -50,6 +50,7 @@ class Recording(Ledger):
         self.ends: set[int] = set()  # vars made by an op without gradient: paths may start here, but not pass
         self.inlined: dict[tuple[tuple[int, ...], bool], Any] = {}  # bodies of calls that were run again, by outputs
         self.moments: set[int] = set()  # identities of tensors that `tf.nn.moments` has stopped the gradient of
+        self.recomputed: set[int] = set()  # equations inside of a `tf.recompute_grad`, which stock tapes do not see
         self.looks: list[Look] = []  # where Python saw a value
         self.silences: list[tuple[int, int]] = []  # when nothing was heard, on the clock of identities
         self.births: dict[int, float] | None = None  # of a tape from a file: constants that Python made, and when
@@ -139,6 +140,8 @@ class Recording(Ledger):
                 var += 1
             if features.final:
                 self.ends.update(outs)
+            if frugal > 0:
+                self.recomputed.add(index)
             stamps.append(stamp)
             eqns.append(new(Eqn, (op, tuple(ins), tuple(outs), canonical(op, attrs), frame_of(place))))
             if not features.replayable or keep == "all":
