@@ -41,7 +41,7 @@ DRAWS = {  # only run where somebody asks for new draws; else what they gave is 
     "TruncatedNormal",
 }
 READS = {"ResourceGather", "ResourceGatherNd"}
-ALSO = {"CheckNumerics", "LogUniformCandidateSampler", "UniformCandidateSampler"}  # have state in name only, or draw
+ALSO = {"CheckNumerics", "LogUniformCandidateSampler", "PlaceholderWithDefault", "UniformCandidateSampler"}  # have state in name only, or draw
 
 
 def is_harmless(definition: object) -> bool:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import count
 from typing import Any, NamedTuple
 
 from retrotape._listener import Listener, Past
@@ -45,7 +45,8 @@ class _Thread(threading.local):
 _thread = _Thread()
 _lock = threading.Lock()
 _installed = 0
-writes: Counter[int] = Counter()  # by identity of the handle: writes by anybody since the hooks were installed
+writes: dict[int, int] = {}  # by identity of the handle: when it was last written, since the hooks were installed
+_clock = count(1)
 _original: dict[str, Any] = {}
 
 
@@ -120,26 +121,45 @@ def _handles_in(args: Sequence[Any]) -> list[Tensor]:
 
 @contextmanager
 def _writing(op: Any, handles: list[Tensor]) -> Iterator[None]:
-    """Count a write of these variables. One that fails is recorded by nobody and may still have written."""
+    """Note a write of these variables. One that fails is recorded by nobody and may still have written."""
     listener = _thread.listener
+    if listener is None or not listener.hearing():
+        handles = _initialized(handles)
     if listener is not None:
         listener.on_update(op if type(op) is str else op.decode(), handles)
     if _thread.past is not None:
         _thread.past.on_write(handles)
-    _count(handles)
+    before, now = [writes.get(handle._id, 0) for handle in handles], _note_writes(handles)
     try:
         yield
-    except FallbackException:  # nothing has run: the slow path is taken next, and is counted there
-        _count(handles, -1)
+    except FallbackException:  # nothing has run: the slow path is taken next, and is noted there
+        writes.update(zip([handle._id for handle in handles], before, strict=True))
         raise
     if listener is not None:
-        listener.on_updated(handles)
+        listener.on_updated(handles, now)
 
 
-def _count(handles: Sequence[Tensor], by: int = 1) -> None:
-    with _lock:
-        for handle in handles:
-            writes[handle._id] += by
+def _note_writes(handles: Sequence[Tensor]) -> int:
+    """Note that variables are about to be written, and return when that is."""
+    now = next(_clock)
+    for handle in handles:
+        writes[handle._id] = now
+    return now
+
+
+def now() -> int:
+    """Return a moment after all writes so far and before all that come."""
+    return next(_clock)
+
+
+def _initialized(handles: list[Tensor]) -> list[Tensor]:
+    """Leave out new variables: what they are given first is no update."""
+    ctx = context.context()
+    return [
+        handle
+        for handle in handles
+        if handle._id in writes or bool(_fast_path_original(ctx, "VarIsInitializedOp", None, handle))
+    ]
 
 
 def _on_gather(args: Sequence[Any]) -> Sequence[Any]:
@@ -238,6 +258,7 @@ def _call_flat(self: Any, tensor_inputs: Any, captured_inputs: Any) -> Any:
         call = FunctionCall(self, *([_in_the_past(arg) for arg in part] for part in (call.arguments, call.captures)))
     listener = _thread.listener
     if listener is None:
+        _note_writes(_initialized(written))
         return call.run()
     return listener.on_call(call)
 
@@ -371,17 +392,20 @@ class FunctionCall(NamedTuple):
     arguments: list[Tensor]
     captures: list[Tensor]
 
-    def written(self) -> list[Tensor]:
-        """Return the handles of the variables that it may assign."""
+    def written(self, initialized: bool = False) -> list[Tensor]:
+        """Return the handles of the variables that it may assign; without new ones, if only `initialized` are meant."""
         inputs = self.arguments + self.captures
-        return [inputs[position] for position in written_inputs(self.function)]
+        found = [inputs[position] for position in written_inputs(self.function)]
+        return _initialized(found) if initialized else found
 
-    def run(self, counted: bool = False) -> Any:
-        """Run it and return its structured result; what it writes is counted, unless it is `counted` already."""
-        if tf.executing_eagerly() and not counted:
-            _count(self.written())
+    def run(self) -> Any:
+        """Run it and return its structured result."""
         original = _original.get("_call_flat", concrete_function.ConcreteFunction._call_flat)
         return original(self.function, self.arguments, self.captures)
+
+    def note_writes(self) -> int:
+        """Note that the variables which it may assign are about to be written, and return when that is."""
+        return _note_writes(self.written())
 
 
 @contextmanager

@@ -26,8 +26,11 @@ class Listener(Protocol):
     def on_update(self, op: str, handles: Sequence[Tensor]) -> None:
         """The values behind these handles are about to be changed."""
 
-    def on_updated(self, handles: Sequence[Tensor]) -> None:
-        """The values behind these handles were changed, by an op or a function that did not fail."""
+    def on_updated(self, handles: Sequence[Tensor], when: int) -> None:
+        """The values behind these handles were changed, by an op that did not fail."""
+
+    def hearing(self) -> bool:
+        """Say whether anything is being recorded now."""
 
     def on_variable(self, variable: Any) -> None:
         """`variable` was read."""

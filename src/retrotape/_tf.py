@@ -166,11 +166,18 @@ def own_gradients(function: Any) -> Iterator[None]:
         function._first_order_tape_functions, function._higher_order_tape_functions = before
 
 
-def build_gradient(function: Any, inputs: Sequence[Tensor]) -> None:
-    """Let a function that is about to be called on a tape have its gradient: this runs user code, which may raise."""
+def build_gradient(function: Any, inputs: Sequence[Tensor]) -> list[Tensor]:
+    """Let a function that is about to be called on a tape have its gradient, and return what user code in it reads.
+
+    That are tensors, and handles of variables, besides what the function takes and gives. Building the gradient runs
+    user code, which may raise.
+    """
     kind = gradients_util.PossibleTapeGradientTypes(inputs)
-    if kind != gradients_util.POSSIBLE_GRADIENT_TYPES_NONE:
-        function._select_forward_and_backward_functions(list(inputs), kind, True).forward()
+    if kind == gradients_util.POSSIBLE_GRADIENT_TYPES_NONE:
+        return []
+    call = function._select_forward_and_backward_functions(list(inputs), kind, True)
+    call.forward()
+    return [tensor for tensor in call._functions._backward.captured_inputs if isinstance(tensor, EagerTensor)]
 
 
 def op_list(names: Sequence[str]) -> bytes:

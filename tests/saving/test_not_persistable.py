@@ -68,7 +68,6 @@ def _looking_up(x):
 INSIDE: dict[str, tuple[Callable[[Any], Any], str]] = {
     "draws": (_drawing, "RandomStandardNormal"),
     "dropout": (_dropping, "RandomUniform"),
-    "python": (_calling_python, "EagerPyFunc"),
     "numpy": (_calling_numpy, "PyFunc"),
     "generator": (_generating, "RngReadAndSkip"),
     "table": (_looking_up, "LookupTableFindV2"),
@@ -94,6 +93,14 @@ def test_functions_that_do_not_do_the_same_again(name, x, tmp_path):
     np.testing.assert_array_equal(loaded["y"], y)
     np.testing.assert_array_equal(loaded.gradient("target", "x"), y)  # what it gave is a constant now
     assert_same(loaded.gradient("target", "y"), tape.gradient(target, y))
+
+
+def test_python_code_in_a_function_is_recorded_op_by_op(x, tmp_path):
+    function = tf.function(_calling_python)
+    with rt.Tape() as tape:
+        target = tf.reduce_sum(function(x) * x)
+    loaded = trip(tape, {"x": x, "target": target}, tmp_path).loaded
+    np.testing.assert_allclose(loaded.gradient("target", "x"), 2 * x * np.sin(x) + x * x * np.cos(x), rtol=1e-5)
 
 
 def test_a_frozen_function_that_assigns(x, tmp_path):

@@ -162,9 +162,24 @@ def test_entering_an_eager_tape_inside_a_function(x):
         with tape:
             return a * a
 
-    with pytest.raises(errors.TapeUseError, match=r"recorded in eager code and is now entered inside a tf\.function"):
-        square(x)
-    assert float(tape.gradient(y, x)) == 6.0
+    square(x)
+    assert float(tape.gradient(y, x)) == 6.0  # what was recorded in eager code is still there
+
+
+def test_a_jacobian_from_a_function_into_eager_code(x):
+    tape = rt.Tape()
+    with tape:
+        y = x * x
+
+    @tf.function
+    def jacobian():
+        with tape:
+            z = y * tf.constant([1.0, 2.0])
+        return tape.jacobian(z, x)
+
+    text = r"entered again inside a tf\.function\. There it is asked for a Jacobian.*Record both in eager code, or both"
+    with pytest.raises(errors.TapeUseError, match=text):
+        jacobian()
 
 
 def test_stop_recording_outside_the_block(x):

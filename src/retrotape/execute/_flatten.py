@@ -14,7 +14,7 @@ from retrotape import _tf_functions
 from retrotape._tf import tf
 from retrotape.errors import NotPersistableError
 from retrotape.execute._functions import CallGradient
-from retrotape.execute._inline import run_function
+from retrotape.execute._inline import held_inputs, run_function
 from retrotape.execute._values import Values
 from retrotape.ir import Eqn
 from retrotape.record import CUSTOM, Cell, Kind, Merger, Recording, current_stack, function_traits, next_stamp, traits
@@ -100,10 +100,11 @@ class _Flattener(Merger):
         plain = [var for var in eqn.outputs if var not in recording.cell_of]
         sides = plain[len(_tf_functions.output_types(function)) :]
         body = function if self._used.isdisjoint(sides) else _WithSides(eqn.op, function)
-        held = [var in recording.cell_of for var in eqn.inputs]
+        held = held_inputs(recording, function, eqn.inputs)
         which, made, given = self._run_inside(eqn, body, eqn.inputs, held)
         for var, new in zip(plain, made, strict=False):
-            self._connect(0, var, new)
+            if new is not None:
+                self._connect(0, var, new)
         versions = [var for var in eqn.outputs if var in recording.cell_of]
         cells = [
             self._recordings[which].cells.get(given[position]._id) for position in function_traits(function).writes
@@ -123,15 +124,12 @@ class _Flattener(Merger):
         count = len(eqn.inputs) - len(eqn.outputs)  # the rest is what it gave
         known = dict(zip([t._id for t in back.captured], eqn.inputs[count - len(back.captured) : count], strict=True))
         inputs = [*eqn.inputs[: count - len(back.captured)], *(known.get(t._id) for t in gradient.constants)]
-        handles = [tensor.dtype == tf.resource for tensor in _tf_functions.graph_of(gradient).inputs]
-        held = [
-            handle and var is not None and recording.builder.types[var].dtype != tf.resource
-            for handle, var in zip(handles, inputs, strict=True)
-        ]
+        held = held_inputs(recording, gradient, inputs)
         _, made, _ = self._run_inside(eqn, gradient, inputs, held, gradient.constants)
         by_position = dict(zip(gradient.input_positions, made, strict=True))
         for var, position, value in zip(eqn.outputs, back.positions, eqn.inputs[count:], strict=True):
-            self._connect(0, var, by_position[position] if position in by_position else self._var(0, value))
+            found = by_position.get(position)
+            self._connect(0, var, self._var(0, value) if found is None else found)
         return True
 
     def _run_inside(
@@ -141,7 +139,7 @@ class _Flattener(Merger):
         inputs: Sequence[int | None],
         held: Sequence[bool],
         constants: Sequence[Tensor] = (),
-    ) -> tuple[int, list[int], list[Tensor]]:
+    ) -> tuple[int, list[int | None], list[Tensor]]:
         """Run a function op by op; return the number of the recording, the vars of its results, what it was given.
 
         An input that is None is one of the constants, which are the last inputs.
@@ -164,6 +162,7 @@ class _Flattener(Merger):
             found = inner.find(operand) if cell is None else cell.versions[0]
             if cell is not None and var in recording.cell_of:
                 self._originals[handle._id] = recording.cell_of[var].handle
+                self._merged.stand_ins[handle._id] = recording.cell_of[var].handle._id
             if found is not None:
                 known[found] = self._var(0, var)
         which = self._take_in(inner, known)
@@ -171,7 +170,9 @@ class _Flattener(Merger):
             super().add(which, index, stamp)
         self.finish(which, inner)
         by_operand = {id(operand): var for operand, var in zip(operands, inputs, strict=True) if var is not None}
-        return which, [self._result(which, tensor, by_operand) for tensor in results], given
+        # A handle among the results is one that the derivative of a call wants, and leads nowhere.
+        made = [None if t.dtype == tf.resource else self._result(which, t, by_operand) for t in results]
+        return which, made, given
 
     def _result(self, which: int, tensor: Tensor, operands: Mapping[int, int]) -> int:
         """Return the var of what a body returns: made there, or handed back as it was handed in."""

@@ -7,10 +7,11 @@ at the time of the call, and the walk goes through the equations that this write
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from retrotape import _hooks, _tf_functions
+from retrotape._tf import tf
 from retrotape.errors import OpaqueUpdateError
 from retrotape.execute._past import variable_with
 from retrotape.ir import Eqn
@@ -26,17 +27,26 @@ class Body(NamedTuple):
       outputs: The vars that stand for what the call returned, and for what it left in variables.
       span: The equations, from the first to behind the last.
       variables: Stand-ins for the variables that it was given, which must live as long as the equations are looked at.
+      call: The equation of the call.
+      handles: By identity of a handle that it was given, the handle of the stand-in.
     """
 
     outputs: tuple[int, ...]
     span: tuple[int, int]
     variables: Sequence[Any]
+    call: int
+    handles: Mapping[int, Tensor]
 
     def pairs(self, recording: Recording, eqn: Eqn) -> list[tuple[int, int]]:
         """Return each output of the call with the var that stands for it inside."""
         versions = tuple(var for var in eqn.outputs if var in recording.cell_of)
         count = len(self.outputs) - len(versions)
         return list(zip((*eqn.outputs[:count], *versions), self.outputs, strict=True))
+
+    def assigned(self, recording: Recording) -> list[Sequence[int]]:
+        """Return, for each input of the call that is a variable, the values that it was given inside."""
+        cells = [None if variable is None else recording.cells.get(variable.handle._id) for variable in self.variables]
+        return [() if cell is None else tuple(cell.versions[1:]) for cell in cells]
 
 
 def inline(
@@ -61,7 +71,7 @@ def inline(
         raise OpaqueUpdateError(f"{eqn.op}, which contains random draws or Python code,", name, where)
     recording.settle()
     operands, begin = [values(var) for var in eqn.inputs], len(recording.builder.eqns)
-    held = [recording.cell_of.get(var) is not None for var in eqn.inputs]
+    held = held_inputs(recording, call.function, eqn.inputs)
     with current_stack().also(recording):
         place, whole = recording.frames.place(eqn.frame), eqn.op if sides else None
         results, given, variables = _run_again(call.function, operands, held, place, whole)
@@ -71,9 +81,22 @@ def inline(
         if cell is not None:
             found.append(cell.current)
     recording.settle()
-    body = Body(tuple(found), (begin, len(recording.builder.eqns)), variables)
+    span, inputs = (begin, len(recording.builder.eqns)), call.arguments + call.captures
+    handles = {
+        handle._id: variable.handle for handle, variable in zip(inputs, variables, strict=False) if variable is not None
+    }
+    body = Body(tuple(found), span, variables, recording.builder.producers[eqn.outputs[0]], handles)
     recording.inlined[eqn.outputs, sides] = body
     return body
+
+
+def held_inputs(recording: Recording, function: Any, inputs: Sequence[int | None]) -> list[bool]:
+    """Say which inputs of a function are values of variables, of which it takes the handles."""
+    types, handles = recording.builder.types, _tf_functions.graph_of(function).inputs
+    return [
+        handle.dtype == tf.resource and var is not None and types[var].dtype != tf.resource
+        for handle, var in zip(handles, inputs, strict=False)
+    ]
 
 
 def run_function(

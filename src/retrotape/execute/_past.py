@@ -22,15 +22,23 @@ class PastVariables:
 
     def __init__(self, recording: Recording, index: int, values: Callable[[int], Tensor]) -> None:
         self._recording, self._index, self._values = recording, index, values
+        # An equation inside of a call that was run again ran when the call did, on stand-ins for what it was given.
+        inside = (body for body in recording.inlined.values() if body.span[0] <= index < body.span[1])
+        self._body = next(inside, None)
         self._variables: dict[int, Any] = {}  # stand-ins, by identity of the handle that they stand for
         self._written: set[int] = set()
 
     def value(self, handle: Tensor) -> Tensor | None:
         """Return what the variable held; None where nothing is known of it."""
-        cell = self._recording.cells.get(handle._id)
-        if cell is None or handle._id in self._written:
+        recording, body, index = self._recording, self._body, self._index
+        if handle._id in self._written:
             return None
-        return self._values(cell.at(self._index))
+        if body is not None and handle._id in body.handles:
+            handle = body.handles[handle._id]
+        elif body is not None and handle._id not in [stand_in._id for stand_in in body.handles.values()]:
+            index = body.call
+        cell = recording.cells.get(recording.stand_ins.get(handle._id, handle._id))
+        return None if cell is None else self._values(cell.at(index))
 
     def stand_in(self, handle: Tensor) -> Tensor | None:
         """Return the handle of a variable that holds that value; None where nothing is known of it."""
@@ -51,7 +59,8 @@ class PastVariables:
             with current_stack().unheard():
                 now = tf.raw_ops.ReadVariableOp(resource=handle, dtype=value.dtype)
             if not _tf.share_buffer(now, value) and (now.numpy().tobytes() != value.numpy().tobytes()):
-                name = self._recording.name_of(self._recording.cells[handle._id])
+                cell = self._recording.cells.get(handle._id)
+                name = "a variable" if cell is None else self._recording.name_of(cell)
                 raise TapeUseError(
                     f"A backward function assigns {name}, which has changed since it was recorded, so what it computes "
                     "would depend on when it is asked. Ask before the variable is updated, or assign it outside of the "

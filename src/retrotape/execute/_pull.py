@@ -14,7 +14,7 @@ from retrotape.execute._inline import inline
 from retrotape.execute._past import PastVariables
 from retrotape.execute._plan import Plan, plan_between
 from retrotape.execute._values import Values
-from retrotape.execute._walk import walk
+from retrotape.execute._walk import add, walk
 from retrotape.ir import Eqn
 from retrotape.record import TRAINABLE, Backward, Kind, Recording, current_stack, for_rule, function_traits, traits
 from retrotape.rules import (
@@ -68,7 +68,7 @@ class Puller:
         if call is not None:
             sides = self._comes_by_sides(eqn, call, grads)
             if sides or self._must_look_inside(index, eqn, call, plan):
-                return self._pull_inlined(eqn, call, grads, sides)
+                return self._pull_inlined(eqn, call, grads, sides, plan.through_updates)
         self._refuse_opaque(eqn, grads)
         if backward is not None:
             return self._pull_backward(index, eqn, backward, grads)
@@ -155,9 +155,13 @@ class Puller:
             var in recording.assigned and var not in recording.inert for var in eqn.outputs
         ):
             return True  # what it returns may have come by way of what it assigned
-        known = function_traits(call.function)
-        if index not in recording.backwards and known.deterministic:
+        known, backward = function_traits(call.function), recording.backwards.get(index)
+        if backward is None and known.deterministic:
             return True  # TensorFlow has none
+        if backward is not None and known.writes:
+            written = {handle._id for handle in call.written()}
+            if any(tensor._id in written for tensor in _tf_functions.captured_by(backward.function)):
+                return True  # user code in it reads what the call itself has assigned
         return known.wrong_second and known.deterministic and current_stack().hearing()
 
     def _comes_by_sides(self, eqn: Eqn, call: _hooks.FunctionCall, grads: list[Cotangent | None]) -> bool:
@@ -172,7 +176,7 @@ class Puller:
         return there and current_stack().hearing() and function_traits(call.function).deterministic
 
     def _pull_inlined(
-        self, eqn: Eqn, call: _hooks.FunctionCall, grads: list[Cotangent | None], sides: bool
+        self, eqn: Eqn, call: _hooks.FunctionCall, grads: list[Cotangent | None], sides: bool, through_updates: bool
     ) -> list[Cotangent | None]:
         recording = self._recording
         body = inline(recording, eqn, call, self._values, self._where(eqn), sides)
@@ -181,8 +185,15 @@ class Puller:
         for made, var in body.pairs(recording, eqn):
             if by_var[made] is not None:
                 seeds.setdefault(var, []).append(by_var[made])
-        arrived = dict(walk(plan_between(recording, seeds, eqn.inputs), seeds, self))
-        return [arrived.pop(var, None) for var in eqn.inputs]
+        # An assignment inside ends paths as one outside does: what is read after it counts towards the variable.
+        assigned = body.assigned(recording) if not through_updates else [()] * len(eqn.inputs)
+        stops = (*eqn.inputs, *(var for versions in assigned for var in versions))
+        arrived = dict(walk(plan_between(recording, seeds, stops), seeds, self))
+        found = []
+        for var, versions in zip(eqn.inputs, assigned, strict=True):
+            terms = [arrived.pop(one) for one in (*reversed(versions), var) if one in arrived]
+            found.append(add(terms) if terms else None)
+        return found
 
     def _run_custom(self, index: int, backward: Backward, grads: list[Cotangent | None]) -> list[Cotangent | None]:
         """Run the user's backward function as of the time of the call: what it reads is what was there then."""

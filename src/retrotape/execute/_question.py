@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from retrotape.execute._beside_stock import hidden, must_refuse, refusing
@@ -68,7 +68,8 @@ def stream(
         for var in source:
             positions.setdefault(var, []).append(position)
     arrived: dict[int, dict[int, Cotangent]] = {}  # of sources that are several vars
-    pull, told = pull or Puller(recording, operations), _as_it_is
+    pull = pull or Puller(recording, operations)
+    told: Callable[[Cotangent], Cotangent] = _as_it_is
     if must_refuse(recording, plan):
         pull, told = hidden(pull), refusing(recording, plan, question.seeds)
     for var, cotangent in walk(plan, seeds, pull):

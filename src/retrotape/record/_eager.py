@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-from retrotape import _tf
+from retrotape import _hooks, _tf
 from retrotape.record._cells import Cell
 from retrotape.record._recording import Recording
 from retrotape.record._rollback import mark, rollback
@@ -66,6 +66,8 @@ class EagerLog:
     def start(self) -> None:
         """Write down what runs on this thread from now on."""
         self._stack = current_stack()
+        if not self._spans:
+            self.recording.began = _hooks.now()
         self.recording.mark_stale()
         self._since = _tf.next_id()
         if self._spans:

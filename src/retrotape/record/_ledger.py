@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from retrotape import _tf, _tf_functions
+from retrotape import _hooks, _tf, _tf_functions
 from retrotape.ir import Builder, TensorType
 from retrotape.record._away import is_away
 from retrotape.record._cells import Cell, same
@@ -35,6 +35,8 @@ class Ledger:
         self.inert: set[int] = set()  # vars of a dtype without derivative
         # Variables that may have been assigned without being recorded, and whether they certainly were.
         self._stale: dict[int, bool] = {}
+        self.stand_ins: dict[int, int] = {}  # by identity of the handle of a variable that stands for another one
+        self.began = _hooks.now()
         self.scattered: set[int] = set()  # variables that hand out copies, since single rows of them were changed
         self._vars: dict[int, int] = {}  # by identity of the tensor
 
@@ -111,6 +113,8 @@ class Ledger:
             first = self._new_leaf(TensorType(*held))
             cell = self.cells[handle._id] = Cell(handle, first)
             self.cell_of[first] = cell
+            if self._stale.pop(handle._id, False):  # its value on entry was never seen
+                self._add_gap(cell)
         return cell
 
     def add_version(self, handle: Tensor, version: int, since: int) -> None:
@@ -131,8 +135,7 @@ class Ledger:
 
     def mark_written(self, identity: int) -> None:
         """Note that a variable was assigned and that this is not recorded, whatever value it got."""
-        if identity in self.cells:
-            self._stale[identity] = True
+        self._stale[identity] = True
 
     def unread(self) -> list[Tensor]:
         """Return the handles of variables that were assigned and whose value nobody has looked at since."""
@@ -173,6 +176,10 @@ class Ledger:
         held = self.values.get(cell.current)
         if written is None and (held is None or is_away(held) or _tf.share_buffer(held, value) or same(held, value)):
             return  # copies are handed out of a variable of which single rows were changed, hence the last comparison
+        self._add_gap(cell)
+
+    def _add_gap(self, cell: Cell) -> None:
+        """Give a variable one more version, of which nobody knows how it came about."""
         version = self._new_leaf(self.builder.types[cell.current])
         self.add_version(cell.handle, version, len(self.builder.eqns) - 1)
         if version not in self.inert:
@@ -193,7 +200,7 @@ class Ledger:
 
     def is_stale(self, handle: Tensor) -> bool:
         """Say whether a variable may have changed since its value was last seen."""
-        return handle._id in self._stale
+        return handle._id in self._stale and handle._id in self.cells
 
     def name_of(self, cell: Cell) -> str:
         """Return the name of a variable, for messages."""

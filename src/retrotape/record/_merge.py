@@ -9,6 +9,7 @@ from retrotape._tf import share_buffer
 from retrotape.ir import Eqn
 from retrotape.record._cells import Backward, Cell
 from retrotape.record._recording import Recording
+from retrotape.record._traits import RESOURCE
 
 Tensor = Any
 
@@ -176,8 +177,8 @@ class Merger:
     def finish(self, which: int, recording: Recording) -> None:
         """Take over what belongs to no equation."""
         merged = self._merged
-        for var in range(len(recording.builder.types)):
-            if recording.builder.producers[var] < 0:
+        for var, kind in enumerate(recording.builder.types):
+            if recording.builder.producers[var] < 0 and kind.dtype != RESOURCE:  # handles that nothing takes are nothing
                 self._var(which, var)
         merged.moments |= recording.moments
         for look in recording.looks:

@@ -29,8 +29,7 @@ BATCH = 64
 ELEMENTS = 250_000  # in the outputs of a batch, from which on it is digested at once
 WAITING = 4096  # events that may wait
 _stamps = count()  # of the whole process
-_watched: WeakSet[Any] = WeakSet()  # functions whose gradient TensorFlow can build
-_not_watched: WeakSet[Any] = WeakSet()  # those of which it cannot, or cannot compile it
+_not_watched: WeakSet[Any] = WeakSet()  # functions whose gradient TensorFlow cannot build, or cannot compile
 _NOT_COMPILED = "XLA compilation requires"
 _OUTSIDE = 3  # from `here` past `on_op` and the hook to TensorFlow's own code
 
@@ -48,6 +47,7 @@ class Stack(Openings):
         self._frugal = 0
         self._returned: deque[Sequence[Tensor]] = deque()  # by `tf.py_function`s that have not been heard of yet
         self._inside_python = 0
+        self._written_at = 0  # when the function that runs now began to write
 
     def is_current(self) -> bool:
         """Say whether this is the thread that runs now."""
@@ -157,6 +157,7 @@ class Stack(Openings):
                 recording.append_call(op, inputs, outputs, recording.frames.number(place), writes, call)
                 recording.stamps.append(stamp)
             self._known.clear()
+            self.on_updated(call.written(), self._written_at)
 
     def on_variable(self, variable: Any) -> None:
         """Note which variable is read."""
@@ -169,13 +170,15 @@ class Stack(Openings):
         self._notice_writes(handle._id)
 
     def _notice_writes(self, identity: int) -> None:
-        """Tell the recordings of writes that they were not told of: on another thread, or by what then failed."""
-        count = _hooks.writes.get(identity, 0)
-        if count != self._seen.setdefault(identity, count):
-            self.settle()
-            self._seen[identity] = count
-            for recording in (*self._open, *self._active):
+        """Tell the recordings of writes that they do not have: on another thread, or by what then failed."""
+        written = _hooks.writes.get(identity, 0)
+        if written == self._seen.get(identity, 0):
+            return
+        self.settle()
+        for recording in {id(one): one for one in (*self._open, *self._active)}.values():
+            if written > self._seen.get(identity, recording.began):
                 recording.mark_written(identity)
+        self._seen[identity] = written
 
     def on_gather(self, handles: Sequence[Tensor]) -> None:
         """Read the whole of a variable before a part of it is read, where it may have changed."""
@@ -197,10 +200,9 @@ class Stack(Openings):
             if traits(op).opaque:
                 self._known.discard(handle._id)
 
-    def on_updated(self, handles: Sequence[Tensor]) -> None:
+    def on_updated(self, handles: Sequence[Tensor], when: int) -> None:
         """Note that a write has been recorded, or that those who do not record it have been told."""
-        for handle in handles:
-            self._seen[handle._id] = self._seen.get(handle._id, _hooks.writes[handle._id] - 1) + 1
+        self._seen.update((handle._id, when) for handle in handles)
 
     def _tell_paused(self, handles: Sequence[Tensor]) -> None:
         """Tell recordings in a pause of a write: the value may come out the same, and still has no past."""
@@ -220,8 +222,6 @@ class Stack(Openings):
         """Write down a custom gradient, or how a function goes back."""
         self.settle()
         if self._calls and name.startswith("__forward_"):
-            captured = _tf_functions.captured_by(backward)
-            self._read_unheld(tensor for tensor in captured if tensor.dtype == tf.resource)
             for recording in self._active:
                 recording.attach_backward(outputs, len(inputs), backward)
         elif not (self._custom and self._custom[-1] and name == "inner"):
@@ -286,12 +286,9 @@ class Stack(Openings):
 
     def on_call(self, call: _hooks.FunctionCall) -> Any:
         """Run a `tf.function` so that it can be asked about."""
-        written = call.written()
-        self._tell_paused(written)
         if not self._active:
-            result = call.run()
-            self.on_updated(written)
-            return result
+            return self._run_unrecorded(call)
+        self._tell_paused(call.written())
         inputs = call.arguments + call.captures
         if function_traits(call.function).op_by_op:
             return self._run_op_by_op(call.function, inputs)
@@ -299,9 +296,7 @@ class Stack(Openings):
         self.settle()
         self._calls.append(call)
         try:
-            result = self._run_watched(call, inputs)
-            self.on_updated(written)
-            return result
+            return self._run_watched(call, inputs)
         finally:
             self.flush()
             self._calls.pop()
@@ -320,35 +315,40 @@ class Stack(Openings):
 
         Where it cannot, nobody may want that derivative; whoever does is shown the ops inside, one by one.
         """
-        function, traits = call.function, function_traits(call.function)
+        function, known = call.function, function_traits(call.function)
         if function in _not_watched:
-            return call.run()
+            return self._run_noted(call)
         with ExitStack() as stack:
-            if traits.recomputes and not traits.deterministic:
+            if known.recomputes and not known.deterministic:
                 stack.enter_context(_hooks.recomputed_is_kept(function))
             # With random draws inside, only TensorFlow's own record of the call can tell what was drawn, and
             # only a persistent tape makes it record enough for every order.
-            stack.enter_context(_hooks.watching(inputs, persistent=not traits.deterministic))
-            if function not in _watched:
+            stack.enter_context(_hooks.watching(inputs, persistent=not known.deterministic))
+            try:
+                captured = _tf.build_gradient(function, inputs)
+            except Exception:  # raised by user code, in a derivative that nobody has asked for
+                _not_watched.add(function)
+            else:
+                self._read_unheld(tensor for tensor in captured if tensor.dtype == tf.resource)
                 try:
-                    _tf.build_gradient(function, inputs)
-                except Exception:  # raised by user code, in a derivative that nobody has asked for
-                    _not_watched.add(function)
-                else:
-                    _watched.add(function)
-            if function in _watched:
-                try:
-                    return call.run()
+                    return self._run_noted(call)
                 except tf.errors.InvalidArgumentError as error:
-                    if not (traits.compiled and _NOT_COMPILED in str(error)):
+                    if not (known.compiled and _NOT_COMPILED in str(error)):
                         raise
                     _not_watched.add(function)  # nothing has run: it was not compiled
-                    return self._run_unwatched(call)
+        return self._run_noted(call)
+
+    def _run_noted(self, call: _hooks.FunctionCall) -> Any:
+        self._written_at = call.note_writes()
         return call.run()
 
-    def _run_unwatched(self, call: _hooks.FunctionCall) -> Any:
-        with _tf.stop_stock_tapes():
-            return call.run(counted=True)
+    def _run_unrecorded(self, call: _hooks.FunctionCall) -> Any:
+        written = call.written(initialized=True)
+        self._tell_paused(written)
+        when = call.note_writes()
+        result = call.run()
+        self.on_updated(call.written(), when)
+        return result
 
     def _read_unheld(self, handles: Iterable[Tensor]) -> None:
         """Record the values of variables that something is going to look at: by then they may have changed."""
