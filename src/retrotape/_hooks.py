@@ -201,6 +201,11 @@ def _read(ctx: Any, handle: Tensor, dtype: Any) -> Tensor:
     return _fast_path_original(ctx, "ReadVariableOp", None, handle, "dtype", dtype) if value is None else value
 
 
+def live_value(handle: Tensor, dtype: Any) -> Tensor:
+    """Return what a variable holds now, whatever it held in the past."""
+    return _fast_path_original(context.context(), "ReadVariableOp", None, handle, "dtype", dtype)
+
+
 def _past_read(handle: Tensor) -> Tensor | None:
     assert _thread.past is not None
     value = _thread.past.value(handle)

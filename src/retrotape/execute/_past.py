@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from retrotape import _tf
+from retrotape import _hooks, _tf
 from retrotape._tf import tf
 from retrotape.errors import TapeUseError
-from retrotape.record import Recording, current_stack
+from retrotape.record import Recording, current_stack, same
 
 Tensor = Any
 
@@ -57,8 +57,8 @@ class PastVariables:
             if value is None or any(handle is found.handle for found in self._variables.values()):
                 continue
             with current_stack().unheard():
-                now = tf.raw_ops.ReadVariableOp(resource=handle, dtype=value.dtype)
-            if not _tf.share_buffer(now, value) and (now.numpy().tobytes() != value.numpy().tobytes()):
+                now = _hooks.live_value(handle, value.dtype)
+            if not (_tf.share_buffer(now, value) or same(now, value)):
                 cell = self._recording.cells.get(handle._id)
                 name = "a variable" if cell is None else self._recording.name_of(cell)
                 raise TapeUseError(

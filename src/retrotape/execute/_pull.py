@@ -162,7 +162,9 @@ class Puller:
             written = {handle._id for handle in call.written()}
             if any(tensor._id in written for tensor in _tf_functions.captured_by(backward.function)):
                 return True  # user code in it reads what the call itself has assigned
-        return known.wrong_second and known.deterministic and current_stack().hearing()
+        # TensorFlow has a second derivative of these wrong, or refuses it.
+        refused = known.wrong_second or known.recomputes
+        return refused and known.deterministic and current_stack().hearing()
 
     def _comes_by_sides(self, eqn: Eqn, call: _hooks.FunctionCall, grads: list[Cotangent | None]) -> bool:
         """Say whether a derivative to be derived again comes by what a call kept for its own derivative.
