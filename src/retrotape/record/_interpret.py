@@ -135,7 +135,8 @@ def _emit_custom(stack: Runner, step: _Step, inputs: list[Tensor], outputs: list
     if not operations:
         raise OpaqueUpdateError("a custom gradient in a function whose graph has changed", "a value", graph.name)
 
-    def back(*grads: Any) -> list[Any]:
+    def back(*given: Any) -> list[Any]:
+        grads = [tf.convert_to_tensor(grad) for grad in given]  # rows of a gather, as one tensor
         traced = _tf_functions.trace_rule(graph, operations[step.spec.name], grads)
         seen = [env[_reference(place.body, operations, tensor)] for tensor in traced.captures]
         found = iter(traced.run([*grads, *seen]))
