@@ -15,7 +15,7 @@ def name_of(recording: Recording, var: int) -> str:
     """Return the name of the variable that had this value; empty where it has none."""
     cell = recording.cell_of.get(var)
     variable = None if cell is None else recording.variables.get(cell.handle._id)
-    return "" if variable is None else variable.name.removesuffix(":0")
+    return "" if variable is None else recording.path_of(variable)
 
 
 def layers_of(recording: Recording) -> list[str]:

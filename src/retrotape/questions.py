@@ -51,7 +51,7 @@ _Missing: TypeAlias = Literal["keep", "zero", "raise"]
 
 def _sources(log: Log, wrt: Any) -> list[Any]:
     """Return by what to differentiate, each once: the same variable from two models is still one."""
-    given = tf.nest.flatten(wrt) if wrt is not None else [v for v in log.variables() if v.trainable]
+    given = tf.nest.flatten(wrt) if wrt is not None else log.trainable()
     return list({id(unwrap(source)): source for source in given[::-1]}.values())[::-1]
 
 
@@ -148,7 +148,8 @@ class Questions(ABC):
 
         Args:
           loss: As the target of `gradient`.
-          wrt: As the sources of `gradient`; every trainable variable that was read if None.
+          wrt: As the sources of `gradient`; every trainable variable that was read if None. Trainable is what Keras
+            says now: weights of a layer with `trainable = False` are left out, unless they are named here.
           output_gradients: As for `gradient`.
           unconnected_gradients: As for `gradient`.
           through_updates: As for `gradient`.

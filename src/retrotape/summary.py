@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _HEADER = ("layer", "line", "ops", "last output", "total", "kept", "bytes")
 _NUMBERS = ("total", "kept", "bytes")
 _FEW = 3  # names of ops in a row
+_NAMED = 6  # frozen variables
 _PASSING = frozenset(("Identity", "ReadVariableOp", "Shape", "StridedSlice"))  # not what a line is about
 
 
@@ -55,12 +56,14 @@ class Summary(NamedTuple):
       ops: How many ops ran in all.
       kept: How many values the tape keeps in all, also those that came from outside.
       bytes: Their size, of which variables and inputs are shared with whoever else holds them.
+      frozen: The variables that were read and that Keras says are not to be trained, though they could be.
     """
 
     rows: tuple[Row, ...]
     ops: int
     kept: int
     bytes: int
+    frozen: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         lines = [_HEADER, *map(_cells, self.rows)]
@@ -72,7 +75,11 @@ class Summary(NamedTuple):
         return str(self)
 
     def _footer(self) -> str:
-        return f"{self.ops:,} ops, {self.kept:,} values kept, {human(self.bytes)}"
+        whole = f"{self.ops:,} ops, {self.kept:,} values kept, {human(self.bytes)}"
+        if not self.frozen:
+            return whole
+        more = f", … {len(self.frozen) - _NAMED} more" if len(self.frozen) > _NAMED else ""
+        return f"{whole}\nfrozen: {', '.join(self.frozen[:_NAMED])}{more}"
 
     def __rich__(self) -> Table:
         from rich import box
@@ -106,6 +113,7 @@ class Summary(NamedTuple):
             "ops": self.ops,
             "kept": self.kept,
             "bytes": self.bytes,
+            "frozen": list(self.frozen),
         }
 
 
@@ -124,7 +132,8 @@ def summarize(recording: Recording) -> Summary:
         output = str(program.types[last.outputs[0]]) if last.outputs else ""
         ops = dict(Counter(title_of(recording, index) for index in indices).most_common())
         rows.append(Row(layer, frame, ops, output, len(held), sum(held)))
-    return Summary(tuple(rows), len(program.eqns), len(sizes), sum(sizes.values()))
+    frozen = [recording.path_of(one) for one in recording.variables.values() if recording.is_frozen(one)]
+    return Summary(tuple(rows), len(program.eqns), len(sizes), sum(sizes.values()), tuple(frozen))
 
 
 def _sizes(recording: Recording) -> dict[int, int]:

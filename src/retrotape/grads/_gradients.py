@@ -264,6 +264,8 @@ class Gradients(Keyed):
     def apply(self, optimizer: Any) -> None:
         """Let an optimizer make a step along these gradients, building it for them if it is not built.
 
+        A frozen variable is changed only if it was named as a source: an optimizer of Keras takes what it is given.
+
         Raises:
           NothingToApplyError: If no key has a gradient.
           UnknownVariableError: If the optimizer was built for other variables.

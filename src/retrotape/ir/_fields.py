@@ -22,6 +22,7 @@ class VariableRow(NamedTuple):
     trainable: bool
     versions: tuple[int, ...]
     since: tuple[int, ...]
+    frozen: bool
 
 
 class LookRow(NamedTuple):
@@ -79,8 +80,11 @@ class Fields:
                 raise Malformed(f"variable {index} has no name or no value")
             if len(since) != len(versions) or not taken.isdisjoint(versions):
                 raise Malformed(f"the values of variable {name!r} are not its own")
+            frozen = row.get("frozen", False)  # older files do not tell
+            if not isinstance(frozen, bool) or (frozen and trainable):
+                raise Malformed(f"variable {name!r} is trainable and frozen")
             taken.update(versions)
-            found.append(VariableRow(name, trainable, versions, since))
+            found.append(VariableRow(name, trainable, versions, since, frozen))
         return found
 
     @cached_property

@@ -140,6 +140,10 @@ class EagerLog:
         """Return the variables that were read."""
         return list(self.recording.variables.values())
 
+    def trainable(self) -> list[Any]:
+        """Return those of them that are trainable now: what Keras says, where they are Keras'."""
+        return [variable for variable in self.variables() if self.recording.is_trainable(variable)]
+
     def clear(self) -> None:
         """Forget everything that was written down."""
         self.refresh()

@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from retrotape import _tf, _tf_functions
+from retrotape import _keras, _tf, _tf_functions
 from retrotape._closures import values_in
 from retrotape._tf import tf
 from retrotape.record._traits import RESOURCE
@@ -62,6 +62,22 @@ def _is_repeatable(op: str) -> bool:
     # What depends on a variable depends on a recorded value; iterators and tables are not variables.
     takes_resource = any(arg.type == RESOURCE for arg in definition.input_arg)
     return takes_resource and ("Variable" in op or op.startswith("Resource"))
+
+
+_keras_variables: WeakKeyDictionary[Any, list[Any]] = WeakKeyDictionary()
+
+
+def keras_variables_in(function: Any) -> list[Any]:
+    """Return the Keras variables that a concrete function, which is about to run, reads: it may not say so itself.
+
+    One that was traced before a tape began to record reads the `tf.Variable`s inside of them.
+    """
+    found = _keras_variables.get(function)
+    if found is None:
+        reads = {id(variable) for variable in _tf_functions.graph_of(function).variables}
+        around = _keras.variables_around() if reads else ()
+        found = _keras_variables[function] = [owner for owner in around if id(owner._value) in reads]
+    return found
 
 
 def variables_in(function: Callable) -> list[Any]:

@@ -182,3 +182,4 @@ class Merger:
             merged.looks.append(look._replace(frame=place))
         for identity, variable in recording.variables.items():
             merged.variables.setdefault(identity, variable)
+        merged.owners.update(recording.owners)

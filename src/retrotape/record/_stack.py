@@ -13,7 +13,7 @@ from retrotape import _hooks, _tf, _tf_functions
 from retrotape._tf import tf
 from retrotape.record._cells import Look
 from retrotape.record._frames import here, in_moments, looker
-from retrotape.record._functions import function_traits, variables_in
+from retrotape.record._functions import function_traits, keras_variables_in, variables_in
 from retrotape.record._openings import Openings
 from retrotape.record._recording import WATCHED, Recording
 from retrotape.record._traits import Kind, traits
@@ -149,6 +149,15 @@ class Stack(Openings):
         for recording in self._active:
             recording.variables.setdefault(variable.handle._id, variable)
 
+    def on_keras_variable(self, variable: Any) -> None:
+        """Note which Keras variable a variable is inside of."""
+        for recording in self._active:
+            recording.owners[id(variable._value)] = variable
+
+    def on_layer(self, name: str, run: Callable[[], Any]) -> Any:
+        """Run a layer."""
+        return run()
+
     def on_read(self, handle: Tensor) -> None:
         """Note that the value of a variable is about to be known, and whether somebody else has changed it."""
         self._known.add(handle._id)
@@ -258,6 +267,8 @@ class Stack(Openings):
         inputs = call.arguments + call.captures
         self._read_unheld(tensor for tensor in inputs if tensor.dtype == tf.resource)
         self.settle()
+        for owner in keras_variables_in(call.function):
+            self.on_keras_variable(owner)
         self._calls.append(call)
         try:
             # With random draws inside, only TensorFlow's own record of the call can tell what was drawn, and

@@ -100,14 +100,14 @@ class _Reader:
         recording.moments.update(recording.new_identity(var) for var in self._fields.vars("moments"))
 
     def _add_variables(self, recording: Recording) -> None:
-        for name, trainable, versions, since in self._fields.variables:
+        for name, trainable, versions, since, frozen in self._fields.variables:
             kind = self._program.types[versions[-1]]
 
             def fetch(var: int = versions[-1]) -> Tensor:
                 with recording.explained():
                     return Values(recording)(var)
 
-            variable = SavedVariable(name, kind.dtype, kind.shape, trainable, fetch)
+            variable = SavedVariable(name, kind.dtype, kind.shape, trainable, fetch, frozen)
             cell = Cell(variable.handle, versions[0])
             cell.versions, cell.since = list(versions), list(since)
             recording.cells[variable.handle._id] = cell
