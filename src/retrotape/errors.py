@@ -160,20 +160,32 @@ class UnknownVariableError(RetrotapeError, ValueError):
         )
 
 
+def grouped(names: Sequence[str], reasons: Sequence[str]) -> str:
+    """Return names with the reasons that they have in common.
+
+    >>> grouped(["a", "b", "c"], ["it was not read", "it was not read", ""])
+    'a, b (it was not read), c'
+    """
+    together: dict[str, list[str]] = {}
+    for name, reason in zip(names, reasons, strict=True):
+        together.setdefault(reason, []).append(name)
+    return ", ".join(", ".join(group) + (f" ({reason})" if reason else "") for reason, group in together.items())
+
+
 class NothingToApplyError(RetrotapeError, ValueError):
     """No variable has a gradient."""
 
     def __init__(self, names: Sequence[str], reasons: Sequence[str] = ()) -> None:
         self.names = tuple(names)
         self.reasons = tuple(reasons) or ("",) * len(self.names)  # "" where none is known
-        together: dict[str, list[str]] = {}
-        for name, reason in zip(self.names, self.reasons, strict=True):
-            together.setdefault(reason, []).append(name)
-        told = [", ".join(group) + (f" ({reason})" if reason else "") for reason, group in together.items()]
         super().__init__(
-            f"None of the variables has a gradient: {', '.join(told) or 'there are none'}. "
+            f"None of the variables has a gradient: {grouped(self.names, self.reasons) or 'there are none'}. "
             "Compute the loss inside the `with` block, from these variables, with TensorFlow ops."
         )
+
+
+class MissingGradientWarning(RetrotapeError, UserWarning):
+    """An optimizer makes a step, and some of the variables have no gradient."""
 
 
 class ShapeMismatchError(RetrotapeError, ValueError):

@@ -173,9 +173,7 @@ class Questions(ABC):
             return Gradients(zip(sources, found, strict=True))
         parts, seeds = take_apart(sources, "source"), output_gradients
         request = pose(log, self._answers, loss, parts, seeds, ones=seeds is not None, **options)
-        # Only where nothing can be applied is it worth the time to look for the very op.
-        look = partial(self._explained, log, loss, **options) if all(grad is None for grad in found) else None
-        return with_reasons(log, request, parts, found, look)
+        return with_reasons(log, request, parts, found, partial(self._explained, log, loss, **options))
 
     @question
     def backward_each(
@@ -220,7 +218,7 @@ class Questions(ABC):
         together = Together(log, self._answers, given, take_apart(sources, "source"), **options)
         asked = [partial(together.row, number) for number in range(len(given))]
         found = [self._ask(log, request, row) for request, row in zip(together.requests, asked, strict=True)]
-        return together.gradients(found, zeros)
+        return together.gradients(found, zeros, [partial(self._explained, log, loss, **options) for loss, _ in given])
 
     @question
     def vjp(self, target: Any, sources: Any, cotangents: Any, **options: Any) -> Any:

@@ -141,8 +141,8 @@ class EagerLog:
         return list(self.recording.variables.values())
 
     def trainable(self) -> list[Any]:
-        """Return those of them that are trainable now: what Keras says, where they are Keras'."""
-        return [variable for variable in self.variables() if self.recording.is_trainable(variable)]
+        """Return those of them that are trainable now; where Keras has them, its variables, and what it says."""
+        return self.recording.trainable(self.variables())
 
     def clear(self) -> None:
         """Forget everything that was written down."""

@@ -196,6 +196,11 @@ class Ledger:
         owner = self.owner_of(variable)
         return bool(variable.trainable if owner is None else owner.trainable)
 
+    def trainable(self, variables: Iterable[Any]) -> list[Any]:
+        """Return those of some variables that are trainable now; of one that Keras has, the Keras variable."""
+        found = [(variable, self.owner_of(variable)) for variable in variables if self.is_trainable(variable)]
+        return [variable if owner is None else owner for variable, owner in found]
+
     def is_frozen(self, variable: Any) -> bool:
         """Say whether a variable was made to be trained, and Keras says that it is not to be."""
         if isinstance(variable, SavedVariable):

@@ -145,8 +145,8 @@ class GraphLog:
         return list(self._variables.values())
 
     def trainable(self) -> list[Any]:
-        """Return those of them that are trainable now: what Keras says, where they are Keras'."""
-        return [variable for variable in self.variables() if self.recording.is_trainable(variable)]
+        """Return those of them that are trainable now; where Keras has them, its variables, and what it says."""
+        return self.recording.trainable(self.variables())
 
     def find(self, tensor: Tensor) -> int | None:
         """Return the var of a tensor, also of one that the graph took from outside."""

@@ -39,14 +39,17 @@ class Cuts:
       plan: What a question for the gradient would go back through.
       walked: What came of going back; None where the plan does not come as far as the target.
       source_is_variable: Whether the source is a variable, and none of its values.
+      ask: Whether gradient functions may be called to find out which of them return None.
     """
 
-    def __init__(self, between: Between, plan: Plan, walked: Walked | None, source_is_variable: bool) -> None:
+    def __init__(
+        self, between: Between, plan: Plan, walked: Walked | None, source_is_variable: bool, ask: bool = True
+    ) -> None:
         self._between, self._plan, self._walked = between, plan, walked
         self._source_is_variable = source_is_variable
-        self._flowing = between.flowing(plan, walked.dead if walked else ())
-        self.found = between.cuts(self._flowing)
-        if walked is None and self.found:
+        self.flowing = between.flowing(plan, walked.dead if walked else ())
+        self.found = between.cuts(self.flowing)
+        if ask and walked is None and self.found:
             self._ask_before()
         if self._walked is not None and self._walked.refused:
             refused = self._walked.refused
@@ -56,7 +59,7 @@ class Cuts:
         """Ask the rules of the ops before the cuts, too: one of them may give None, and then the way ends there."""
         between = self._between
         types = between.recording.builder.types
-        inputs = {var for index in self.found for var in between.eqns[index].inputs if var in self._flowing}
+        inputs = {var for index in self.found for var in between.eqns[index].inputs if var in self.flowing}
         ends = sorted(var for var in inputs if tf.as_dtype(types[var].dtype) in _NUMBERS)
         seeds = {var: [tf.ones(types[var].shape, types[var].dtype)] for var in ends}
         walked = Walked(between.recording, self._plan, seeds)
@@ -65,13 +68,13 @@ class Cuts:
         flowing = between.flowing(self._plan, walked.dead)
         found = between.cuts(flowing)
         if found:
-            self._walked, self._flowing, self.found = walked, flowing, found
+            self._walked, self.flowing, self.found = walked, flowing, found
 
     def explain(self, said: tuple[str, str]) -> Explanation:
         """Return what is so at the first of them."""
-        between, flowing, index = self._between, self._flowing, self.found[0]
+        between, flowing, index = self._between, self.flowing, self.found[0]
         eqn, step = between.eqns[index], between.step(index)
-        verdict, detail, remedy = self._kind(index)
+        verdict, detail, remedy = self.kind(index)
         detail += self._others()
         if verdict is Verdict.INSIDE_FUNCTION:
             ins = [position for position, var in enumerate(eqn.inputs) if var in flowing]
@@ -95,7 +98,7 @@ class Cuts:
         more = f" and {rest} other{'s' if rest > 1 else ''}" if rest > 0 else ""
         return f" {len(real) - 1} more on other routes: {', '.join(named)}{more}."
 
-    def _kind(self, index: int) -> Kind:
+    def kind(self, index: int) -> Kind:
         between, walked = self._between, self._walked
         eqn, recording = between.eqns[index], between.recording
         if walked is not None and index in walked.refused:
