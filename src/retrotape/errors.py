@@ -287,6 +287,16 @@ class UnknownNameError(RetrotapeError, KeyError):
         return str(self.args[0])  # KeyError would show it in quotes
 
 
+class UnknownLayerError(RetrotapeError, LookupError):
+    """No layer of that name was called while a tape recorded."""
+
+    def __init__(self, name: str, known: Sequence[str], near: Sequence[str] = ()) -> None:
+        self.name, self.known, self.near = name, tuple(known), tuple(near)
+        listed = ", ".join(map(repr, known[:12])) + (f" and {len(known) - 12} more" if len(known) > 12 else "")
+        hint = f"Did you mean {' or '.join(map(repr, near))}?" if near else f"Its layers are {listed or 'none'}."
+        super().__init__(f"This tape has no layer {name!r}. {hint} `print(tape.summary())` shows all that ran.")
+
+
 class IsolationError(RetrotapeError, RuntimeError):
     """The process that holds an isolated tape could not be had, or has ended."""
 

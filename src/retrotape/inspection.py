@@ -67,8 +67,8 @@ class Inspected(HigherOrder, ABC):
     def summary(self) -> Summary:
         """Return what ran by layer and line, with shapes, values kept and bytes; printing it gives a table.
 
-        A tape hears ops, not layers: an op is counted to the layer whose variables were last read on its line, so that
-        an activation is counted to the layer before it.
+        Layers are those of Keras that were called, by their names after those of the models that called them. Outside
+        of Keras, an op is attributed to the layer whose variables, such as "dense/kernel", were last read on its line.
 
         >>> w = tf.Variable(tf.ones([2, 3]), name="dense/kernel")
         >>> with rt.Tape() as tape:
@@ -81,7 +81,13 @@ class Inspected(HigherOrder, ABC):
 
     @locked
     def tensors(
-        self, op: str | None = None, layer: str | None = None, name: str | None = None, line: int | str | None = None
+        self,
+        op: str | None = None,
+        layer: str | None = None,
+        name: str | None = None,
+        line: int | str | None = None,
+        *,
+        call: int | None = None,
     ) -> Tensors:
         """Return the tensors that were made on the way, in the order in which they were; each is a source or a target.
 
@@ -90,10 +96,15 @@ class Inspected(HigherOrder, ABC):
 
         Args:
           op: The op that made them, such as "Relu".
-          layer: A layer, by the name that its variables have in Keras: "conv2d", or "model/conv2d". An activation is
-            counted to the layer before it.
+          layer: A Keras layer by its name, with or without weights: "conv2d", or "model/conv2d". What ran in layers
+            that it called is found too. Of most layers the last one is what they returned, also where that is what
+            they were given, as from a Dropout that is not training.
           name: A name on a tape that has names, or a variable, which stands for what was read from it.
           line: The line of code that ran the op: its number, or "train.py:12".
+          call: With `layer`, which call of it: 1 is the first on this tape.
+
+        Raises:
+          UnknownLayerError: If no layer of that name was called; it lists those with a name like it.
 
         >>> x = tf.constant([-1.0, 2.0])
         >>> with rt.Tape() as tape:
@@ -111,7 +122,7 @@ class Inspected(HigherOrder, ABC):
             with self._lock:
                 return value_of(recording, var)
 
-        return Tensors(find(recording, Wanted(op, layer, name, line), self._names()), take)
+        return Tensors(find(recording, Wanted(op, layer, name, line, call), self._names()), take)
 
     @abstractmethod
     def _eager(self, method: str) -> EagerLog:

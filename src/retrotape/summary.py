@@ -6,7 +6,7 @@ import os
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from retrotape._layers import layers_of
+from retrotape._layers import Layers
 from retrotape.ir import Frame, bytes_of
 from retrotape.memory import human
 from retrotape.record import Recording, is_away
@@ -26,13 +26,14 @@ class Row(NamedTuple):
     """A layer at a line of the user's code.
 
     Attributes:
-      layer: The layer whose variables were read last on this line; empty where none was. What has no variables, such
-        as an activation, is counted to the layer before it.
+      layer: The Keras layer that it ran in, after those that called it; outside of Keras, the one whose variables were
+        read last on this line. Empty where there is none.
       frame: The line.
       ops: How many times each op ran, the commonest first.
       output: The type of what the last op gave.
       kept: How many values of these ops the tape keeps.
       bytes: Their size.
+      calls: How many calls of the layer these are; 0 where that is not known.
     """
 
     layer: str
@@ -41,6 +42,7 @@ class Row(NamedTuple):
     output: str
     kept: int
     bytes: int
+    calls: int = 0
 
     @property
     def total(self) -> int:
@@ -99,6 +101,7 @@ class Summary(NamedTuple):
             "rows": [
                 {
                     "layer": row.layer,
+                    "calls": row.calls,
                     "file": row.frame.file,
                     "line": row.frame.line,
                     "function": row.frame.function,
@@ -121,17 +124,19 @@ def summarize(recording: Recording) -> Summary:
     """Return what a recording has, by layer and line."""
     program = recording.program()
     places: dict[tuple[str, Frame], list[int]] = {}
-    for index, (eqn, layer) in enumerate(zip(program.eqns, layers_of(recording), strict=True)):
-        places.setdefault((layer, program.frame_of(eqn)), []).append(index)
+    layers = Layers(recording).of
+    for index, (eqn, layer) in enumerate(zip(program.eqns, layers, strict=True)):
+        places.setdefault((layer.path, program.frame_of(eqn)), []).append(index)
     sizes = _sizes(recording)
     rows = []
-    for (layer, frame), indices in places.items():
+    for (path, frame), indices in places.items():
         eqns = [program.eqns[index] for index in indices]
         held = [sizes[var] for eqn in eqns for var in eqn.outputs if var in sizes]
         last = next((eqn for eqn in reversed(eqns) if eqn.op not in _PASSING and eqn.outputs), eqns[-1])
         output = str(program.types[last.outputs[0]]) if last.outputs else ""
         ops = dict(Counter(title_of(recording, index) for index in indices).most_common())
-        rows.append(Row(layer, frame, ops, output, len(held), sum(held)))
+        calls = {layers[index].call for index in indices} - {0}
+        rows.append(Row(path, frame, ops, output, len(held), sum(held), len(calls)))
     frozen = [recording.path_of(one) for one in recording.variables.values() if recording.is_frozen(one)]
     return Summary(tuple(rows), len(program.eqns), len(sizes), sum(sizes.values()), tuple(frozen))
 
@@ -150,7 +155,8 @@ def _sizes(recording: Recording) -> dict[int, int]:
 
 def _cells(row: Row) -> tuple[str, ...]:
     line = f"{os.path.basename(row.frame.file)}:{row.frame.line}"
-    return row.layer, line, _names(row.ops), row.output, f"{row.total:,}", f"{row.kept:,}", human(row.bytes)
+    layer = f"{row.layer}, {row.calls} calls" if row.calls > 1 else row.layer
+    return layer, line, _names(row.ops), row.output, f"{row.total:,}", f"{row.kept:,}", human(row.bytes)
 
 
 def _names(ops: dict[str, int]) -> str:

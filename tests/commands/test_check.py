@@ -110,6 +110,12 @@ SENSELESS = {
     "redacted is nobody": {"redacted": ["nobody"]},
     "born is no pair": {"born": [[0]]},
     "born is no var": {"born": [[9, 0]]},
+    "layers is no list of rows": {"layers": [["dense", 0, 1]]},
+    "a layer without a name": {"layers": [[1, 0, 1, -1]]},
+    "a layer beyond the program": {"layers": [["dense", 0, 99, -1]]},
+    "a layer that ends before it begins": {"layers": [["dense", 1, 0, -1]]},
+    "layers out of order": {"layers": [["b", 1, 1, -1], ["a", 0, 1, -1]]},
+    "a layer that returned no var": {"layers": [["dense", 0, 1, 99]]},
     "born after more looks than there are": {"born": [[0, 1]]},
     "a name for something else": {"names": {"x": {"tensor": 0}}},
 }

@@ -34,6 +34,18 @@ class LookRow(NamedTuple):
     how: str
 
 
+class LayerRow(NamedTuple):
+    """A call of a layer: the first equation inside, the first one after it, and the var that it returned.
+
+    In the place of that: −1 where it returned something else than one tensor, −2 where it returned no value.
+    """
+
+    path: str
+    begin: int
+    end: int
+    returned: int
+
+
 class Fields:
     """The fields that say what a program means.
 
@@ -49,7 +61,7 @@ class Fields:
         """Raise where any of them makes no sense."""
         for name in ("assigned", "opaque", "gaps", "moments"):
             self.vars(name)
-        _ = self.variables, self.looks, self.births, self.names, self.redacted
+        _ = self.variables, self.looks, self.layers, self.births, self.names, self.redacted
 
     def vars(self, name: str) -> tuple[int, ...]:
         """Return a field that is a list of vars."""
@@ -96,6 +108,20 @@ class Fields:
             (before,) = numbers([row.get("before")], len(self._program.eqns) + 1, "looks")
             (frame,) = numbers([row.get("frame")], len(self._program.frames), "looks")
             found.append(LookRow(var, before, frame, str(row.get("how"))))
+        return found
+
+    @cached_property
+    def layers(self) -> list[LayerRow]:
+        """The calls of Keras layers, in the order in which they began; older files do not tell."""
+        found: list[LayerRow] = []
+        for row in items(self._written.get("layers", []), list, "layers"):
+            if len(row) != 4 or not isinstance(row[0], str):
+                raise Malformed("layers is not a list of a name and three numbers")
+            begin, end = numbers(row[1:3], len(self._program.eqns) + 1, "layers")
+            (returned,) = numbers(row[3:], len(self._program.types), "layers", lowest=-2)
+            if end < begin or (found and begin < found[-1].begin):
+                raise Malformed(f"the layer {row[0]!r} ends before it begins, or begins too late")
+            found.append(LayerRow(row[0], begin, end, returned))
         return found
 
     @cached_property

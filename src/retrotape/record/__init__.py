@@ -3,7 +3,7 @@
 from retrotape.record._attrs import default_attrs, for_execution, for_rule
 from retrotape.record._away import is_away
 from retrotape.record._born import born
-from retrotape.record._cells import Backward, Cell, Look, same
+from retrotape.record._cells import UNCOUNTED, Backward, Cell, Look, Scope, same
 from retrotape.record._eager import EagerLog
 from retrotape.record._frames import is_moments
 from retrotape.record._functions import function_traits
@@ -18,6 +18,7 @@ __all__ = [
     "CUSTOM",
     "SEGMENT",
     "TRAINABLE",
+    "UNCOUNTED",
     "Backward",
     "Cell",
     "EagerLog",
@@ -26,6 +27,7 @@ __all__ = [
     "Look",
     "Merger",
     "Recording",
+    "Scope",
     "Stack",
     "born",
     "current_stack",

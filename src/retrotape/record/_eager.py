@@ -11,7 +11,7 @@ from retrotape import _tf
 from retrotape.record._cells import Cell
 from retrotape.record._recording import Recording
 from retrotape.record._rollback import mark, rollback
-from retrotape.record._stack import Stack, current_stack
+from retrotape.record._stack import Stack, current_stack, next_stamp
 
 Tensor = Any
 
@@ -70,6 +70,7 @@ class EagerLog:
         if self._spans:
             self.recording.silences.append((self._spans[-1][1], self._since))
         self._stack.push(self.recording)
+        self._stack.note_layers(self.recording)
 
     def stop(self) -> None:
         """Stop writing."""
@@ -80,6 +81,7 @@ class EagerLog:
                 stack.look_at_assigned(self.recording)
         finally:
             stack.pop(self.recording)
+            self.recording.end_scopes(next_stamp())
         self._spans.append((self._since, _tf.next_id()))
 
     @contextmanager

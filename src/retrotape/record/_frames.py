@@ -24,48 +24,69 @@ def _roots() -> tuple[str, ...]:
     return tuple(package + os.sep for package in packages)
 
 
-_foreign: dict[str, bool] = {}
+_OURS, _LIBRARY, _INSTALLED = 0, 1, 2  # the user's; TensorFlow's, Keras', Python's or retrotape's; somebody else's
+_kinds: dict[str, int] = {}
+_PACKAGES = tuple(f"{os.sep}{folder}{os.sep}" for folder in ("site-packages", "dist-packages"))
+# What TensorFlow and Keras run through on their way: of no interest, wherever the user's code is.
+_HELPERS = tuple(f"{folder}{name}{os.sep}" for folder in _PACKAGES for name in ("absl", "numpy", "optree", "wrapt"))
+
+
+def _kind(filename: str) -> int:
+    """Say whose a file is."""
+    kind = _kinds.get(filename)
+    if kind is None:
+        in_library = filename.startswith(_roots()) or "__autograph_generated_file" in filename
+        in_library = in_library or any(folder in filename for folder in _HELPERS)
+        installed = any(folder in filename for folder in _PACKAGES)
+        in_stdlib = filename.startswith(_STDLIB) and not installed
+        kind = _LIBRARY if in_library or in_stdlib or filename.startswith("<frozen") else _INSTALLED * installed
+        kind = _kinds[filename] = _OURS if filename.startswith(_TOUR) else kind
+    return kind
 
 
 def is_foreign(filename: str) -> bool:
-    """Say whether a file is TensorFlow's, Keras', Python's or ours, so that no user looks for a mistake there."""
-    hidden = _foreign.get(filename)
-    if hidden is None:
-        in_library = filename.startswith(_roots()) or "__autograph_generated_file" in filename
-        in_stdlib = filename.startswith(_STDLIB) and "site-packages" not in filename
-        hidden = in_library or in_stdlib or filename.startswith("<frozen")
-        hidden = _foreign[filename] = hidden and not filename.startswith(_TOUR)
-    return hidden
+    """Say whether a file is no user's, so that nobody looks for a mistake there: TensorFlow's, or installed."""
+    return _kind(filename) != _OURS
 
 
 def here(depth: int) -> tuple[CodeType, int] | None:
-    """Return the innermost place that is the user's, from `depth` calls up; None where there is none."""
-    frame = sys._getframe(depth)
+    """Return the innermost place that is the user's, from `depth` calls up; None where there is none.
+
+    Where all of the program is installed, as that of a command is, the innermost of an installed package that is
+    neither TensorFlow nor Keras.
+    """
+    frame: Any = sys._getframe(depth)
+    installed = None
     while frame is not None:
         code = frame.f_code
-        hidden = _foreign.get(code.co_filename)
-        if hidden is None:
-            hidden = is_foreign(code.co_filename)
-        if not hidden:
+        kind = _kinds.get(code.co_filename)
+        if kind is None:
+            kind = _kind(code.co_filename)
+        if kind == _OURS:
             return code, frame.f_lasti
-        frame = frame.f_back  # type: ignore[assignment]
-    return None
+        if kind == _INSTALLED and installed is None:
+            installed = code, frame.f_lasti
+        frame = frame.f_back
+    return installed
 
 
 def looker(depth: int) -> tuple[CodeType, int] | None:
     """Return the place of the user's that looks at a value, from `depth` calls up; None where it is we who look."""
     frame: Any = sys._getframe(depth)
+    installed = None
     while frame is not None and is_foreign(frame.f_code.co_filename):
         if frame.f_code.co_filename.startswith(_HERE + os.sep):
             return None
+        if installed is None and _kind(frame.f_code.co_filename) == _INSTALLED:
+            installed = frame.f_code, frame.f_lasti
         frame = frame.f_back
-    return None if frame is None else (frame.f_code, frame.f_lasti)
+    return installed if frame is None else (frame.f_code, frame.f_lasti)
 
 
 def in_moments() -> bool:
     """Say whether `tf.nn.moments` is running: its `stop_gradient` is not meant for derivatives of derivatives."""
     frame: Any = sys._getframe(1)
-    while frame is not None and is_foreign(frame.f_code.co_filename):
+    while frame is not None and _kind(frame.f_code.co_filename) == _LIBRARY:
         if is_moments(frame.f_code.co_filename, frame.f_code.co_name):
             return True
         frame = frame.f_back
@@ -111,7 +132,8 @@ def _resolve(place: Any) -> Frame:
     if isinstance(place, Frame):  # of a tape that was loaded
         return place
     if not isinstance(place, tuple):
-        lines = [line for line in place.traceback if not is_foreign(line.filename)]
+        ours, installed = ([e for e in place.traceback if _kind(e.filename) == kind] for kind in (_OURS, _INSTALLED))
+        lines = ours or installed
         return Frame(lines[-1].filename, lines[-1].lineno, lines[-1].name) if lines else Frame("<graph>", 0, "?")
     code, instruction = place
     return Frame(code.co_filename, _line(code, instruction), code.co_name)

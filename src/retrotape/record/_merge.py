@@ -183,3 +183,4 @@ class Merger:
         for identity, variable in recording.variables.items():
             merged.variables.setdefault(identity, variable)
         merged.owners.update(recording.owners)
+        merged.scopes.update(recording.scopes)

@@ -16,7 +16,7 @@ from retrotape._tf import tf
 from retrotape._version import __version__
 from retrotape.errors import NotRecordedError
 from retrotape.ir import Program
-from retrotape.record import CUSTOM, Recording, born
+from retrotape.record import CUSTOM, UNCOUNTED, Recording, born
 from retrotape.saving._document import Document, backwards_to_json
 from retrotape.saving._functions import portable
 from retrotape.saving._kept import VALUES, Kept
@@ -91,6 +91,7 @@ def prepare(
         "gaps": sorted(whole.gaps),
         "moments": sorted(whole.stopped_by_moments()),
         "looks": _looks(whole, thawed.moved),
+        "layers": _layers(whole, thawed.moved),
         "born": _births(recording, whole),
         "backwards": backwards_to_json(backwards, functions),
     }
@@ -193,6 +194,18 @@ def _looks(recording: Recording, moved: Mapping[int, int]) -> list[dict[str, Any
         if var is not None:
             before = bisect_left(stay, bisect_left(stamps, stamp))
             rows.append({"var": var, "before": before, "frame": frame, "how": how})
+    return rows
+
+
+def _layers(recording: Recording, moved: Mapping[int, int]) -> list[list[Any]]:
+    """Return the calls of layers: path, the first equation inside, the first one after it, what it returned."""
+    rows: list[list[Any]] = []
+    stamps, stay = sorted(recording.stamps), sorted(moved)
+    for scope in sorted(recording.scopes.values(), key=lambda scope: scope.begin):
+        begin, end = (bisect_left(stay, bisect_left(stamps, moment)) for moment in (scope.begin, scope.end))
+        returned = recording.known(scope.returned)
+        unknown = -2 if scope.returned == UNCOUNTED else -1
+        rows.append([scope.path, begin, end, unknown if returned is None else returned])
     return rows
 
 
