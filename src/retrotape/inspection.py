@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from retrotape._asking import pose
-from retrotape._nests import take_apart
+from retrotape._nests import is_variable, take_apart
 from retrotape.errors import TapeUseError
 from retrotape.finding import Tensors, Wanted, find, value_of
 from retrotape.higher_order import HigherOrder
@@ -36,7 +36,9 @@ class Inspected(HigherOrder, ABC):
 
         Args:
           target: Look only at what makes this not finite, or if it is finite, its gradient. Without it, the first op
-            that made such a value is named whether it did harm or not.
+            that made such a value is named whether it did harm or not; an infinity that was given, if a result has it.
+            If there is none, gradients are looked at, of every floating scalar that has a name or that nothing uses
+            further. A tape without such scalars is looked at forward only.
 
         Returns:
           A `Nonfinite`: the op, its line, the ranges of its inputs, why, and what to type instead.
@@ -44,9 +46,7 @@ class Inspected(HigherOrder, ABC):
         >>> x = tf.constant([0.0, 1.0])
         >>> with rt.Tape() as tape:
         ...     y = tf.reduce_sum(tf.sqrt(x))
-        >>> print(tape.first_nonfinite())
-        None
-        >>> found = tape.first_nonfinite(y)
+        >>> found = tape.first_nonfinite()
         >>> found.op, found.cause.name, found.backward
         ('Sqrt', 'SQRT_AT_ZERO', True)
         """
@@ -59,9 +59,12 @@ class Inspected(HigherOrder, ABC):
             )
         with log.recording.explained():
             if target is None:
-                return first_nonfinite(log.recording, ())
+                return first_nonfinite(log.recording, (), self._named_tensors())
             request = pose(log, self._answers, target, take_apart([], "source"), ones=False)
             return first_nonfinite(log.recording, request.targets)
+
+    def _named_tensors(self) -> list[int]:
+        return [what._id for what in self._names().values() if not is_variable(what)]
 
     @locked
     def summary(self) -> Summary:

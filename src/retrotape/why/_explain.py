@@ -9,7 +9,7 @@ from typing import Any
 from retrotape._nests import describe, is_variable
 from retrotape._tf import tf
 from retrotape._versions import Version
-from retrotape.errors import NotPersistableError, OpaqueUpdateError, UnseenUpdateError
+from retrotape.errors import LostValueError, NotPersistableError, OpaqueUpdateError, UnseenUpdateError
 from retrotape.execute import Plan, add, flatten
 from retrotape.record import TRAINABLE, EagerLog, Recording, current_stack
 from retrotape.why._absent import absent
@@ -69,7 +69,7 @@ def _inside_out(recording: Recording) -> Recording:
         return recording
     try:
         return flatten(recording)
-    except (NotPersistableError, OpaqueUpdateError):
+    except (NotPersistableError, OpaqueUpdateError, LostValueError):
         return recording
 
 
