@@ -61,7 +61,7 @@ class Fields:
         """Raise where any of them makes no sense."""
         for name in ("assigned", "opaque", "gaps", "moments"):
             self.vars(name)
-        _ = self.variables, self.looks, self.layers, self.births, self.names, self.redacted
+        _ = self.variables, self.looks, self.layers, self.called, self.births, self.names, self.redacted
 
     def vars(self, name: str) -> tuple[int, ...]:
         """Return a field that is a list of vars."""
@@ -122,6 +122,17 @@ class Fields:
             if end < begin or (found and begin < found[-1].begin):
                 raise Malformed(f"the layer {row[0]!r} ends before it begins, or begins too late")
             found.append(LayerRow(row[0], begin, end, returned))
+        return found
+
+    @cached_property
+    def called(self) -> dict[int, str]:
+        """Which functions of Keras were called at places of the program; older files do not tell."""
+        found: dict[int, str] = {}
+        for row in items(self._written.get("called", []), list, "called"):
+            if len(row) != 2 or not isinstance(row[1], str):
+                raise Malformed("called is not a list of a place and a name")
+            (number,) = numbers(row[:1], len(self._program.frames), "called")
+            found[number] = row[1]
         return found
 
     @cached_property

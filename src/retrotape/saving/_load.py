@@ -14,7 +14,7 @@ from retrotape._tf import tf
 from retrotape.errors import CorruptTapeError, MalformedProgramError
 from retrotape.execute import Values
 from retrotape.ir import LEAF, Fields, LayerRow, Malformed, Program, TensorType
-from retrotape.record import CUSTOM, TRAINABLE, UNCOUNTED, Cell, Look, Recording, Scope, next_stamp, traits
+from retrotape.record import CUSTOM, TRAINABLE, UNCOUNTED, Called, Cell, Look, Recording, Scope, next_stamp, traits
 from retrotape.saving._document import FunctionReader, with_defaults
 from retrotape.saving._kept import Withheld, is_computed
 from retrotape.saving._mapped import Mapped
@@ -84,8 +84,9 @@ class _Reader:
         builder.types[:] = program.types
         builder.producers[:] = program.producers
         builder.eqns[:] = [with_defaults(eqn) for eqn in program.eqns]
-        for frame in program.frames:
-            recording.frames.number(frame)
+        for number, frame in enumerate(program.frames):
+            called = self._fields.called.get(number)
+            recording.frames.number(frame if called is None else Called(frame, called))
         recording.inert = {var for var, kind in enumerate(program.types) if kind.dtype not in TRAINABLE}
         recording.ends = {
             var for eqn in program.eqns if eqn.op != CUSTOM and traits(eqn.op).final for var in eqn.outputs

@@ -91,6 +91,7 @@ def prepare(
         "gaps": sorted(whole.gaps),
         "moments": sorted(whole.stopped_by_moments()),
         "looks": _looks(whole, thawed.moved),
+        "called": [list(pair) for pair in whole.frames.all_called()],
         "layers": _layers(whole, thawed.moved),
         "born": _births(recording, whole),
         "backwards": backwards_to_json(backwards, functions),
