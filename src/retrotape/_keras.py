@@ -10,7 +10,7 @@ told of here while a tape records:
 and what their `python_function` can see        variables without Keras
 ==============================================  ==================================================================
 
-Nothing is hooked in a program that has not imported Keras, or that runs it on another backend.
+Nothing is hooked where Keras runs on another backend.
 """
 
 from __future__ import annotations
@@ -23,16 +23,37 @@ from typing import Any
 
 from retrotape._closures import values_in
 from retrotape._tf import tf
+from retrotape.errors import KerasBackendError
 
 _installed: list[tuple[Any, str, Any, Any]] = []  # owner, name, what was there, what is there now
 
 
+def _imported() -> Any | None:
+    keras = sys.modules.get("keras")
+    whole = hasattr(keras, "Layer") and hasattr(keras, "Variable") and hasattr(keras, "backend")
+    return keras if whole else None  # else not there, or half imported
+
+
 def loaded() -> Any | None:
     """Return Keras, if the program has imported it and runs it on TensorFlow."""
-    keras = sys.modules.get("keras")
-    if keras is None or not hasattr(keras, "Layer") or not hasattr(keras, "Variable"):
-        return None  # not there, or half imported
-    return keras if keras.backend.backend() == "tensorflow" else None
+    keras = _imported()
+    return keras if keras is not None and keras.backend.backend() == "tensorflow" else None
+
+
+def refuse_other_backend(value: Any, role: str) -> None:
+    """Raise if a value belongs to a Keras that runs on something else than TensorFlow: it cannot be recorded.
+
+    Args:
+      value: What the user gave: a variable, a tensor, an optimizer.
+      role: What it was to be.
+    """
+    keras = _imported()
+    backend = "tensorflow" if keras is None else keras.backend.backend()
+    if keras is None or backend == "tensorflow":
+        return
+    owners = (keras.Variable, keras.Layer, keras.optimizers.Optimizer)
+    if isinstance(value, owners) or type(value).__module__.partition(".")[0].removesuffix("lib") == backend:
+        raise KerasBackendError(backend, role, type(value).__name__)
 
 
 def install(on_variable: Callable[[Any], None], on_layer: Callable[[str, Callable[[], Any]], Any]) -> None:

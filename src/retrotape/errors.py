@@ -76,6 +76,18 @@ class EmptyTapeError(RetrotapeError, RuntimeError):
         super().__init__(f"This tape holds no recording: {reason}. Record first: `with tape: loss = ...`, then ask.")
 
 
+class KerasBackendError(RetrotapeError, TypeError):
+    """What was given belongs to a Keras that does not run on TensorFlow."""
+
+    def __init__(self, backend: str, role: str, got: str) -> None:
+        self.backend = backend
+        name = {"jax": "JAX", "torch": "torch", "numpy": "NumPy", "openvino": "OpenVINO"}.get(backend, backend)
+        super().__init__(
+            f"Keras runs on {name} here; retrotape needs KERAS_BACKEND=tensorflow. Got {got} as {role}. Set it before "
+            "Keras is imported: `os.environ['KERAS_BACKEND'] = 'tensorflow'`."
+        )
+
+
 class TapeUseError(RetrotapeError, RuntimeError):
     """A tape was entered, left or asked in a place where that has no meaning."""
 
