@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import click
 
+from retrotape.commands._start import start_tensorflow
 from retrotape.commands._tape import open_saved
 from retrotape.commands._text import print_json, show_lines
 from retrotape.commands._verbs import as_json as json_option
@@ -30,7 +30,7 @@ def nan(ctx: click.Context, file: str, target: str | None, as_json: bool) -> Non
     """
     with open_saved(file) as saved:
         goal = None if target is None else find(saved, target).name
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow reads it when it is loaded
+    start_tensorflow()
     from retrotape.loaded import load  # which takes seconds: a wrong name has been refused by now
 
     tape = load(file)
