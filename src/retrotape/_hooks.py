@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from itertools import count
 from typing import Any, NamedTuple
 
+from retrotape import _keras
 from retrotape._listener import Listener, Past
 from retrotape._tf import (
     BaseVariable,
@@ -328,6 +329,18 @@ _HOOKS: tuple[tuple[Any, str, Callable], ...] = (
 )
 
 
+def _on_keras_variable(variable: Any) -> None:
+    if _thread.listener is not None:
+        _thread.listener.on_keras_variable(variable)
+    for log in _thread.graph_logs:
+        log.on_keras_variable(variable)
+
+
+def _on_layer(name: str, run: Callable[[], Any]) -> Any:
+    listener = _thread.listener
+    return run() if listener is None else listener.on_layer(name, run)
+
+
 def _install() -> None:
     global _installed
     with _lock:
@@ -336,6 +349,7 @@ def _install() -> None:
             for owner, name, hook in _HOOKS:
                 _original[name] = getattr(owner, name)
                 setattr(owner, name, hook)
+            _keras.install(_on_keras_variable, _on_layer)
 
 
 def _uninstall() -> None:
@@ -345,6 +359,7 @@ def _uninstall() -> None:
         if _installed == 0:
             for owner, name, _ in _HOOKS:
                 setattr(owner, name, _original[name])
+            _keras.uninstall()
             writes.clear()
             # Somebody else's callbacks may have come or gone meanwhile; they need the slow path's switch.
             listening = bool(context.context().op_callbacks)

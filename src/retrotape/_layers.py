@@ -1,37 +1,130 @@
-"""Which layer an op belongs to, as far as a recording shows it.
+"""Which layer an op belongs to.
 
-A tape hears ops, not layers. What it knows for certain is which variables were read, and Keras names them by their
-layer: `model/dense/kernel`. An op is counted to a layer from the first read of one of its variables up to the first
-read of another layer's, or until the user's line changes. What has no variables, such as an activation or a pooling
-layer, is therefore counted to the layer before it.
+While a tape records, every call of a Keras layer is noted with when it began and ended, so that what ran meanwhile is
+known to belong to it: a layer without weights too, a layer inside of a model, and each call of a layer that is shared.
+
+What ran outside of Keras layers is told by variables that are named like Keras' (`dense/kernel`): an op is attributed
+to their layer from the first read of one of them up to the first read of another's, or until the user's line changes.
 """
 
 from __future__ import annotations
 
-from retrotape.record import Recording
+from collections import Counter
+from collections.abc import Iterator
+from difflib import get_close_matches
+from typing import NamedTuple
+
+from retrotape.errors import UnknownLayerError
+from retrotape.record import UNCOUNTED, Recording, Scope
+
+_NEAR = 6  # names that are suggested
+
+
+class Layer(NamedTuple):
+    """A layer, and which call of it; outside of Keras, a name alone."""
+
+    path: str
+    call: int = 0  # the first one is 1; 0 where calls are not known, and for one that failed or only built a model
+    outer: Layer | None = None  # the layer that called it
+
+    def chain(self) -> Iterator[Layer]:
+        """Yield this one and those that called it."""
+        layer: Layer | None = self
+        while layer is not None:
+            yield layer
+            layer = layer.outer
+
+    def is_inside(self, name: str, call: int | None = None) -> bool:
+        """Say whether it is, or is called by, a layer of that name, by that call of it."""
+        if call is None:
+            return is_part(name, self.path)
+        return any(one.call == call and f"/{one.path}".endswith(f"/{name.strip('/')}") for one in self.chain())
+
+
+NONE = Layer("")
+
+
+class Layers:
+    """The layers of a recording.
+
+    Attributes:
+      of: For each equation, the innermost layer that it ran in; `NONE` where there is none.
+      called: Every call of a Keras layer, in the order in which they began, with what was noted of it.
+    """
+
+    def __init__(self, recording: Recording) -> None:
+        self.called: list[tuple[Layer, Scope]] = []
+        self.of = self._within(recording)
+        _guess(recording, self.of)
+
+    def _within(self, recording: Recording) -> list[Layer]:
+        scopes = sorted(recording.scopes.values(), key=lambda scope: scope.begin)
+        calls: Counter[str] = Counter()
+        found, open_, at = [NONE] * len(recording.builder.eqns), list[tuple[Layer, Scope]](), 0
+        for stamp, index in sorted(zip(recording.stamps, range(len(found)), strict=False)):
+            while at < len(scopes) and scopes[at].begin < stamp:
+                self._enter(scopes[at], open_, calls)
+                at += 1
+            _leave(open_, stamp)
+            found[index] = open_[-1][0] if open_ else NONE
+        for scope in scopes[at:]:  # after the last equation
+            self._enter(scope, open_, calls)
+        return found
+
+    def _enter(self, scope: Scope, open_: list[tuple[Layer, Scope]], calls: Counter[str]) -> None:
+        _leave(open_, scope.begin)
+        counts = scope.returned != UNCOUNTED
+        calls[scope.path] += counts
+        layer = Layer(scope.path, calls[scope.path] * counts, open_[-1][0] if open_ else None)
+        open_.append((layer, scope))
+        self.called.append((layer, scope))
+
+    def check(self, name: str, call: int | None) -> None:
+        """Raise unless there is a layer of that name, and it was called so often."""
+        known = dict.fromkeys(layer.path for layer in (*(layer for layer, _ in self.called), *self.of) if layer.path)
+        if not any(is_part(name, path) for path in known):
+            raise UnknownLayerError(name, list(known), _near(name, known))
+        times = max((one.call for one, _ in self.called if one.is_inside(name, one.call)), default=0)
+        if call is not None and not 1 <= call <= times:
+            counted = f"{times} time{'' if times == 1 else 's'}" if times else "outside of Keras"
+            raise ValueError(f"The layer {name!r} was called {counted} on this tape, got call={call}.")
+
+
+def _leave(open_: list[tuple[Layer, Scope]], stamp: int) -> None:
+    while open_ and open_[-1][1].end < stamp:
+        open_.pop()
+
+
+def _near(name: str, paths: dict[str, None]) -> list[str]:
+    """Return paths whose end, or whole, looks like a name."""
+    ends = {path.rpartition("/")[2]: path for path in reversed(paths)} | {path: path for path in paths}
+    wanted = name.strip("/")
+    close = get_close_matches(wanted, ends, _NEAR, 0.6)
+    close += [end for end in ends if wanted.lower() in end.lower()]
+    return list(dict.fromkeys(ends[end] for end in close))[:_NEAR]
+
+
+def _guess(recording: Recording, found: list[Layer]) -> None:
+    """Attribute equations outside of Keras layers to the layer whose variables were last read on their line."""
+    layer, here = NONE, None
+    program = recording.program()
+    for index, eqn in enumerate(program.eqns):
+        if found[index] is not NONE or program.frames[eqn.frame] != here:
+            layer, here = NONE, program.frames[eqn.frame]
+        if found[index] is not NONE:
+            continue
+        for var in eqn.inputs:
+            name = name_of(recording, var) if var in recording.cell_of else ""
+            if "/" in name:
+                layer = Layer(name.rpartition("/")[0])
+        found[index] = layer
 
 
 def name_of(recording: Recording, var: int) -> str:
     """Return the name of the variable that had this value; empty where it has none."""
     cell = recording.cell_of.get(var)
     variable = None if cell is None else recording.variables.get(cell.handle._id)
-    return "" if variable is None else variable.name.removesuffix(":0")
-
-
-def layers_of(recording: Recording) -> list[str]:
-    """Return for each equation the name of the layer that it is counted to; empty where there is none."""
-    found: list[str] = []
-    layer, here = "", None
-    program = recording.program()
-    for eqn in program.eqns:
-        if program.frames[eqn.frame] != here:
-            layer, here = "", program.frames[eqn.frame]
-        for var in eqn.inputs:
-            name = name_of(recording, var) if var in recording.cell_of else ""
-            if "/" in name:
-                layer = name.rpartition("/")[0]
-        found.append(layer)
-    return found
+    return "" if variable is None else recording.path_of(variable)
 
 
 def is_part(name: str, path: str) -> bool:

@@ -47,6 +47,12 @@ class Listener(Protocol):
     def on_look(self, tensor: Tensor, how: str) -> None:
         """Python is about to see the value of `tensor`, by the method `how`."""
 
+    def on_keras_variable(self, variable: Any) -> None:
+        """A Keras variable is about to be read, and with it the `tf.Variable` inside."""
+
+    def on_layer(self, name: str, run: Callable[[], Any]) -> Any:
+        """A Keras layer is about to be called: run it."""
+
 
 class Past(Protocol):
     """What variables held at an earlier time, for a backward function that reads them."""

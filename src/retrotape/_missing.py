@@ -13,7 +13,7 @@ from retrotape.execute import Plan, make_plan
 from retrotape.grads import Gradients
 from retrotape.ir import slice_to
 from retrotape.record import TRAINABLE, Recording
-from retrotape.why import Explanation, Verdict
+from retrotape.why import Explanation, Verdict, first_cuts
 
 UNREAD = "it was not read on this tape"
 ABSENT = Verdict.SOURCE_NOT_RECORDED.reason
@@ -21,6 +21,9 @@ UPDATES = Verdict.ASSIGNMENT.reason
 SINCE = Verdict.SINCE.reason
 CUT = "the ops that lead from it to the loss pass no gradient on"  # one of several verdicts
 NO_OP = Verdict.NO_PATH.reason
+Look = Callable[[Any], Explanation | None]
+_LOOKS = 3  # sources that are explained at length, which takes a walk each
+_VAGUE = (Verdict.INSIDE_FUNCTION, Verdict.UNKNOWN)
 
 
 def with_reasons(
@@ -28,7 +31,7 @@ def with_reasons(
     request: Request,
     sources: Parts,
     found: Sequence[Any],
-    look: Callable[[Any], Explanation | None] | None = None,
+    look: Look | None = None,
 ) -> Gradients:
     """Return gradients that know why some of them are missing.
 
@@ -37,7 +40,7 @@ def with_reasons(
       request: What was asked; without seeds where all targets count.
       sources: What was asked about, part by part in the order of the request's sources.
       found: What was found for each item of `sources`.
-      look: Explains one source at length; the first of them that ops lead from is told where they are cut.
+      look: Explains one source at length, where the ops alone do not tell which of them passes no gradient on.
     """
     keys = tf.nest.flatten(sources.nest)
     missing: list[tuple[Any, int, Any]] = []  # key, source, part
@@ -51,10 +54,10 @@ def with_reasons(
         inquiry = _Inquiry(log.recording, request)
         inquiry.look_through_updates([(source, part) for _, source, part in missing])
         reasons = [(key, inquiry.reason(source, part)) for key, source, part in missing]
-        cut = next((number for number, (_, reason) in enumerate(reasons) if reason == CUT), None)
-        explanation = look(missing[cut][2]) if look is not None and cut is not None else None
-        if cut is not None and explanation is not None and explanation.cut is not None:
-            reasons[cut] = (reasons[cut][0], f"{explanation.verdict.reason}: {explanation.cut}")
+        cut = [number for number, (_, reason) in enumerate(reasons) if reason == CUT]
+        told = inquiry.where_cut([missing[number][1:] for number in cut], look) if cut else []
+        for number, reason in zip(cut, told, strict=True):
+            reasons[number] = (reasons[number][0], reason)
     return Gradients(zip(keys, found, strict=True), reasons)
 
 
@@ -90,6 +93,24 @@ class _Inquiry:
         if self._entry(source, part) in self._through:
             return SINCE if self._request.through[source] else UPDATES
         return CUT
+
+    def where_cut(self, missing: Sequence[tuple[int, Any]], look: Look | None) -> list[str]:
+        """Say which op passes no gradient on, for sources that ops lead from."""
+        request = self._request
+        found: list[str] = [CUT] * len(missing)
+        looked = 0
+        for through in (False, True):
+            mine = [n for n, (source, _) in enumerate(missing) if request.through[source] is through]
+            vars_of = [request.sources[missing[n][0]] for n in mine]
+            cuts = first_cuts(self._recording, self._targets, vars_of, through, request.since) if mine else []
+            for n, cut in zip(mine, cuts, strict=True):
+                found[n] = CUT if cut is None else str(cut)
+                if (cut is None or cut.verdict in _VAGUE) and look is not None and looked < _LOOKS:
+                    looked += 1
+                    explanation = look(missing[n][1])
+                    if explanation is not None and explanation.cut is not None:
+                        found[n] = f"{explanation.verdict.reason}: {explanation.cut}"
+        return found
 
     def _leads(self, source: int, part: Any) -> bool:
         """Say whether ops, of whatever kind, lead from a source to a target."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from retrotape import _tf_functions
+from retrotape import _keras, _tf_functions
 from retrotape._saved_variable import SavedVariable
 from retrotape._tf import tf
 from retrotape._versions import Version
@@ -62,6 +62,7 @@ def _parts(item: Any, role: str) -> list[Any]:
         return [item.values]  # a sparse gradient that is asked about: its rows are all there is of it
     if isinstance(item, (tf.RaggedTensor, tf.SparseTensor, tf.IndexedSlices)) or _is_composite(item):
         return _tf_functions.components([item])
+    _keras.refuse_other_backend(item, role)
     raise NotASourceError(role, item)
 
 

@@ -22,15 +22,22 @@ class SavedVariable:
       name: As it was when the tape was saved; Keras' path for a Keras variable.
       dtype: Its dtype.
       shape: Its shape.
-      trainable: Whether it was trainable.
+      trainable: Whether it was trainable when the tape was saved.
+      frozen: Whether it was a weight of a Keras layer that was not to be trained.
     """
 
-    __slots__ = ("__weakref__", "_fetch", "dtype", "handle", "name", "shape", "trainable")
+    __slots__ = ("__weakref__", "_fetch", "dtype", "frozen", "handle", "name", "shape", "trainable")
 
     def __init__(
-        self, name: str, dtype: int, shape: tuple[int | None, ...] | None, trainable: bool, fetch: Callable[[], Any]
+        self,
+        name: str,
+        dtype: int,
+        shape: tuple[int | None, ...] | None,
+        trainable: bool,
+        fetch: Callable[[], Any],
+        frozen: bool = False,
     ) -> None:
-        self.name, self.trainable = name, trainable
+        self.name, self.trainable, self.frozen = name, trainable, frozen
         self.dtype, self.shape = tf.as_dtype(dtype), tf.TensorShape(shape)
         self.handle = _Handle()
         self._fetch = fetch

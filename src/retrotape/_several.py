@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from retrotape._asking import Answers, Log, Request, fill_constants, pose, solve
-from retrotape._missing import with_reasons
+from retrotape._missing import Look, with_reasons
 from retrotape._nests import Parts, take_apart, zeros_like
 from retrotape._tf import tf
 from retrotape.errors import ShapeMismatchError
@@ -79,12 +79,12 @@ class Together:
         grads = solve(self._log, request) if found is None else found
         return fill_constants(self._log, request, self._sources, grads)
 
-    def gradients(self, rows: Sequence[list[Any]], zeros: bool) -> list[Gradients]:
+    def gradients(self, rows: Sequence[list[Any]], zeros: bool, looks: Sequence[Look]) -> list[Gradients]:
         """Return the rows as vectors, with zeros or with a reason where there is no gradient."""
         made = []
-        for request, row in zip(self.requests, rows, strict=True):
+        for request, row, look in zip(self.requests, rows, looks, strict=True):
             if zeros:
                 pairs = zip(self._sources.flat(), row, strict=True)
                 row = [zeros_like(part) if grad is None else grad for part, grad in pairs]
-            made.append(with_reasons(self._log, request, self._sources, self._sources.pack(row)))
+            made.append(with_reasons(self._log, request, self._sources, self._sources.pack(row), look))
         return made

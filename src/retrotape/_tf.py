@@ -26,6 +26,7 @@ Tried with TensorFlow 2.16 and 2.21. What is used, and why there is no public wa
 `op_def_library.apply_op`                              ops by name in a graph, for what is exported
 `FuncGraph`, `atomic_function.from_func_graph`         the gradient of a function, as a function
 `EagerTensor._numpy`                                   where Python looks at a value
+`Variable._distributed_container`                      which variable of a strategy one on a device is a part of
 `EagerTensor._id`, `._shape_tuple`, `._datatype_enum`  identity that is never reused; cheap types
 =====================================================  ===========================================================
 
@@ -89,6 +90,12 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 def as_is(function: _Function) -> _Function:
     """Keep AutoGraph, which rewrites what a tf.function calls, from rewriting this."""
     return tf.autograph.experimental.do_not_convert(function)
+
+
+def whole_of(variable: Any) -> Any | None:
+    """Return the variable of which this one is the part on one device; None where it is none."""
+    whole = getattr(variable, "_distributed_container", None)
+    return whole() if callable(whole) else None
 
 
 def next_id() -> int:

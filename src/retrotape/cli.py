@@ -9,7 +9,8 @@ from retrotape.commands import Verbs
 
 _EPILOG = """\b
 Failures are one line on stderr, also with --json, and exit code 1; 2 for wrong
-usage. RETROTAPE_DEBUG=1 shows the traceback.
+usage, and for all failures of diff and nan, where 1 says that something was
+found. RETROTAPE_DEBUG=1 shows the traceback.
 
 \b
 Shell completion: eval "$(retrotape completion bash)"; zsh and fish likewise.

@@ -76,6 +76,18 @@ class EmptyTapeError(RetrotapeError, RuntimeError):
         super().__init__(f"This tape holds no recording: {reason}. Record first: `with tape: loss = ...`, then ask.")
 
 
+class KerasBackendError(RetrotapeError, TypeError):
+    """What was given belongs to a Keras that does not run on TensorFlow."""
+
+    def __init__(self, backend: str, role: str, got: str) -> None:
+        self.backend = backend
+        name = {"jax": "JAX", "torch": "torch", "numpy": "NumPy", "openvino": "OpenVINO"}.get(backend, backend)
+        super().__init__(
+            f"Keras runs on {name} here; retrotape needs KERAS_BACKEND=tensorflow. Got {got} as {role}. Set it before "
+            "Keras is imported: `os.environ['KERAS_BACKEND'] = 'tensorflow'`."
+        )
+
+
 class TapeUseError(RetrotapeError, RuntimeError):
     """A tape was entered, left or asked in a place where that has no meaning."""
 
@@ -171,20 +183,32 @@ class UnknownVariableError(RetrotapeError, ValueError):
         )
 
 
+def grouped(names: Sequence[str], reasons: Sequence[str]) -> str:
+    """Return names with the reasons that they have in common.
+
+    >>> grouped(["a", "b", "c"], ["it was not read", "it was not read", ""])
+    'a, b (it was not read), c'
+    """
+    together: dict[str, list[str]] = {}
+    for name, reason in zip(names, reasons, strict=True):
+        together.setdefault(reason, []).append(name)
+    return ", ".join(", ".join(group) + (f" ({reason})" if reason else "") for reason, group in together.items())
+
+
 class NothingToApplyError(RetrotapeError, ValueError):
     """No variable has a gradient."""
 
     def __init__(self, names: Sequence[str], reasons: Sequence[str] = ()) -> None:
         self.names = tuple(names)
         self.reasons = tuple(reasons) or ("",) * len(self.names)  # "" where none is known
-        together: dict[str, list[str]] = {}
-        for name, reason in zip(self.names, self.reasons, strict=True):
-            together.setdefault(reason, []).append(name)
-        told = [", ".join(group) + (f" ({reason})" if reason else "") for reason, group in together.items()]
         super().__init__(
-            f"None of the variables has a gradient: {', '.join(told) or 'there are none'}. "
+            f"None of the variables has a gradient: {grouped(self.names, self.reasons) or 'there are none'}. "
             "Compute the loss inside the `with` block, from these variables, with TensorFlow ops."
         )
+
+
+class MissingGradientWarning(RetrotapeError, UserWarning):
+    """An optimizer makes a step, and some of the variables have no gradient."""
 
 
 class ShapeMismatchError(RetrotapeError, ValueError):
@@ -284,6 +308,16 @@ class UnknownNameError(RetrotapeError, KeyError):
 
     def __str__(self) -> str:
         return str(self.args[0])  # KeyError would show it in quotes
+
+
+class UnknownLayerError(RetrotapeError, LookupError):
+    """No layer of that name was called while a tape recorded."""
+
+    def __init__(self, name: str, known: Sequence[str], near: Sequence[str] = ()) -> None:
+        self.name, self.known, self.near = name, tuple(known), tuple(near)
+        listed = ", ".join(map(repr, known[:12])) + (f" and {len(known) - 12} more" if len(known) > 12 else "")
+        hint = f"Did you mean {' or '.join(map(repr, near))}?" if near else f"Its layers are {listed or 'none'}."
+        super().__init__(f"This tape has no layer {name!r}. {hint} `print(tape.summary())` shows all that ran.")
 
 
 class IsolationError(RetrotapeError, RuntimeError):

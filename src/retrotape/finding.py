@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, overload
 
-from retrotape._layers import is_part, layers_of, name_of
+from retrotape._layers import Layer, Layers, is_part, name_of
 from retrotape._nests import is_variable
 from retrotape.execute import Values
-from retrotape.ir import DTYPE_NAMES, Eqn, Frame, Program, TensorType
+from retrotape.ir import DTYPE_NAMES, LEAF, Eqn, Frame, Program, TensorType
 from retrotape.record import Recording
 from retrotape.why import title_of
 
@@ -24,8 +24,9 @@ class Found(NamedTuple):
       op: What made it.
       type: Its dtype and shape.
       frame: The line of the user's code that ran the op.
-      layer: The layer that the op is counted to; empty where there is none.
+      layer: The layer that the op ran in, after those that called it; empty where there is none.
       var: Its number in the program.
+      call: Which call of that layer it was, from 1 on; 0 where that is not known.
     """
 
     op: str
@@ -33,9 +34,11 @@ class Found(NamedTuple):
     frame: Frame
     layer: str
     var: int
+    call: int = 0
 
     def __str__(self) -> str:
-        return f"{self.op}  {self.type}  {self.frame}{'  ' + self.layer if self.layer else ''}"
+        called = f", call {self.call}" if self.call > 1 else ""
+        return f"{self.op}  {self.type}  {self.frame}{'  ' + self.layer + called if self.layer else ''}"
 
 
 class Tensors(Sequence[Any]):
@@ -73,14 +76,6 @@ class Tensors(Sequence[Any]):
         return "\n".join([*rows, *([f"  … {len(self) - _SHOWN} more"] if len(self) > _SHOWN else [])])
 
 
-def find(recording: Recording, wanted: Wanted, names: Mapping[str, Any]) -> list[Found]:
-    """Return what is known of the tensors that ops made, of those that are wanted."""
-    program = recording.program()
-    layers = layers_of(recording)
-    named = None if wanted.name is None else set(_named(recording, wanted.name, names))
-    return list(_matching(recording, program, layers, wanted, named))
-
-
 class Wanted(NamedTuple):
     """What to look for; None stands for anything."""
 
@@ -88,26 +83,50 @@ class Wanted(NamedTuple):
     layer: str | None
     name: str | None
     line: int | str | None
+    call: int | None = None
 
 
-def _matching(
-    recording: Recording, program: Program, layers: list[str], wanted: Wanted, named: set[int] | None
-) -> Iterator[Found]:
-    for index, (eqn, layer) in enumerate(zip(program.eqns, layers, strict=True)):
-        if not _fits(eqn, layer, program, wanted):
-            continue
-        frame = program.frame_of(eqn)
-        for var in eqn.outputs:
-            kind = program.types[var]
-            has_value = DTYPE_NAMES.get(kind.dtype) not in _WITHOUT_VALUE and var not in recording.cell_of
-            if has_value and (named is None or var in named):
-                yield Found(title_of(recording, index), kind, frame, layer, var)
+def find(recording: Recording, wanted: Wanted, names: Mapping[str, Any]) -> list[Found]:
+    """Return what is known of the tensors that ops made, of those that are wanted."""
+    if wanted.call is not None and wanted.layer is None:
+        raise ValueError(f"call= says which call of a layer, got call={wanted.call}; give layer= with it.")
+    program, layers = recording.program(), Layers(recording)
+    if wanted.layer is not None:
+        layers.check(wanted.layer, wanted.call)
+    named = None if wanted.name is None else set(_named(recording, wanted.name, names))
+    made = [(index, layer, var) for index, layer in enumerate(layers.of) for var in program.eqns[index].outputs]
+    made += _passed_on(recording, layers)
+    found = []
+    for index, layer, var in made:
+        if (named is None or var in named) and _has_value(recording, var):
+            eqn = program.eqns[index]
+            if _fits(eqn, layer, program, wanted):
+                kind = program.types[var]
+                frame = program.frame_of(eqn)
+                found.append(Found(title_of(recording, index), kind, frame, layer.path, var, layer.call))
+    return sorted(found, key=lambda one: one.var)
 
 
-def _fits(eqn: Eqn, layer: str, program: Program, wanted: Wanted) -> bool:
+def _passed_on(recording: Recording, layers: Layers) -> list[tuple[int, Layer, int]]:
+    """Return what layers returned as it was given to them, as a Dropout does that is not training."""
+    found = []
+    for layer, scope in layers.called:
+        var = recording.known(scope.returned)
+        index = LEAF if var is None else recording.builder.producers[var]
+        if var is not None and index != LEAF and layer not in layers.of[index].chain():
+            found.append((index, layer, var))
+    return found
+
+
+def _has_value(recording: Recording, var: int) -> bool:
+    dtype = DTYPE_NAMES.get(recording.builder.types[var].dtype)
+    return dtype not in _WITHOUT_VALUE and var not in recording.cell_of
+
+
+def _fits(eqn: Eqn, layer: Layer, program: Program, wanted: Wanted) -> bool:
     if wanted.op is not None and eqn.op.lower() != wanted.op.lower():
         return False
-    if wanted.layer is not None and not is_part(wanted.layer, layer):
+    if wanted.layer is not None and not layer.is_inside(wanted.layer, wanted.call):
         return False
     return wanted.line is None or _is_at(program.frame_of(eqn), wanted.line)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from retrotape._asking import pose
-from retrotape._nests import take_apart
+from retrotape._nests import is_variable, take_apart
 from retrotape.errors import TapeUseError
 from retrotape.finding import Tensors, Wanted, find, value_of
 from retrotape.higher_order import HigherOrder
@@ -36,7 +36,9 @@ class Inspected(HigherOrder, ABC):
 
         Args:
           target: Look only at what makes this not finite, or if it is finite, its gradient. Without it, the first op
-            that made such a value is named whether it did harm or not.
+            that made such a value is named whether it did harm or not; an infinity that was given, if a result has it.
+            If there is none, gradients are looked at, of every floating scalar that has a name or that nothing uses
+            further. A tape without such scalars is looked at forward only.
 
         Returns:
           A `Nonfinite`: the op, its line, the ranges of its inputs, why, and what to type instead.
@@ -44,9 +46,7 @@ class Inspected(HigherOrder, ABC):
         >>> x = tf.constant([0.0, 1.0])
         >>> with rt.Tape() as tape:
         ...     y = tf.reduce_sum(tf.sqrt(x))
-        >>> print(tape.first_nonfinite())
-        None
-        >>> found = tape.first_nonfinite(y)
+        >>> found = tape.first_nonfinite()
         >>> found.op, found.cause.name, found.backward
         ('Sqrt', 'SQRT_AT_ZERO', True)
         """
@@ -59,16 +59,19 @@ class Inspected(HigherOrder, ABC):
             )
         with log.recording.explained():
             if target is None:
-                return first_nonfinite(log.recording, ())
+                return first_nonfinite(log.recording, (), self._named_tensors())
             request = pose(log, self._answers, target, take_apart([], "source"), ones=False)
             return first_nonfinite(log.recording, request.targets)
+
+    def _named_tensors(self) -> list[int]:
+        return [what._id for what in self._names().values() if not is_variable(what)]
 
     @locked
     def summary(self) -> Summary:
         """Return what ran by layer and line, with shapes, values kept and bytes; printing it gives a table.
 
-        A tape hears ops, not layers: an op is counted to the layer whose variables were last read on its line, so that
-        an activation is counted to the layer before it.
+        Layers are those of Keras that were called, by their names after those of the models that called them. Outside
+        of Keras, an op is attributed to the layer whose variables, such as "dense/kernel", were last read on its line.
 
         >>> w = tf.Variable(tf.ones([2, 3]), name="dense/kernel")
         >>> with rt.Tape() as tape:
@@ -81,7 +84,13 @@ class Inspected(HigherOrder, ABC):
 
     @locked
     def tensors(
-        self, op: str | None = None, layer: str | None = None, name: str | None = None, line: int | str | None = None
+        self,
+        op: str | None = None,
+        layer: str | None = None,
+        name: str | None = None,
+        line: int | str | None = None,
+        *,
+        call: int | None = None,
     ) -> Tensors:
         """Return the tensors that were made on the way, in the order in which they were; each is a source or a target.
 
@@ -90,10 +99,15 @@ class Inspected(HigherOrder, ABC):
 
         Args:
           op: The op that made them, such as "Relu".
-          layer: A layer, by the name that its variables have in Keras: "conv2d", or "model/conv2d". An activation is
-            counted to the layer before it.
+          layer: A Keras layer by its name, with or without weights: "conv2d", or "model/conv2d". What ran in layers
+            that it called is found too. Of most layers the last one is what they returned, also where that is what
+            they were given, as from a Dropout that is not training.
           name: A name on a tape that has names, or a variable, which stands for what was read from it.
           line: The line of code that ran the op: its number, or "train.py:12".
+          call: With `layer`, which call of it: 1 is the first on this tape.
+
+        Raises:
+          UnknownLayerError: If no layer of that name was called; it lists those with a name like it.
 
         >>> x = tf.constant([-1.0, 2.0])
         >>> with rt.Tape() as tape:
@@ -111,7 +125,7 @@ class Inspected(HigherOrder, ABC):
             with self._lock:
                 return value_of(recording, var)
 
-        return Tensors(find(recording, Wanted(op, layer, name, line), self._names()), take)
+        return Tensors(find(recording, Wanted(op, layer, name, line, call), self._names()), take)
 
     @abstractmethod
     def _eager(self, method: str) -> EagerLog:

@@ -51,7 +51,7 @@ _Missing: TypeAlias = Literal["keep", "zero", "raise"]
 
 def _sources(log: Log, wrt: Any) -> list[Any]:
     """Return by what to differentiate, each once: the same variable from two models is still one."""
-    given = tf.nest.flatten(wrt) if wrt is not None else [v for v in log.variables() if v.trainable]
+    given = tf.nest.flatten(wrt) if wrt is not None else log.trainable()
     return list({id(unwrap(source)): source for source in given[::-1]}.values())[::-1]
 
 
@@ -148,7 +148,8 @@ class Questions(ABC):
 
         Args:
           loss: As the target of `gradient`.
-          wrt: As the sources of `gradient`; every trainable variable that was read if None.
+          wrt: As the sources of `gradient`; every trainable variable that was read if None. Trainable is what Keras
+            says now: weights of a layer with `trainable = False` are left out, unless they are named here.
           output_gradients: As for `gradient`.
           unconnected_gradients: As for `gradient`.
           through_updates: As for `gradient`.
@@ -172,9 +173,7 @@ class Questions(ABC):
             return Gradients(zip(sources, found, strict=True))
         parts, seeds = take_apart(sources, "source"), output_gradients
         request = pose(log, self._answers, loss, parts, seeds, ones=seeds is not None, **options)
-        # Only where nothing can be applied is it worth the time to look for the very op.
-        look = partial(self._explained, log, loss, **options) if all(grad is None for grad in found) else None
-        return with_reasons(log, request, parts, found, look)
+        return with_reasons(log, request, parts, found, partial(self._explained, log, loss, **options))
 
     @question
     def backward_each(
@@ -219,7 +218,7 @@ class Questions(ABC):
         together = Together(log, self._answers, given, take_apart(sources, "source"), **options)
         asked = [partial(together.row, number) for number in range(len(given))]
         found = [self._ask(log, request, row) for request, row in zip(together.requests, asked, strict=True)]
-        return together.gradients(found, zeros)
+        return together.gradients(found, zeros, [partial(self._explained, log, loss, **options) for loss, _ in given])
 
     @question
     def vjp(self, target: Any, sources: Any, cotangents: Any, **options: Any) -> Any:

@@ -6,7 +6,7 @@ import os
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from retrotape._layers import layers_of
+from retrotape._layers import Layers
 from retrotape.ir import Frame, bytes_of
 from retrotape.memory import human
 from retrotape.record import Recording, is_away
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _HEADER = ("layer", "line", "ops", "last output", "total", "kept", "bytes")
 _NUMBERS = ("total", "kept", "bytes")
 _FEW = 3  # names of ops in a row
+_NAMED = 6  # frozen variables
 _PASSING = frozenset(("Identity", "ReadVariableOp", "Shape", "StridedSlice"))  # not what a line is about
 
 
@@ -25,13 +26,14 @@ class Row(NamedTuple):
     """A layer at a line of the user's code.
 
     Attributes:
-      layer: The layer whose variables were read last on this line; empty where none was. What has no variables, such
-        as an activation, is counted to the layer before it.
+      layer: The Keras layer that it ran in, after those that called it; outside of Keras, the one whose variables were
+        read last on this line. Empty where there is none.
       frame: The line.
       ops: How many times each op ran, the commonest first.
       output: The type of what the last op gave.
       kept: How many values of these ops the tape keeps.
       bytes: Their size.
+      calls: How many calls of the layer these are; 0 where that is not known.
     """
 
     layer: str
@@ -40,6 +42,7 @@ class Row(NamedTuple):
     output: str
     kept: int
     bytes: int
+    calls: int = 0
 
     @property
     def total(self) -> int:
@@ -55,12 +58,14 @@ class Summary(NamedTuple):
       ops: How many ops ran in all.
       kept: How many values the tape keeps in all, also those that came from outside.
       bytes: Their size, of which variables and inputs are shared with whoever else holds them.
+      frozen: The variables that were read and that Keras says are not to be trained, though they could be.
     """
 
     rows: tuple[Row, ...]
     ops: int
     kept: int
     bytes: int
+    frozen: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         lines = [_HEADER, *map(_cells, self.rows)]
@@ -72,7 +77,11 @@ class Summary(NamedTuple):
         return str(self)
 
     def _footer(self) -> str:
-        return f"{self.ops:,} ops, {self.kept:,} values kept, {human(self.bytes)}"
+        whole = f"{self.ops:,} ops, {self.kept:,} values kept, {human(self.bytes)}"
+        if not self.frozen:
+            return whole
+        more = f", … {len(self.frozen) - _NAMED} more" if len(self.frozen) > _NAMED else ""
+        return f"{whole}\nfrozen: {', '.join(self.frozen[:_NAMED])}{more}"
 
     def __rich__(self) -> Table:
         from rich import box
@@ -92,6 +101,7 @@ class Summary(NamedTuple):
             "rows": [
                 {
                     "layer": row.layer,
+                    "calls": row.calls,
                     "file": row.frame.file,
                     "line": row.frame.line,
                     "function": row.frame.function,
@@ -106,6 +116,7 @@ class Summary(NamedTuple):
             "ops": self.ops,
             "kept": self.kept,
             "bytes": self.bytes,
+            "frozen": list(self.frozen),
         }
 
 
@@ -113,18 +124,21 @@ def summarize(recording: Recording) -> Summary:
     """Return what a recording has, by layer and line."""
     program = recording.program()
     places: dict[tuple[str, Frame], list[int]] = {}
-    for index, (eqn, layer) in enumerate(zip(program.eqns, layers_of(recording), strict=True)):
-        places.setdefault((layer, program.frame_of(eqn)), []).append(index)
+    layers = Layers(recording).of
+    for index, (eqn, layer) in enumerate(zip(program.eqns, layers, strict=True)):
+        places.setdefault((layer.path, program.frame_of(eqn)), []).append(index)
     sizes = _sizes(recording)
     rows = []
-    for (layer, frame), indices in places.items():
+    for (path, frame), indices in places.items():
         eqns = [program.eqns[index] for index in indices]
         held = [sizes[var] for eqn in eqns for var in eqn.outputs if var in sizes]
         last = next((eqn for eqn in reversed(eqns) if eqn.op not in _PASSING and eqn.outputs), eqns[-1])
         output = str(program.types[last.outputs[0]]) if last.outputs else ""
         ops = dict(Counter(title_of(recording, index) for index in indices).most_common())
-        rows.append(Row(layer, frame, ops, output, len(held), sum(held)))
-    return Summary(tuple(rows), len(program.eqns), len(sizes), sum(sizes.values()))
+        calls = {layers[index].call for index in indices} - {0}
+        rows.append(Row(path, frame, ops, output, len(held), sum(held), len(calls)))
+    frozen = [recording.path_of(one) for one in recording.variables.values() if recording.is_frozen(one)]
+    return Summary(tuple(rows), len(program.eqns), len(sizes), sum(sizes.values()), tuple(frozen))
 
 
 def _sizes(recording: Recording) -> dict[int, int]:
@@ -141,7 +155,8 @@ def _sizes(recording: Recording) -> dict[int, int]:
 
 def _cells(row: Row) -> tuple[str, ...]:
     line = f"{os.path.basename(row.frame.file)}:{row.frame.line}"
-    return row.layer, line, _names(row.ops), row.output, f"{row.total:,}", f"{row.kept:,}", human(row.bytes)
+    layer = f"{row.layer}, {row.calls} calls" if row.calls > 1 else row.layer
+    return layer, line, _names(row.ops), row.output, f"{row.total:,}", f"{row.kept:,}", human(row.bytes)
 
 
 def _names(ops: dict[str, int]) -> str:

@@ -21,6 +21,7 @@ LAYERS = [
     {"ir", "_listener", "_closures"},
     {"store"},
     {"_tf"},
+    {"_keras"},
     {"_hooks", "_saved_variable", "_wire"},
     {"_tf_functions", "_versions"},
     {"rules", "grads"},

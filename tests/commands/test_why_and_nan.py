@@ -47,12 +47,48 @@ def test_why_calls_things_by_their_names(path):
 
 def test_nan_names_the_culprit(path):
     file, _, culprit = path
-    ran = run("nan", file, "loss")
+    for words in (("loss",), ()):  # also without a target, for the loss is a scalar
+        ran = run("nan", file, *words)
+        assert ran.exit_code == 1
+        assert "Sqrt" in ran.stdout
+        told = json.loads(run("nan", file, *words, "--json").stdout)
+        assert told["found"]["op"] == culprit.op == "Sqrt"
+        assert told["backward"]
+
+
+def test_nan_says_that_there_is_none(tmp_path):
+    x = tf.constant([1.0, 4.0])
+    with rt.Tape() as tape:
+        root = tf.sqrt(x)
+        loss = tf.reduce_sum(root)
+    tape.save(tmp_path / "a.tape", {"loss": loss})
+    ran = run("nan", str(tmp_path / "a.tape"))
+    assert (ran.exit_code, ran.stdout) == (0, "everything is finite\n")
+
+
+def test_nan_says_that_it_looked_forward_only(tmp_path):
+    x = tf.constant([0.0, 4.0])
+    with rt.Tape() as tape:
+        root = tf.sqrt(x)
+    path = str(tmp_path / "a.tape")
+    tape.save(path, {"root": root})
+    ran = run("nan", path)
     assert ran.exit_code == 0
-    assert "Sqrt" in ran.stdout
-    told = json.loads(run("nan", file, "loss", "--json").stdout)
-    assert told["found"]["op"] == culprit.op == "Sqrt"
-    assert run("nan", file).stdout == "everything is finite\n"
+    assert ran.stdout.replace("\n", " ").strip() == (
+        "every value is finite; no gradient was looked at, for the tape has no floating scalar: name a TARGET"
+    )
+    assert json.loads(run("nan", path, "--json").stdout) == {
+        "path": path,
+        "target": None,
+        "backward": False,
+        "found": None,
+    }
+    assert run("nan", path, "root").exit_code == 1
+
+
+def test_nan_has_exit_code_2_for_trouble(tmp_path):
+    (tmp_path / "b.tape").write_bytes(b"no tape")
+    assert run("nan", str(tmp_path / "b.tape")).exit_code == 2
 
 
 def test_a_wrong_name_is_one_line(path):

@@ -24,8 +24,8 @@ def model() -> keras.Model:
     layers = [
         keras.layers.Input([8, 8, 1]),
         keras.layers.Conv2D(2, 3, activation="relu", name="edges"),
-        keras.layers.MaxPool2D(),
-        keras.layers.Flatten(),
+        keras.layers.MaxPool2D(name="pool"),
+        keras.layers.Flatten(name="flat"),
         keras.layers.Dense(3, name="head"),
     ]
     return keras.Sequential(layers, name="net")
@@ -44,20 +44,23 @@ def test_a_model_by_layer_and_line(model):
     rows = tape.summary().rows
     assert [(row.layer, row.frame.line) for row in rows] == [
         ("net/edges", line_of(recorded, "y = model(x)")),
+        ("net/pool", line_of(recorded, "y = model(x)")),
+        ("net/flat", line_of(recorded, "y = model(x)")),
         ("net/head", line_of(recorded, "y = model(x)")),
         ("", line_of(recorded, "loss = ")),
     ]
-    assert [row.output for row in rows] == ["float32[2,18]", "float32[2,3]", "float32[]"]
-    assert rows[0].ops["Relu"] == rows[0].ops["MaxPool"] == 1
-    assert rows[2].ops == {"Mul": 1, "Sum": 1}
+    outputs = ["float32[2,6,6,2]", "float32[2,3,3,2]", "float32[2,18]", "float32[2,3]", "float32[]"]
+    assert [row.output for row in rows] == outputs
+    assert rows[0].ops["Relu"] == rows[1].ops["MaxPool"] == 1
+    assert rows[4].ops == {"Mul": 1, "Sum": 1}
     assert sum(row.total for row in rows) == tape.summary().ops == len(tape.program.eqns)
 
 
 def test_values_and_bytes_are_those_that_are_kept(model):
     everything, leaves = (recorded(model, keep=keep)[0].summary() for keep in ("all", "leaves"))
-    assert everything.rows[2].kept == 2  # the product and its sum
-    assert everything.rows[2].bytes == (2 * 3 + 1) * 4
-    assert leaves.rows[2].kept == 0
+    assert everything.rows[4].kept == 2  # the product and its sum
+    assert everything.rows[4].bytes == (2 * 3 + 1) * 4
+    assert leaves.rows[4].kept == 0
     assert leaves.bytes < everything.bytes
     assert everything.bytes >= sum(row.bytes for row in everything.rows)
 
@@ -79,7 +82,7 @@ def test_text_and_plain_data_and_rich_say_the_same(model):
     assert text.splitlines()[0].split() == ["layer", "line", "ops", "last", "output", "total", "kept", "bytes"]
     assert text.splitlines()[-1].startswith(f"{summary.ops} ops, {summary.kept} values kept, ")
     data = json.loads(json.dumps(summary.to_json()))
-    assert [row["layer"] for row in data["rows"]] == ["net/edges", "net/head", ""]
+    assert [row["layer"] for row in data["rows"]] == ["net/edges", "net/pool", "net/flat", "net/head", ""]
     assert (data["ops"], data["bytes"]) == (summary.ops, summary.bytes)
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(summary)
@@ -102,7 +105,7 @@ def test_joined_tapes_have_one(model):
     with rt.Tape() as second:
         twice = loss * 2.0
     rows = rt.join(tape, second).summary().rows
-    assert len(rows) == 4
+    assert len(rows) == 6
     assert rows[-1].ops == {"Mul": 1}
     assert twice.shape == ()
 

@@ -237,7 +237,7 @@ def test_none_raises_in_a_function():
             loss = tf.stop_gradient(w) * v * x
         return tape.gradient(loss, [v, w], none="raise")
 
-    with pytest.raises(errors.MissingGradientError, match="the ops that lead from it to the loss pass no gradient on"):
+    with pytest.raises(errors.MissingGradientError, match=r"cuts the path: StopGradient \(.*test_why.py:\d+\)"):
         step(tf.constant(1.0))
 
 
@@ -251,13 +251,14 @@ def test_none_raises_through_updates():
     assert float(tape.gradient(loss, code, through_updates=True, none="raise")) == 36.0
 
 
-def test_apply_names_the_first_cut():
+def test_apply_names_the_cut_of_each():
     w, v = tf.Variable(2.0, name="w"), tf.Variable(3.0, name="v")
     with rt.Tape() as tape:
         loss = tf.stop_gradient(w * v)
     grads = tape.backward(loss)
     with pytest.raises(
-        errors.NothingToApplyError, match=r"w \(`tf.stop_gradient` cuts the path: StopGradient \(.*test_why.py:\d+\)\)"
+        errors.NothingToApplyError,
+        match=r"w, v \(`tf.stop_gradient` cuts the path: StopGradient \(.*test_why.py:\d+\)\)",
     ):
         grads.apply(keras.optimizers.SGD(0.1))
 

@@ -24,6 +24,7 @@ class Variable(NamedTuple):
     name: str
     trainable: bool
     versions: tuple[int, ...]
+    frozen: bool
 
 
 class Named(NamedTuple):
@@ -46,7 +47,7 @@ class SavedTape:
         self.fields: Mapping[str, Json] = container.meta
         self.program = read_program(container.entry("program.txt").decode())
         self.checked = Fields(self.fields, self.program)
-        self.variables = [Variable(*row[:3]) for row in self.checked.variables]
+        self.variables = [Variable(*row[:3], row.frozen) for row in self.checked.variables]
         self.names = [self._named(name, *what) for name, what in self.checked.names.items()]
         self.redacted = frozenset(self.checked.redacted)
 

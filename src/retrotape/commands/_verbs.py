@@ -92,7 +92,7 @@ def _told_in_one_line(verb: Callable[[], str | None]) -> Iterator[None]:
             raise GraveTrouble(name, f"{error.format_message()} For help: `{name} --help`.") from error
         if os.environ.get(DEBUG) or (isinstance(error, OSError) and error.errno == errno.EPIPE):
             raise
-        kind = GraveTrouble if verb() == "diff" else Trouble  # as diff has it: 1 says that two files differ
+        kind = GraveTrouble if verb() in ("diff", "nan") else Trouble  # whose exit code 1 says what was found
         raise kind(name, _told(error)) from error
 
 

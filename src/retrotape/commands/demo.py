@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
-
 import click
+
+from retrotape.commands._start import start_tensorflow
 
 
 @click.command()
 def demo() -> None:
     """Show what a tape answers, beside what the stock tape does."""
     click.echo("Loading TensorFlow …", err=True)
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow reads it when it is loaded
+    start_tensorflow()
     from retrotape.demo import run  # which takes seconds; --help must not wait for it
 
     run()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from functools import partial
 from typing import Any
 
@@ -11,6 +10,7 @@ import click
 from retrotape.commands import _report
 from retrotape.commands._distance import distance
 from retrotape.commands._pairing import pair
+from retrotape.commands._start import start_tensorflow
 from retrotape.commands._suspects import suspects
 from retrotape.commands._tape import open_saved, sense
 from retrotape.commands._text import print_json
@@ -46,7 +46,7 @@ def diff(ctx: click.Context, first: str, second: str, rtol: float, atol: float, 
         rerun: Any = None
         steps: list[Any] = []
         if found.differ:
-            os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow reads it when it is loaded
+            start_tensorflow()
             from retrotape.commands._rerun import Rerun  # which takes seconds; equal check sums need none
 
             rerun = Rerun(one, other, pairing, found, partial(distance, rtol=rtol, atol=atol))

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from retrotape.commands._arrays import FORMS, write_arrays
+from retrotape.commands._start import start_tensorflow
 from retrotape.commands._tape import Named, SavedTape, open_saved
 from retrotape.commands._text import number, print_json, printable, show_lines, size
 from retrotape.commands._verbs import as_json as json_option
@@ -60,7 +61,7 @@ def grad(
     with open_saved(file) as saved:
         goal = find(saved, target).name
         chosen = list(dict.fromkeys(find(saved, name) for name in sources)) or _trainable(saved)
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow reads it when it is loaded
+    start_tensorflow()
     # Which takes seconds: whatever could be refused without it has been refused.
     from retrotape.commands._gradients import dense, gradients_of, row_of
 

@@ -80,7 +80,9 @@ def _row(tape: SavedTape, named: Named) -> dict[str, Any]:
         "redacted": named.name in tape.redacted,
     }
     if named.variable is not None:
-        row.update(trainable=named.variable.trainable, values=len(named.variable.versions))
+        row.update(
+            trainable=named.variable.trainable, frozen=named.variable.frozen, values=len(named.variable.versions)
+        )
     return row
 
 
@@ -120,7 +122,7 @@ _TITLES = {"retrotape": "retrotape", "tensorflow": "TensorFlow", "keras": "Keras
 def _cells(row: dict[str, Any]) -> tuple[str, str, str, str]:
     kind = row["kind"]
     if kind == "variable":
-        kind += ", trainable" if row["trainable"] else ""
+        kind += ", trainable" if row["trainable"] else ", frozen" if row["frozen"] else ""
         kind += f", {row['values']} values" if row["values"] > 1 else ""
     return row["name"], f"{kind}, redacted" if row["redacted"] else kind, row["type"], size(row["bytes"])
 

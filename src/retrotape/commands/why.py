@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 
 import click
 
+from retrotape.commands._start import start_tensorflow
 from retrotape.commands._tape import open_saved
 from retrotape.commands._text import print_json, show_lines
 from retrotape.commands._verbs import as_json as json_option
@@ -30,7 +30,7 @@ def why(file: str, target: str, source: str, as_json: bool) -> None:
         found = [find(saved, name) for name in (target, source)]
         names = [one.name for one in found]
         called = [f"{one.name!r} ({saved.type_of(one.var)})" for one in found]
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow reads it when it is loaded
+    start_tensorflow()
     from retrotape.loaded import load  # which takes seconds: a wrong name has been refused by now
 
     explanation = replace(load(file).why(*names), target=called[0], source=called[1])

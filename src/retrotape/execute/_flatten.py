@@ -38,12 +38,17 @@ def flatten(recording: Recording, freeze: Collection[str] = ()) -> Recording:
 
 
 def _put_in_order(flat: Recording, stamps: list[int]) -> None:
-    """Give each equation and each look a moment of its own, in the order in which they were."""
+    """Give each equation, each look and each call of a layer moments of their own, in the order in which they were."""
+    scopes = list(flat.scopes.values())
     moments = [(stamp, 0, number) for number, stamp in enumerate(stamps)]
     moments += [(look.stamp, 1, number) for number, look in enumerate(flat.looks)]
+    moments += [(scope.begin, 2, number) for number, scope in enumerate(scopes)]
+    moments += [(scope.end, 3, number) for number, scope in enumerate(scopes)]
     now = {(kind, number): next_stamp() for _, kind, number in sorted(moments)}
     flat.stamps = [now[0, number] for number in range(len(stamps))]
     flat.looks = [look._replace(stamp=now[1, number]) for number, look in enumerate(flat.looks)]
+    moved = [scope._replace(begin=now[2, number], end=now[3, number]) for number, scope in enumerate(scopes)]
+    flat.scopes = {scope.begin: scope for scope in moved}
 
 
 class _Flattener(Merger):

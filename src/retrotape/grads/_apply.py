@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from retrotape import _keras
 from retrotape._tf import tf
-from retrotape.errors import NothingToApplyError, UnknownVariableError
+from retrotape.errors import MissingGradientWarning, NothingToApplyError, UnknownVariableError, grouped
 from retrotape.grads import _sparse as sparse
 from retrotape.grads._table import name_of
 
@@ -14,13 +16,14 @@ Gradient = Any
 
 
 def apply(optimizer: Any, pairs: Sequence[tuple[Gradient, Any]], reason_of: Callable[[Any], str]) -> None:
-    """Make one step. Variables without gradient are left as they are; `reason_of` says why they have none."""
+    """Make one step. Variables without gradient are left as they are; a warning says why they have none."""
     there = [(grad, key) for grad, key in pairs if grad is not None]
     for _, key in pairs:
         if isinstance(key, tf.Tensor):
             raise TypeError(f"An optimizer changes variables, and {name_of(key)} is a tensor; use `only(*variables)`.")
     if not there:
         raise NothingToApplyError([name_of(key) for _, key in pairs], [reason_of(key) for _, key in pairs])
+    _keras.refuse_other_backend(optimizer, "optimizer")
     if not hasattr(optimizer, "built") or not hasattr(optimizer, "apply"):
         raise TypeError(
             f"Got {type(optimizer).__name__} as optimizer; expected one of Keras 3: `keras.optimizers.Adam()`. "
@@ -33,9 +36,24 @@ def apply(optimizer: Any, pairs: Sequence[tuple[Gradient, Any]], reason_of: Call
     for _, key in there:
         if id(_inner(key)) not in known:
             raise UnknownVariableError(name_of(key), [name_of(variable) for variable in optimizer._trainable_variables])
+    _warn([key for grad, key in pairs if grad is None], len(pairs), reason_of)
     # Rows that are named twice are added first: Keras' clipping takes norms of rows as they come.
     grads = [sparse.summed(grad) if sparse.is_sparse(grad) else grad for grad, _ in there]
     optimizer.apply(grads, [key for _, key in there])
+
+
+def _warn(missing: Sequence[Any], count: int, reason_of: Callable[[Any], str]) -> None:
+    """Say which variables have no gradient, as Keras does, and why; Python shows the same text once for a line."""
+    if missing:
+        said = grouped([name_of(key) for key in missing], [reason_of(key) for key in missing])
+        one = "has no gradient and stays as it is"
+        several = "have no gradient and stay as they are"
+        warnings.warn(
+            f"{len(missing)} of {count} variables {one if len(missing) == 1 else several}: {said}. "
+            "If that is meant, leave them out: `grads.without(*grads.missing).apply(optimizer)`.",
+            MissingGradientWarning,
+            stacklevel=4,
+        )
 
 
 def _inner(variable: Any) -> Any:

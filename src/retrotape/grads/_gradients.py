@@ -264,6 +264,10 @@ class Gradients(Keyed):
     def apply(self, optimizer: Any) -> None:
         """Let an optimizer make a step along these gradients, building it for them if it is not built.
 
+        A frozen variable is changed only if it was named as a source: an optimizer of Keras takes what it is given.
+        A variable without gradient stays as it is, and a `MissingGradientWarning` names it, the op that passes no
+        gradient on and its line; inside a tf.function, when that is traced.
+
         Raises:
           NothingToApplyError: If no key has a gradient.
           UnknownVariableError: If the optimizer was built for other variables.

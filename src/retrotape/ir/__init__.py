@@ -2,7 +2,7 @@
 
 from retrotape.ir._builder import Builder
 from retrotape.ir._check import check
-from retrotape.ir._fields import Fields, Malformed, read_program
+from retrotape.ir._fields import Fields, LayerRow, Malformed, read_program
 from retrotape.ir._graph import Equations, reached_from, slice_to
 from retrotape.ir._program import (
     DTYPE_NAMES,
@@ -38,6 +38,7 @@ __all__ = [
     "Frame",
     "Func",
     "Functions",
+    "LayerRow",
     "Malformed",
     "Program",
     "Proto",

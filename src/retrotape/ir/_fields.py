@@ -22,6 +22,7 @@ class VariableRow(NamedTuple):
     trainable: bool
     versions: tuple[int, ...]
     since: tuple[int, ...]
+    frozen: bool
 
 
 class LookRow(NamedTuple):
@@ -31,6 +32,18 @@ class LookRow(NamedTuple):
     before: int
     frame: int
     how: str
+
+
+class LayerRow(NamedTuple):
+    """A call of a layer: the first equation inside, the first one after it, and the var that it returned.
+
+    In the place of that: −1 where it returned something else than one tensor, −2 where it returned no value.
+    """
+
+    path: str
+    begin: int
+    end: int
+    returned: int
 
 
 class Fields:
@@ -48,7 +61,7 @@ class Fields:
         """Raise where any of them makes no sense."""
         for name in ("assigned", "opaque", "gaps", "moments"):
             self.vars(name)
-        _ = self.variables, self.looks, self.births, self.names, self.redacted
+        _ = self.variables, self.looks, self.layers, self.called, self.births, self.names, self.redacted
 
     def vars(self, name: str) -> tuple[int, ...]:
         """Return a field that is a list of vars."""
@@ -79,8 +92,11 @@ class Fields:
                 raise Malformed(f"variable {index} has no name or no value")
             if len(since) != len(versions) or not taken.isdisjoint(versions):
                 raise Malformed(f"the values of variable {name!r} are not its own")
+            frozen = row.get("frozen", False)  # older files do not tell
+            if not isinstance(frozen, bool) or (frozen and trainable):
+                raise Malformed(f"variable {name!r} is trainable and frozen")
             taken.update(versions)
-            found.append(VariableRow(name, trainable, versions, since))
+            found.append(VariableRow(name, trainable, versions, since, frozen))
         return found
 
     @cached_property
@@ -92,6 +108,31 @@ class Fields:
             (before,) = numbers([row.get("before")], len(self._program.eqns) + 1, "looks")
             (frame,) = numbers([row.get("frame")], len(self._program.frames), "looks")
             found.append(LookRow(var, before, frame, str(row.get("how"))))
+        return found
+
+    @cached_property
+    def layers(self) -> list[LayerRow]:
+        """The calls of Keras layers, in the order in which they began; older files do not tell."""
+        found: list[LayerRow] = []
+        for row in items(self._written.get("layers", []), list, "layers"):
+            if len(row) != 4 or not isinstance(row[0], str):
+                raise Malformed("layers is not a list of a name and three numbers")
+            begin, end = numbers(row[1:3], len(self._program.eqns) + 1, "layers")
+            (returned,) = numbers(row[3:], len(self._program.types), "layers", lowest=-2)
+            if end < begin or (found and begin < found[-1].begin):
+                raise Malformed(f"the layer {row[0]!r} ends before it begins, or begins too late")
+            found.append(LayerRow(row[0], begin, end, returned))
+        return found
+
+    @cached_property
+    def called(self) -> dict[int, str]:
+        """Which functions of Keras were called at places of the program; older files do not tell."""
+        found: dict[int, str] = {}
+        for row in items(self._written.get("called", []), list, "called"):
+            if len(row) != 2 or not isinstance(row[1], str):
+                raise Malformed("called is not a list of a place and a name")
+            (number,) = numbers(row[:1], len(self._program.frames), "called")
+            found[number] = row[1]
         return found
 
     @cached_property

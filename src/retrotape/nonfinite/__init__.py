@@ -2,6 +2,6 @@
 
 from retrotape.nonfinite._causes import Cause
 from retrotape.nonfinite._result import Nonfinite
-from retrotape.nonfinite._search import first_nonfinite
+from retrotape.nonfinite._search import first_nonfinite, results, scalars
 
-__all__ = ["Cause", "Nonfinite", "first_nonfinite"]
+__all__ = ["Cause", "Nonfinite", "first_nonfinite", "results", "scalars"]

@@ -103,6 +103,8 @@ class Pass:
         if all(value is not None for value in kept) or any(value is None for value in inputs):
             return kept  # what was overwritten before anybody looked cannot be blamed
         known = traits(eqn.op)
+        if "Dataset" in eqn.op or "Iterator" in eqn.op:  # no numbers; and the function of a `map` may be gone
+            return kept
         if (known.kind is Kind.PLAIN and known.replayable) or eqn.op in FORWARD or eqn.op in _COMPUTED:
             try:
                 made = evaluate(self._recording, eqn, inputs)

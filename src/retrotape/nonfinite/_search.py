@@ -22,10 +22,11 @@ from retrotape.nonfinite._domains import judge_forward
 from retrotape.nonfinite._forward import INF, NAN, Pass, kind_of
 from retrotape.nonfinite._result import Nonfinite
 from retrotape.nonfinite._scene import Scene
-from retrotape.record import Recording, current_stack
+from retrotape.record import CUSTOM, Recording, current_stack
 from retrotape.why import title_of
 
 _NO_WAY_BACK = (NoRuleError, LostValueError, UnrepairableError, OpaqueUpdateError)
+_FAILURES = (RuntimeError, TypeError, ValueError, tf.errors.OpError)
 
 
 class Culprit(NamedTuple):
@@ -40,11 +41,31 @@ class _Found(Exception):
         self.index, self.given, self.made = index, given, made
 
 
-def first_nonfinite(recording: Recording, targets: Sequence[int]) -> Nonfinite | None:
-    """Return the first culprit on the way to the targets, or anywhere if there are none; else on the way back."""
+def first_nonfinite(recording: Recording, targets: Sequence[int], named: Collection[int] = ()) -> Nonfinite | None:
+    """Return the first culprit on the way to the targets, or anywhere if there are none; else on the way back.
+
+    Args:
+      recording: What was recorded.
+      targets: Vars; if there are none, `results` are where gradients begin.
+      named: Identities of tensors that the user has named.
+    """
     recording, targets = _inside_out(recording, targets)
     with current_stack().unheard():  # no tape is to write down what is computed again
-        return _towards(recording, targets) if targets else _anywhere(recording)
+        return _towards(recording, targets) if targets else _anywhere(recording, results(recording, named))
+
+
+def results(recording: Recording, named: Collection[int] = ()) -> list[int]:
+    """Return the floating vars that ops made and that were named, or that nothing uses further."""
+    eqns, types = recording.builder.eqns, recording.builder.types
+    used = {var for eqn in eqns for var in eqn.inputs}
+    known = {recording.known(identity) for identity in named}
+    made = [var for eqn in eqns for var in eqn.outputs if var in known or var not in used]
+    return [var for var in made if tf.as_dtype(types[var].dtype).is_floating and var not in recording.cell_of]
+
+
+def scalars(recording: Recording, variables: Sequence[int]) -> list[int]:
+    """Return those of some vars that are scalars: what a gradient is taken of, as a rule."""
+    return [var for var in variables if recording.builder.types[var].shape == ()]
 
 
 def _towards(recording: Recording, targets: Sequence[int]) -> Nonfinite | None:
@@ -70,7 +91,7 @@ def _inside_out(recording: Recording, targets: Sequence[int]) -> tuple[Recording
         return recording, targets
     try:
         flat = flatten(recording)
-    except (NotPersistableError, OpaqueUpdateError):
+    except (NotPersistableError, OpaqueUpdateError, LostValueError):
         return recording, targets
     wanted = {var: recording.cell_of.get(var) for var in targets}
     found = {var: flat.cells[cell.handle._id].current for var, cell in wanted.items() if cell is not None}
@@ -84,8 +105,11 @@ def _inside_out(recording: Recording, targets: Sequence[int]) -> tuple[Recording
 # ------------------------------------------------------------------ forward
 
 
-def _anywhere(recording: Recording) -> Nonfinite | None:
-    """Return the first op that made something not finite; an infinity that was handed in may be meant."""
+def _anywhere(recording: Recording, ends: Sequence[int]) -> Nonfinite | None:
+    """Return the first op that made something not finite, forward, or else backward from scalars among the ends.
+
+    An infinity that was handed in may be meant, as in a mask: it counts if it is in one of the ends.
+    """
     indices = range(len(recording.builder.eqns))
     forward = Pass(recording, indices)
     flags = forward.flags
@@ -98,7 +122,12 @@ def _anywhere(recording: Recording) -> Nonfinite | None:
         makes_nan = any(flags.get(var, 0) & NAN for var in eqn.outputs)
         if makes_nan or (not bad and any(var in flags for var in eqn.outputs)):
             return _forward(Scene(recording, indices), Culprit(index), flags)
-    return None
+    scene = Scene(recording, indices)
+    culprit = blame(scene, flags, ends)
+    if culprit is not None:
+        return _forward(scene, culprit, flags, reaches=True)
+    losses = scalars(recording, ends)
+    return _backward(scene, losses, flags) if losses else None
 
 
 def blame(scene: Scene, flags: dict[int, int], variables: Iterable[int]) -> Culprit | None:
@@ -191,6 +220,10 @@ def _go_back(recording: Recording, targets: Sequence[int], through_updates: bool
             found = pull(index, grads, plan)
         except _NO_WAY_BACK:  # of no concern to whoever asks for other sources
             return [None] * len(recording.builder.eqns[index].inputs)
+        except _FAILURES:
+            if recording.builder.eqns[index].op != CUSTOM:
+                raise
+            return [None] * len(recording.builder.eqns[index].inputs)  # somebody's code, which needs what is gone
         if any(map(kind_of, found)):
             raise _Found(index, given, found)
         return found

@@ -3,8 +3,9 @@
 from retrotape.record._attrs import default_attrs, for_execution, for_rule
 from retrotape.record._away import is_away
 from retrotape.record._born import born
-from retrotape.record._cells import Backward, Cell, Look, same
+from retrotape.record._cells import UNCOUNTED, Backward, Cell, Look, Scope, same
 from retrotape.record._eager import EagerLog
+from retrotape.record._frames import Called
 from retrotape.record._functions import function_traits
 from retrotape.record._interpret import run_op_by_op
 from retrotape.record._merge import Merger, merge
@@ -18,7 +19,9 @@ __all__ = [
     "CUSTOM",
     "SEGMENT",
     "TRAINABLE",
+    "UNCOUNTED",
     "Backward",
+    "Called",
     "Cell",
     "EagerLog",
     "GraphLog",
@@ -26,6 +29,7 @@ __all__ = [
     "Look",
     "Merger",
     "Recording",
+    "Scope",
     "Stack",
     "born",
     "current_stack",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, NamedTuple
 
 Tensor = Any
@@ -27,6 +28,19 @@ class Look(NamedTuple):
     frame: int
     how: str  # the method that was called
     moment: int = 0  # when it was, on the clock of identities: what is born after it has a greater one
+
+
+FOREVER = sys.maxsize  # the end of what has not ended
+UNCOUNTED = -1  # in the place of what a layer returned: it failed, or was called without values to build a model
+
+
+class Scope(NamedTuple):
+    """A call of a Keras layer."""
+
+    path: str  # its name, after those of the layers that called it
+    begin: int  # when it was, on the clock of ops
+    end: int
+    returned: int  # the identity of the tensor that it returned, 0 where that is not one tensor; or UNCOUNTED
 
 
 class Backward(NamedTuple):

@@ -11,7 +11,7 @@ from retrotape import _hooks, _tf
 from retrotape.record._cells import Cell
 from retrotape.record._recording import Recording
 from retrotape.record._rollback import mark, rollback
-from retrotape.record._stack import Stack, current_stack
+from retrotape.record._stack import Stack, current_stack, next_stamp
 
 Tensor = Any
 
@@ -73,6 +73,7 @@ class EagerLog:
         if self._spans:
             self.recording.silences.append((self._spans[-1][1], self._since))
         self._stack.push(self.recording)
+        self._stack.note_layers(self.recording)
 
     def stop(self) -> None:
         """Stop writing."""
@@ -84,6 +85,7 @@ class EagerLog:
                 stack.hold_copied(self.recording)
         finally:
             stack.pop(self.recording)
+            self.recording.end_scopes(next_stamp())
         self._spans.append((self._since, _tf.next_id()))
 
     @contextmanager
@@ -142,6 +144,10 @@ class EagerLog:
     def variables(self) -> list[Any]:
         """Return the variables that were read."""
         return list(self.recording.variables.values())
+
+    def trainable(self) -> list[Any]:
+        """Return those of them that are trainable now; where Keras has them, its variables, and what it says."""
+        return self.recording.trainable(self.variables())
 
     def clear(self) -> None:
         """Forget everything that was written down."""

@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from retrotape import _tf, _tf_functions
+from retrotape import _keras, _tf, _tf_functions
 from retrotape._closures import values_in
 from retrotape._tf import tf
 from retrotape.record._traits import RESOURCE, is_sparse_write
@@ -82,6 +82,22 @@ def _runs_alone(op: str) -> bool:
     """Say whether an op of a function can be run by itself, outside of the function."""
     definition = _tf.op_def(op)
     return definition is None or op in _CALLERS or all("func" not in attr.type for attr in definition.attr)
+
+
+_keras_variables: WeakKeyDictionary[Any, list[Any]] = WeakKeyDictionary()
+
+
+def keras_variables_in(function: Any) -> list[Any]:
+    """Return the Keras variables that a concrete function, which is about to run, reads: it may not say so itself.
+
+    One that was traced before a tape began to record reads the `tf.Variable`s inside of them.
+    """
+    found = _keras_variables.get(function)
+    if found is None:
+        reads = {id(variable) for variable in _tf_functions.graph_of(function).variables}
+        around = _keras.variables_around() if reads else ()
+        found = _keras_variables[function] = [owner for owner in around if id(owner._value) in reads]
+    return found
 
 
 def variables_in(function: Callable) -> list[Any]:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from retrotape import _hooks, _tf, _tf_functions
+from retrotape._saved_variable import SavedVariable
+from retrotape._tf import whole_of
 from retrotape.ir import Builder, TensorType
 from retrotape.record._away import is_away
 from retrotape.record._cells import Cell, same
@@ -27,6 +29,7 @@ class Ledger:
         self.builder = Builder()
         self.values: dict[int, Any] = {}  # by var: a tensor, or what fetches one
         self.variables: dict[int, Any] = {}  # by identity of the handle, as they were first read
+        self.owners: dict[int, Any] = {}  # by `id` of the variable: the Keras variable that it is inside of
         self.cells: dict[int, Cell] = {}  # by identity of the handle
         self.cell_of: dict[int, Cell] = {}  # by version
         self.assigned: set[int] = set()  # versions that were made while recording
@@ -201,6 +204,32 @@ class Ledger:
     def is_stale(self, handle: Tensor) -> bool:
         """Say whether a variable may have changed since its value was last seen."""
         return handle._id in self._stale and handle._id in self.cells
+
+    def owner_of(self, variable: Any) -> Any | None:
+        """Return the Keras variable that a variable is inside of, if there is one and it was seen."""
+        found = self.owners.get(id(variable))
+        return found if found is not None else self.owners.get(id(whole_of(variable)))
+
+    def is_trainable(self, variable: Any) -> bool:
+        """Say whether a variable is trainable now: where Keras has it, what Keras says."""
+        owner = self.owner_of(variable)
+        return bool(variable.trainable if owner is None else owner.trainable)
+
+    def trainable(self, variables: Iterable[Any]) -> list[Any]:
+        """Return those of some variables that are trainable now; of one that Keras has, the Keras variable."""
+        found = [(variable, self.owner_of(variable)) for variable in variables if self.is_trainable(variable)]
+        return [variable if owner is None else owner for variable, owner in found]
+
+    def is_frozen(self, variable: Any) -> bool:
+        """Say whether a variable was made to be trained, and Keras says that it is not to be."""
+        if isinstance(variable, SavedVariable):
+            return variable.frozen
+        return variable.trainable and not self.is_trainable(variable)
+
+    def path_of(self, variable: Any) -> str:
+        """Return the name of a variable, of a Keras variable its path."""
+        owner = self.owner_of(variable)
+        return variable.name.removesuffix(":0") if owner is None else owner.path
 
     def name_of(self, cell: Cell) -> str:
         """Return the name of a variable, for messages."""

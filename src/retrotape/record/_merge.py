@@ -178,7 +178,9 @@ class Merger:
         """Take over what belongs to no equation."""
         merged = self._merged
         for var, kind in enumerate(recording.builder.types):
-            if recording.builder.producers[var] < 0 and kind.dtype != RESOURCE:  # handles that nothing takes are nothing
+            if (
+                recording.builder.producers[var] < 0 and kind.dtype != RESOURCE
+            ):  # handles that nothing takes are nothing
                 self._var(which, var)
         merged.moments |= recording.moments
         for look in recording.looks:
@@ -186,3 +188,5 @@ class Merger:
             merged.looks.append(look._replace(frame=place))
         for identity, variable in recording.variables.items():
             merged.variables.setdefault(identity, variable)
+        merged.owners.update(recording.owners)
+        merged.scopes.update(recording.scopes)

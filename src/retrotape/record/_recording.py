@@ -10,7 +10,7 @@ from retrotape import _hooks, _tf
 from retrotape.ir import LEAF, Attr, Eqn, Program, TensorType
 from retrotape.record._attrs import canonical
 from retrotape.record._away import Spill
-from retrotape.record._cells import Backward, Cell, Event, Look
+from retrotape.record._cells import FOREVER, Backward, Cell, Event, Look, Scope
 from retrotape.record._frames import Frames
 from retrotape.record._functions import function_traits
 from retrotape.record._ledger import Ledger
@@ -52,6 +52,7 @@ class Recording(Ledger):
         self.moments: set[int] = set()  # identities of tensors that `tf.nn.moments` has stopped the gradient of
         self.recomputed: set[int] = set()  # equations inside of a `tf.recompute_grad`, which stock tapes do not see
         self.looks: list[Look] = []  # where Python saw a value
+        self.scopes: dict[int, Scope] = {}  # calls of Keras layers, by when they began
         self.silences: list[tuple[int, int]] = []  # when nothing was heard, on the clock of identities
         self.births: dict[int, float] | None = None  # of a tape from a file: constants that Python made, and when
         self.guard: Any = None  # checks what an op of a file is about to do, and has done
@@ -88,10 +89,18 @@ class Recording(Ledger):
 
     def restamp(self, clock: Callable[[], int]) -> None:
         """Let everything have run now, in the same order: what was recorded elsewhere knows no common clock."""
-        moments = sorted([*self.stamps, *(look.stamp for look in self.looks)])
+        scopes = [moment for scope in self.scopes.values() for moment in (scope.begin, scope.end)]
+        moments = sorted([*self.stamps, *(look.stamp for look in self.looks), *scopes])
         now = {stamp: clock() for stamp in moments}
         self.stamps = [now[stamp] for stamp in self.stamps]
         self.looks = [look._replace(stamp=now[look.stamp]) for look in self.looks]
+        moved = [scope._replace(begin=now[scope.begin], end=now[scope.end]) for scope in self.scopes.values()]
+        self.scopes = {scope.begin: scope for scope in moved}
+
+    def end_scopes(self, stamp: int) -> None:
+        """Let no layer that is still being called have what is recorded later."""
+        ended = [scope._replace(end=stamp) for scope in self.scopes.values() if scope.end == FOREVER]
+        self.scopes.update((scope.begin, scope) for scope in ended)
 
     def stopped_by_moments(self) -> set[int]:
         """Return the vars that `tf.nn.moments` has stopped the gradient of."""

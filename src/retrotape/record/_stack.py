@@ -13,9 +13,9 @@ from weakref import WeakSet
 
 from retrotape import _hooks, _tf, _tf_functions
 from retrotape._tf import tf
-from retrotape.record._cells import Look
+from retrotape.record._cells import FOREVER, UNCOUNTED, Look, Scope
 from retrotape.record._frames import here, in_moments, looker
-from retrotape.record._functions import function_traits, variables_in
+from retrotape.record._functions import function_traits, keras_variables_in, variables_in
 from retrotape.record._interpret import run_op_by_op
 from retrotape.record._openings import Openings
 from retrotape.record._recording import WATCHED, Recording
@@ -48,6 +48,7 @@ class Stack(Openings):
         self._returned: deque[Sequence[Tensor]] = deque()  # by `tf.py_function`s that have not been heard of yet
         self._inside_python = 0
         self._written_at = 0  # when the function that runs now began to write
+        self._layers: list[Scope] = []  # calls that have not ended
 
     def is_current(self) -> bool:
         """Say whether this is the thread that runs now."""
@@ -163,6 +164,35 @@ class Stack(Openings):
         """Note which variable is read."""
         for recording in self._active:
             recording.variables.setdefault(variable.handle._id, variable)
+
+    def on_keras_variable(self, variable: Any) -> None:
+        """Note which Keras variable a variable is inside of."""
+        for recording in self._active:
+            recording.owners[id(variable._value)] = variable
+
+    def on_layer(self, name: str, run: Callable[[], Any]) -> Any:
+        """Run a Keras layer, and note from when to when: what ran meanwhile belongs to it."""
+        if not self._open or not tf.executing_eagerly():
+            return run()
+        path = f"{self._layers[-1].path}/{name}" if self._layers else name
+        scope = Scope(path, next(_stamps), FOREVER, UNCOUNTED)
+        self._layers.append(scope)
+        for recording in self._active:
+            recording.scopes[scope.begin] = scope
+        try:
+            result = run()
+            scope = scope._replace(returned=_identity_of(result))
+        finally:
+            self._layers.pop()
+            scope = scope._replace(end=next(_stamps))
+            for recording in (*self._open, *self._active):
+                if scope.begin in recording.scopes:
+                    recording.scopes[scope.begin] = scope
+        return result
+
+    def note_layers(self, recording: Recording) -> None:
+        """Let a recording that begins know which layers are being called."""
+        recording.scopes.update((scope.begin, scope) for scope in self._layers)
 
     def on_read(self, handle: Tensor) -> None:
         """Note that the value of a variable is about to be known, and whether somebody else has changed it."""
@@ -294,6 +324,8 @@ class Stack(Openings):
             return self._run_op_by_op(call.function, inputs)
         self._read_unheld(tensor for tensor in inputs if tensor.dtype == tf.resource)
         self.settle()
+        for owner in keras_variables_in(call.function):
+            self.on_keras_variable(owner)
         self._calls.append(call)
         try:
             return self._run_watched(call, inputs)
@@ -362,6 +394,14 @@ class Stack(Openings):
         held = _tf_functions.handle_type(handle)
         if held is not None and self._is_set(handle):
             tf.raw_ops.ReadVariableOp(resource=handle, dtype=held[0])
+
+
+def _identity_of(result: Any) -> int:
+    """Return the identity of a tensor that a layer has returned; see `Scope`."""
+    if type(result) is _tf.EagerTensor:
+        return result._id
+    flat = tf.nest.flatten(result)
+    return UNCOUNTED if any(type(item).__name__ == "KerasTensor" for item in flat) else 0
 
 
 class _Thread(threading.local):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from retrotape import _hooks, _tf, _tf_functions
+from retrotape import _hooks, _keras, _tf, _tf_functions
 from retrotape.ir import Attr
 from retrotape.record._attrs import canonical
 from retrotape.record._cells import Cell, Event
@@ -31,6 +31,8 @@ class GraphLog:
         self.recording = Recording("all", _dtype_of)
         self.operations: list[Any] = []
         self._variables: dict[int, Any] = {}  # as they were first read
+        self._owners: dict[int, Any] = {}  # Keras variables
+        self.recording.owners = self._owners
         self.token = object()  # what changes when everything is forgotten
         self.is_elsewhere = False  # a graph is built on one thread
         self._paused = 0
@@ -61,7 +63,14 @@ class GraphLog:
 
     def on_variable(self, variable: Any) -> None:
         """Note that a variable is read."""
-        self._variables.setdefault(id(variable), variable)
+        if id(variable) not in self._variables:
+            self._variables[id(variable)] = variable
+            if self.recording.owner_of(variable) is None:  # by a function that was traced before
+                self._owners.update((id(owner._value), owner) for owner in _keras.variables_around())
+
+    def on_keras_variable(self, variable: Any) -> None:
+        """Note which Keras variable a variable is inside of."""
+        self._owners[id(variable._value)] = variable
 
     def on_call(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], backward: Callable) -> None:
         """Note TensorFlow's own way back through a call, which knows the side outputs that a stock tape asked for."""
@@ -102,6 +111,7 @@ class GraphLog:
         """Forget everything; an open stretch begins anew."""
         self._stretches.clear()
         self._variables.clear()
+        self._owners.clear()
         self.token = object()
         if self._since is not None:
             self._since = self._now()
@@ -118,6 +128,7 @@ class GraphLog:
         stretches = [*self._stretches, *([(self._since, len(operations))] if self._since is not None else [])]
         inside = [operation for start, stop in stretches for operation in operations[start:stop]]
         self.recording = Recording("all", _dtype_of)
+        self.recording.owners = self._owners
         self.operations = _in_order(inside)
         for operation in self.operations:
             _append(self.recording, operation)
@@ -135,6 +146,10 @@ class GraphLog:
         """Return the variables that were read."""
         before = [] if self.outer is None else self.outer.variables()
         return list({id(variable): variable for variable in (*before, *self._variables.values())}.values())
+
+    def trainable(self) -> list[Any]:
+        """Return those of them that are trainable now; where Keras has them, its variables, and what it says."""
+        return self.recording.trainable(self.variables())
 
     def find(self, tensor: Tensor) -> int | None:
         """Return the var of a tensor, also of one that the graph took from outside."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Mapping
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from retrotape import store
@@ -12,8 +13,8 @@ from retrotape._saved_variable import SavedVariable
 from retrotape._tf import tf
 from retrotape.errors import CorruptTapeError, MalformedProgramError
 from retrotape.execute import Values
-from retrotape.ir import LEAF, Fields, Malformed, Program, TensorType
-from retrotape.record import CUSTOM, TRAINABLE, Cell, Look, Recording, next_stamp, traits
+from retrotape.ir import LEAF, Fields, LayerRow, Malformed, Program, TensorType
+from retrotape.record import CUSTOM, TRAINABLE, UNCOUNTED, Called, Cell, Look, Recording, Scope, next_stamp, traits
 from retrotape.saving._document import FunctionReader, with_defaults
 from retrotape.saving._kept import Withheld, is_computed
 from retrotape.saving._mapped import Mapped
@@ -83,8 +84,9 @@ class _Reader:
         builder.types[:] = program.types
         builder.producers[:] = program.producers
         builder.eqns[:] = [with_defaults(eqn) for eqn in program.eqns]
-        for frame in program.frames:
-            recording.frames.number(frame)
+        for number, frame in enumerate(program.frames):
+            called = self._fields.called.get(number)
+            recording.frames.number(frame if called is None else Called(frame, called))
         recording.inert = {var for var, kind in enumerate(program.types) if kind.dtype not in TRAINABLE}
         recording.ends = {
             var for eqn in program.eqns if eqn.op != CUSTOM and traits(eqn.op).final for var in eqn.outputs
@@ -100,14 +102,14 @@ class _Reader:
         recording.moments.update(recording.new_identity(var) for var in self._fields.vars("moments"))
 
     def _add_variables(self, recording: Recording) -> None:
-        for name, trainable, versions, since in self._fields.variables:
+        for name, trainable, versions, since, frozen in self._fields.variables:
             kind = self._program.types[versions[-1]]
 
             def fetch(var: int = versions[-1]) -> Tensor:
                 with recording.explained():
                     return Values(recording)(var)
 
-            variable = SavedVariable(name, kind.dtype, kind.shape, trainable, fetch)
+            variable = SavedVariable(name, kind.dtype, kind.shape, trainable, fetch, frozen)
             cell = Cell(variable.handle, versions[0])
             cell.versions, cell.since = list(versions), list(since)
             recording.cells[variable.handle._id] = cell
@@ -119,7 +121,9 @@ class _Reader:
         looks: dict[int, list[tuple[int, int, str]]] = {}
         for var, before, frame, how in self._fields.looks:
             looks.setdefault(before, []).append((var, frame, how))
+        calls = _Calls(recording, self._fields.layers)
         for index in range(len(self._program.eqns) + 1):
+            calls.come_to(index)
             for var, frame, how in looks.get(index, ()):
                 number = len(recording.looks)
                 recording.looks.append(Look(recording.new_identity(var), next_stamp(), frame, how, number))
@@ -145,3 +149,30 @@ class _Reader:
                 drawn = producer != LEAF and not is_computed(self._program.eqns[producer].op)
                 if var not in recording.values and (producer == LEAF or drawn):
                     recording.values[var] = Withheld(name)
+
+
+class _Calls:
+    """Puts calls of layers in the place that they had among the equations."""
+
+    def __init__(self, recording: Recording, rows: Sequence[LayerRow]) -> None:
+        self._recording, self._waiting = recording, deque(rows)
+        self._open: list[tuple[LayerRow, int]] = []  # with when each began; the latest is last
+
+    def come_to(self, index: int) -> None:
+        """End and begin what ends and begins before equation number `index`."""
+        self._end(index)
+        while self._waiting and self._waiting[0].begin == index:
+            self._end(index, inside=self._waiting[0].path)
+            self._open.append((self._waiting.popleft(), next_stamp()))
+        self._end(index)
+
+    def _end(self, index: int, inside: str = "") -> None:
+        """End calls, but not one that ran no equation and called the layer `inside`."""
+        while self._open and self._open[-1][0].end <= index and not inside.startswith(self._open[-1][0].path + "/"):
+            self._close()
+
+    def _close(self) -> None:
+        row, begin = self._open.pop()
+        counted = self._recording.new_identity(row.returned) if row.returned >= 0 else 0
+        returned = UNCOUNTED if row.returned == -2 else counted
+        self._recording.scopes[begin] = Scope(row.path, begin, next_stamp(), returned)

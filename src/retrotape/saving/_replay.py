@@ -148,7 +148,8 @@ class _Replay:
             twin.versions, twin.since = list(cell.versions), list(cell.since)
             new.cells[identity] = twin
             new.cell_of.update(dict.fromkeys(twin.versions, twin))
-        new.variables = dict(old.variables)
+        new.scopes = dict(old.scopes)
+        new.variables, new.owners = dict(old.variables), dict(old.owners)
         new.backwards = {index: Backward(*back) for index, back in old.backwards.items()}
         new.guard = old.guard
         for identity, var in old.identities():

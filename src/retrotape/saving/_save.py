@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import platform
@@ -17,7 +16,7 @@ from retrotape._tf import tf
 from retrotape._version import __version__
 from retrotape.errors import NotRecordedError
 from retrotape.ir import Program
-from retrotape.record import CUSTOM, Recording, born
+from retrotape.record import CUSTOM, UNCOUNTED, Recording, born
 from retrotape.saving._document import Document, backwards_to_json
 from retrotape.saving._functions import portable
 from retrotape.saving._kept import VALUES, Kept
@@ -67,8 +66,7 @@ def prepare(
         raise ValueError(f"values must be one of {', '.join(map(repr, VALUES))}, got {values!r}.")
     redact, freeze = _several("redact", redact), _several("freeze", freeze)
     whole = portable(recording, freeze)
-    paths = _keras_paths(whole)
-    named = name_everything(whole, names, paths)
+    named = name_everything(whole, names)
     unknown = redact - named.keys()
     if unknown:
         raise ValueError(f"redact names {sorted(unknown)}, which is not among the names {sorted(named)}.")
@@ -87,12 +85,14 @@ def prepare(
         "platform": {"machine": platform.machine(), "byteorder": sys.byteorder},
         "names": named,
         "redacted": sorted(redact),
-        "variables": _variables(whole, thawed.moved, paths),
+        "variables": _variables(whole, thawed.moved),
         "assigned": sorted(whole.assigned),
         "opaque": sorted(whole.opaque),
         "gaps": sorted(whole.gaps),
         "moments": sorted(whole.stopped_by_moments()),
         "looks": _looks(whole, thawed.moved),
+        "called": [list(pair) for pair in whole.frames.all_called()],
+        "layers": _layers(whole, thawed.moved),
         "born": _births(recording, whole),
         "backwards": backwards_to_json(backwards, functions),
     }
@@ -115,11 +115,8 @@ def _vars_of(recording: Recording, what: Mapping[str, int]) -> list[int]:
     return [what["var"]] if "var" in what else list(recording.cells.values())[what["variable"]].versions
 
 
-def name_everything(
-    recording: Recording, names: Mapping[str, Any], paths: Mapping[int, str] | None = None
-) -> dict[str, dict[str, int]]:
+def name_everything(recording: Recording, names: Mapping[str, Any]) -> dict[str, dict[str, int]]:
     """Return what each name stands for, the user's and those of variables: a var, or a variable by its number."""
-    paths = _keras_paths(recording) if paths is None else paths
     found: dict[str, dict[str, int]] = {}
     order = {id(cell): number for number, cell in enumerate(recording.cells.values())}
     for name, value in _flat_names(names):
@@ -139,7 +136,7 @@ def name_everything(
             raise _absent(name, part, "it took no part in what was recorded")
         found[name] = {"var": var}
     for number, cell in enumerate(recording.cells.values()):
-        name = _name_of(recording, cell, number, paths)
+        name = _name_of(recording, cell, number)
         while name in found and found[name] != {"variable": number}:
             name += "'"
         found.setdefault(name, {"variable": number})
@@ -165,35 +162,22 @@ def _flat_names(names: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[st
             yield prefix + name, value
 
 
-def _name_of(recording: Recording, cell: Any, number: int, paths: Mapping[int, str]) -> str:
+def _name_of(recording: Recording, cell: Any, number: int) -> str:
     variable = recording.variables.get(cell.handle._id)
     if variable is None:
         return f"variable_{number}"
-    return paths.get(id(variable)) or variable.name.removesuffix(":0")
+    return recording.path_of(variable)
 
 
-def _keras_paths(recording: Recording) -> dict[int, str]:
-    """Return the paths of Keras variables by the identity of the `tf.Variable` inside, which does not know its own."""
-    keras = sys.modules.get("keras")
-    if keras is None:
-        return {}
-    inside = {id(variable) for variable in recording.variables.values()}
-    found = {}
-    # Only listed, never walked through: to ask who refers to a variable looks into objects that are half made.
-    for owner in gc.get_objects() if inside else ():
-        if issubclass(type(owner), keras.Variable) and id(getattr(owner, "_value", None)) in inside:
-            found[id(owner._value)] = owner.path
-    return found
-
-
-def _variables(recording: Recording, moved: Mapping[int, int], paths: Mapping[int, str]) -> list[dict[str, Any]]:
+def _variables(recording: Recording, moved: Mapping[int, int]) -> list[dict[str, Any]]:
     rows = []
     for number, cell in enumerate(recording.cells.values()):
         variable = recording.variables.get(cell.handle._id)
         rows.append(
             {
-                "name": _name_of(recording, cell, number, paths),
-                "trainable": bool(variable is not None and variable.trainable),
+                "name": _name_of(recording, cell, number),
+                "trainable": variable is not None and recording.is_trainable(variable),
+                **({"frozen": True} if variable is not None and recording.is_frozen(variable) else {}),
                 "read": variable is not None,
                 "versions": list(cell.versions),
                 "since": [moved.get(index, -1) for index in cell.since],
@@ -211,6 +195,18 @@ def _looks(recording: Recording, moved: Mapping[int, int]) -> list[dict[str, Any
         if var is not None:
             before = bisect_left(stay, bisect_left(stamps, stamp))
             rows.append({"var": var, "before": before, "frame": frame, "how": how})
+    return rows
+
+
+def _layers(recording: Recording, moved: Mapping[int, int]) -> list[list[Any]]:
+    """Return the calls of layers: path, the first equation inside, the first one after it, what it returned."""
+    rows: list[list[Any]] = []
+    stamps, stay = sorted(recording.stamps), sorted(moved)
+    for scope in sorted(recording.scopes.values(), key=lambda scope: scope.begin):
+        begin, end = (bisect_left(stay, bisect_left(stamps, moment)) for moment in (scope.begin, scope.end))
+        returned = recording.known(scope.returned)
+        unknown = -2 if scope.returned == UNCOUNTED else -1
+        rows.append([scope.path, begin, end, unknown if returned is None else returned])
     return rows
 
 

@@ -2,7 +2,8 @@
 
 from retrotape.why._explain import explain
 from retrotape.why._explanation import Explanation, Step
+from retrotape.why._first import first_cuts
 from retrotape.why._graph import title_of
 from retrotape.why._verdicts import Verdict
 
-__all__ = ["Explanation", "Step", "Verdict", "explain", "title_of"]
+__all__ = ["Explanation", "Step", "Verdict", "explain", "first_cuts", "title_of"]

@@ -9,7 +9,7 @@ from typing import Any
 from retrotape._nests import describe, is_variable
 from retrotape._tf import tf
 from retrotape._versions import Version
-from retrotape.errors import NotPersistableError, OpaqueUpdateError, UnseenUpdateError
+from retrotape.errors import LostValueError, NotPersistableError, OpaqueUpdateError, UnseenUpdateError
 from retrotape.execute import Plan, add, flatten
 from retrotape.record import TRAINABLE, EagerLog, Recording, current_stack
 from retrotape.why._absent import absent
@@ -19,6 +19,7 @@ from retrotape.why._cuts import Cuts
 from retrotape.why._explanation import Explanation
 from retrotape.why._graph import Between
 from retrotape.why._left import CONDITION
+from retrotape.why._partly import Partly
 from retrotape.why._verdicts import Verdict
 from retrotape.why._walk import Walked, is_zero, norm
 from retrotape.why._zero import where_it_vanishes
@@ -69,7 +70,7 @@ def _inside_out(recording: Recording) -> Recording:
         return recording
     try:
         return flatten(recording)
-    except (NotPersistableError, OpaqueUpdateError):
+    except (NotPersistableError, OpaqueUpdateError, LostValueError):
         return recording
 
 
@@ -181,7 +182,10 @@ class _Inquiry:
         path = live_path(between, plan, walked)
         detail += " Ask `tape.gradient`." if walked.problem else largest_change(between, walked, path)
         finite = all(isfinite(norm([grad])) for grad in walked.arrived.values())
-        remedy = "" if finite else "It is not finite: `tape.first_nonfinite(target)` tells which op made it so."
+        part, remedy = Partly(self._log, between).part()
+        detail += part
+        if not finite:
+            remedy = "It is not finite: `tape.first_nonfinite(target)` tells which op made it so."
         return Explanation(Verdict.CONNECTED, *self._said, reached=between.steps(path), detail=detail, remedy=remedy)
 
     # ------------------------------------------------------------------ there is none

@@ -14,13 +14,25 @@ SHOWN = 8  # ops of a path
 
 @dataclass(frozen=True)
 class Step:
-    """An op on a path."""
+    """An op on a path.
+
+    Attributes:
+      op: What TensorFlow calls it.
+      frame: The line of the user's code that ran it.
+      called: The function of Keras that was called there, such as "ops.argmin"; empty where there was none.
+    """
 
     op: str
     frame: Frame
+    called: str = ""
+
+    @property
+    def name(self) -> str:
+        """What the user called: the function of Keras, or the op."""
+        return self.called or self.op
 
     def __str__(self) -> str:
-        return f"{self.op} ({self.frame})"
+        return f"{self.name} ({self.frame})"
 
 
 @dataclass(frozen=True, repr=False)
@@ -53,7 +65,8 @@ class Explanation:
         if self.detail:
             rows.append(f"  {self.detail}")
         if self.cut is not None:
-            rows.append(f"  at    {self.cut.op}, {self.cut.frame}")
+            inside = f" ({self.cut.op})" if self.cut.called else ""
+            rows.append(f"  at    {self.cut.name}{inside}, {self.cut.frame}")
             code = _code_at(self.cut.frame)
             if code:
                 rows.append(f"        {code}")
@@ -77,7 +90,9 @@ class Explanation:
     def to_json(self) -> dict[str, Any]:
         """Return it as plain data."""
         cut = (
-            None if self.cut is None else {"op": self.cut.op, "file": self.cut.frame.file, "line": self.cut.frame.line}
+            None
+            if self.cut is None
+            else {"op": self.cut.op, "called": self.cut.name, "file": self.cut.frame.file, "line": self.cut.frame.line}
         )
         return {
             "verdict": self.verdict.name,

@@ -137,7 +137,8 @@ class Between:
         key = eqn.op, eqn.frame
         step = self._steps.get(key)
         if step is None:
-            step = Step(title_of(self.recording, index), self._program.frame_of(eqn))
+            called = self.recording.frames.called(eqn.frame)
+            step = Step(title_of(self.recording, index), self._program.frame_of(eqn), called)
             if eqn.op != CUSTOM:
                 self._steps[key] = step  # a loop runs the same ops at the same lines, over and over
         return step

@@ -17,9 +17,9 @@ from retrotape.why._explanation import Explanation, Step
 from retrotape.why._graph import Between
 from retrotape.why._verdicts import Verdict
 
-_COMPARED = 200  # results whose values are compared with a constant, latest first
+COMPARED = 200  # results whose values are compared with a constant, latest first
 _LOOKS = 20  # looks before a constant that are compared with it, latest first
-_LARGE = 1_000_000  # elements up to which they are
+LARGE = 1_000_000  # elements up to which they are
 _ORDERED = "rises and falls with the values that were seen"
 _MANY = 6  # different values whose order tells: that two such orders are the same by chance is 1 in 360
 CONDITION = "a condition in a tf.function"
@@ -110,7 +110,7 @@ class Left:
         A number that stands in that line is none: it may be the same by chance.
         """
         between, recording, leading = self._between, self._between.recording, set(self._between.leading)
-        for look, var in reversed(self._looks[-_COMPARED:]):
+        for look, var in reversed(self._looks[-COMPARED:]):
             index = between.first_work(bisect_left(recording.stamps, look.stamp))
             if index not in leading or between.frame(between.eqns[index].frame) != between.frame(look.frame):
                 continue
@@ -127,7 +127,7 @@ class Left:
 
     def _equal(self, constant: int, var: int, telling: bool = False) -> bool:
         arrays = self._arrays(constant, var)
-        if arrays is None or (telling and not _is_telling(arrays[0])):
+        if arrays is None or (telling and not is_telling(arrays[0])):
             return False
         return bool(np.array_equal(arrays[0].astype(arrays[1].dtype), arrays[1]))
 
@@ -147,7 +147,7 @@ class Left:
             arrays = [self._values(var).numpy() for var in variables]
         except RetrotapeError:
             return None
-        return arrays if arrays[0].size <= _LARGE else None
+        return arrays if arrays[0].size <= LARGE else None
 
     def _number(self, var: int) -> float:
         return float(self._values(var).numpy())
@@ -158,13 +158,13 @@ class Left:
         alike: dict[Any, list[int]] = {constant.where: [] for constant in self._constants}
         for var in sorted(self._reached, reverse=True):
             of_kind = alike.get(types[var])
-            if of_kind is not None and len(of_kind) < _COMPARED:
+            if of_kind is not None and len(of_kind) < COMPARED:
                 of_kind.append(var)
         compared = 0
         for constant in self._constants:
             for var in alike[constant.where]:
                 compared += 1
-                if compared > _COMPARED:
+                if compared > COMPARED:
                     return None
                 if self._same(constant.var, var):
                     return constant, var
@@ -234,7 +234,7 @@ def _numbers_at(place: Any) -> set[float] | None:
     """Return the numbers that stand in a line of code; None where the code is not known."""
     if type(place) is not tuple:
         return None
-    code, at = place
+    code, at = place[:2]
     lines = list(code.co_lines())
     here = next((line for begin, end, line in lines if begin <= at < end), None)
     spans = [range(begin, end) for begin, end, line in lines if line == here]
@@ -257,7 +257,7 @@ def _first_made(log: EagerLog) -> int | None:
     return min((identity for identity, var in log.recording.identities() if producers[var] >= 0), default=None)
 
 
-def _is_telling(array: Any) -> bool:
+def is_telling(array: Any) -> bool:
     """Say whether values are not such as turn up everywhere."""
     if array.size == 1:
         return bool(array != np.round(array))

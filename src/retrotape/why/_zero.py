@@ -17,7 +17,14 @@ from retrotape.why._graph import Between
 from retrotape.why._walk import Walked, is_zero
 
 Said = tuple[str, str]  # what is so, what to do
-STRAIGHT = "Let the gradient pass as if it were not there: `x + tf.stop_gradient(f(x) - x)`."
+STRAIGHT = (
+    "Use a straight-through gradient, which passes as if the op were not there: `x + tf.stop_gradient(f(x) - x)`; "
+    "for a choice among classes, Gumbel-softmax."
+)
+CHOICE = (
+    "Use a straight-through gradient, `soft + tf.stop_gradient(hard - soft)` with `soft = tf.nn.softmax(logits)`, of "
+    "`-logits` for a minimum; to sample, Gumbel-softmax: `tf.nn.softmax((logits + gumbel) / temperature)`."
+)
 
 
 class Vanished(NamedTuple):

@@ -74,6 +74,16 @@ def test_the_culprit_is_named(way, program, tmp_path):
     assert shown == golden.read_text()
 
 
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
+def test_without_a_target_the_culprit_is_the_same(program):
+    with rt.Tape() as tape:
+        program.run(*program.inputs)
+    found = tape.first_nonfinite()
+    assert (found.op, found.frame.line) == (program.op, culprit_line(program))
+    if program.cause != "WHERE":  # the value that the other branch hides is named, whether it does harm or not
+        assert (found.backward, found.cause.name) == (program.backward, program.cause)
+
+
 def test_there_are_enough_of_them_and_no_text_is_left_over():
     assert len(PROGRAMS) >= 12
     assert sum(program.backward for program in PROGRAMS) >= 5
@@ -88,4 +98,4 @@ def test_without_the_culprit_there_is_nothing_to_find(program):
         loss = program.run(*inputs)
     if program.name not in ("spread_of_equals", "scaled_loss"):  # these are wrong for such values too
         assert tape.first_nonfinite(loss) is None
-    assert tape.first_nonfinite() is None
+        assert tape.first_nonfinite() is None

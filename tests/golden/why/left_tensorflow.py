@@ -150,3 +150,33 @@ def logged_before_another_batch() -> Asked:
         loss = tf.reduce_mean(real @ critic)
     assert shown.shape == real.shape
     return tape, loss, generator
+
+
+@program
+def divided_by_the_norm_of_numpy() -> Asked:
+    w = weights()
+    with rt.Tape() as tape:
+        z = w * 2.0
+        unit = z / np.linalg.norm(z)
+        loss = tf.reduce_sum(unit * [1.0, 2.0, 3.0])
+    return tape, loss, w
+
+
+@program
+def rows_divided_by_norms_of_numpy() -> Asked:
+    w = tf.Variable([[0.5, -1.5], [2.5, 1.0]], name="w")
+    with rt.Tape() as tape:
+        z = w * 2.0
+        lengths = np.linalg.norm(z.numpy(), axis=1, keepdims=True)
+        loss = tf.reduce_sum(z / lengths * [1.0, 2.0])
+    return tape, loss, w
+
+
+@program
+def logged_on_the_way() -> Asked:
+    w, rate = weights(), 0.01
+    with rt.Tape() as tape:
+        z = w * 2.0
+        assert float(tf.reduce_sum(z)) > 0.0
+        loss = tf.reduce_sum(z * rate)
+    return tape, loss, w

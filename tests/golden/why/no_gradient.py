@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keras
 import tensorflow as tf
 
 import retrotape as rt
@@ -191,4 +192,48 @@ def through_a_dataset() -> Asked:
     with rt.Tape() as tape:
         batches = tf.data.Dataset.from_tensor_slices(w * 2.0).batch(3)  # here
         loss = tf.add_n([tf.reduce_sum(batch**2) for batch in batches])
+    return tape, loss, w
+
+
+@program
+def keras_argmin() -> Asked:
+    w = weights()
+    with rt.Tape() as tape:
+        nearest = keras.ops.argmin(w * 2.0)  # here
+        loss = tf.cast(nearest, tf.float32) * 3.0
+    return tape, loss, w
+
+
+@program
+def keras_round() -> Asked:
+    w = weights()
+    with rt.Tape() as tape:
+        levels = keras.ops.round(w * 4.0)  # here
+        loss = tf.reduce_sum(levels / 4.0)
+    return tape, loss, w
+
+
+@program
+def keras_sample() -> Asked:
+    w = weights()
+    with rt.Tape() as tape:
+        action = keras.random.categorical(w[None] * 2.0, 1, seed=1)  # here
+        loss = tf.reduce_sum(tf.cast(action, tf.float32))
+    return tape, loss, w
+
+
+@program
+def keras_accuracy() -> Asked:
+    w = weights()
+    with rt.Tape() as tape:
+        loss = keras.metrics.binary_accuracy([[1.0, 0.0, 1.0]], tf.sigmoid(w)[None])  # here
+    return tape, loss, w
+
+
+@program
+def drawn_with_a_probability() -> Asked:
+    w = weights()
+    with rt.Tape() as tape:
+        drawn = tf.random.stateless_uniform([3], [1, 2]) < tf.sigmoid(w)  # here
+        loss = tf.reduce_sum(tf.cast(drawn, tf.float32))
     return tape, loss, w

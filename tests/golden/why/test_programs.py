@@ -22,7 +22,8 @@ from retrotape.why import Explanation, Verdict
 FOLDER = Path(__file__).parent
 STAY = "tay with tensors: write it with TensorFlow ops"  # also after "If it was computed from what was seen, s"
 SMOOTH = "Stay in floating point: put a smooth function"
-PASS = "Let the gradient pass as if it were not there"
+PASS = "Use a straight-through gradient, which passes as if the op were not there"
+CHOICE = "Use a straight-through gradient, `soft + tf.stop_gradient(hard - soft)`"
 USE = "Use an op that has one"
 CHECK = "Check that the source is what the target was computed from."
 UPDATES = "Ask with `through_updates=True`."
@@ -55,22 +56,30 @@ TABLE = {
     "the_first_of_two_numbers": Expected("LEFT_TENSORFLOW", "float()", STAY),
     "clipped_by_numpy": Expected("LEFT_TENSORFLOW", "numpy()", STAY),
     "logged_before_another_batch": Expected("NO_PATH", None, CHECK),
-    "accuracy_as_loss": Expected("INTEGER", "ArgMax", SMOOTH),
-    "one_hot_of_argmax": Expected("INTEGER", "ArgMax", SMOOTH),
+    "accuracy_as_loss": Expected("INTEGER", "ArgMax", CHOICE),
+    "one_hot_of_argmax": Expected("INTEGER", "ArgMax", CHOICE),
     "rounded": Expected("RULE_RETURNED_NONE", "Round", PASS),
     "signs": Expected("ZERO", "Sign", PASS, True),
     "floor_division": Expected("RULE_RETURNED_NONE", "FloorDiv", PASS),
     "cast_to_int_and_back": Expected("INTEGER", "Cast", SMOOTH),
     "comparison_as_mask": Expected("INTEGER", "Greater", SMOOTH),
     "indices_of_a_gather": Expected("INTEGER", "Cast", SMOOTH),
-    "indices_of_top_k": Expected("INTEGER", "TopKV2", SMOOTH),
+    "indices_of_top_k": Expected("INTEGER", "TopKV2", CHOICE),
     "unique_values": Expected("NO_GRADIENT", "Unique", USE),
     "written_as_text": Expected("INTEGER", "AsString", SMOOTH),
     "histogram_of_an_image": Expected("INTEGER", "HistogramFixedWidth", SMOOTH),
     "boxes_that_overlap": Expected("INTEGER", "NonMaxSuppressionV3", SMOOTH),
     "jpeg_quality": Expected("INTEGER", "Cast", SMOOTH),
     "image_saturation": Expected("NO_GRADIENT", "AdjustSaturation", USE),
-    "sampled_action": Expected("INTEGER", "Multinomial", SMOOTH),
+    "sampled_action": Expected("INTEGER", "Multinomial", CHOICE),
+    "keras_argmin": Expected("INTEGER", "ArgMin", CHOICE),
+    "keras_round": Expected("RULE_RETURNED_NONE", "Round", PASS),
+    "keras_sample": Expected("INTEGER", "StatelessMultinomial", CHOICE),
+    "keras_accuracy": Expected("INTEGER", "Greater", SMOOTH),
+    "drawn_with_a_probability": Expected("INTEGER", "Less", CHOICE),
+    "divided_by_the_norm_of_numpy": Expected("CONNECTED", None, "Stay with tensors there too: `tf.norm`", True),
+    "rows_divided_by_norms_of_numpy": Expected("CONNECTED", None, "Stay with tensors there too: `tf.norm`", True),
+    "logged_on_the_way": Expected("CONNECTED", None, "", True),
     "its_shape_alone": Expected("NO_GRADIENT", "OnesLike", CHECK),
     "integer_source": Expected("INTEGER", None, "Make the source floating point."),
     "integer_target": Expected("INTEGER", None, "Make the target floating point."),

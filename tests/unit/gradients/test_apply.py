@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import keras
@@ -58,7 +59,10 @@ def test_apply_to_an_optimizer_that_keras_has_built_for_its_variables() -> None:
 
 def test_a_variable_without_gradient_is_left_alone(case: Case) -> None:
     optimizer = keras.optimizers.AdamW(0.1, weight_decay=0.5)
-    case.grads.apply(optimizer)
+    with pytest.warns(
+        errors.MissingGradientWarning, match=r"^1 of 3 variables has no gradient and stays as it is: b\."
+    ):
+        case.grads.apply(optimizer)
     assert float(case.b) == 1.0
     assert case.w.numpy()[0, 0] != 1.0
     rt.Gradients([(case.b, tf.constant(1.0))]).apply(optimizer)  # the optimizer knows it nonetheless
@@ -93,6 +97,55 @@ def test_nothing_to_apply_says_why() -> None:
     assert caught.value.reasons[0] == "it was not read on this tape"
 
 
+def test_a_step_warns_of_missing_gradients_and_names_the_op_and_the_line() -> None:
+    used, stopped, rounded, unread = (tf.Variable(1.5, name=n) for n in ("used", "stopped", "rounded", "unread"))
+    with rt.Tape() as tape:
+        loss = used * tf.stop_gradient(stopped) * tf.round(rounded)
+    line = inspect.currentframe().f_lineno - 1
+    grads = tape.backward(loss, [used, stopped, rounded, unread])
+    with pytest.warns(errors.MissingGradientWarning) as caught:
+        grads.apply(keras.optimizers.SGD(0.1))
+    (warning,) = caught
+    assert warning.filename == __file__
+    assert str(warning.message) == (
+        "3 of 4 variables have no gradient and stay as they are: "
+        f"stopped (`tf.stop_gradient` cuts the path: StopGradient ({__file__}:{line})), "
+        f"rounded (the gradient function of an op on the path returned None: Round ({__file__}:{line})), "
+        "unread (it was not read on this tape). "
+        "If that is meant, leave them out: `grads.without(*grads.missing).apply(optimizer)`."
+    )
+    grads.without(*grads.missing).apply(keras.optimizers.SGD(0.1))  # without a warning
+    assert f"missing: `tf.stop_gradient` cuts the path: StopGradient ({__file__}:{line})" in str(grads)
+
+
+class Stopped(keras.Model):
+    """Trains its head, and has forgotten a `stop_gradient` before it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base, self.head = keras.layers.Dense(2, name="base"), keras.layers.Dense(1, name="head")
+
+    def call(self, x: Any) -> Any:
+        return self.head(tf.stop_gradient(self.base(x)))
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        with rt.Tape() as tape:
+            loss = self.compute_loss(*data, self(data[0], training=True))
+        tape.backward(loss).apply(self.optimizer)
+        return {"loss": loss}
+
+
+@pytest.mark.parametrize("eagerly", [False, True])
+def test_fit_warns_too(eagerly: bool) -> None:
+    model = Stopped()
+    model.compile("sgd", "mse", run_eagerly=eagerly)
+    place = rf"{__file__}:{inspect.getsourcelines(Stopped.call)[1] + 1}"
+    names = r"2 of 4 variables have .*base/kernel, .*base/bias"
+    text = rf"{names} \(`tf.stop_gradient` cuts the path: StopGradient \({place}\)\)"
+    with pytest.warns(errors.MissingGradientWarning, match=text):
+        model.fit(tf.ones([4, 3]), tf.ones([4, 1]), verbose=0)
+
+
 def test_an_optimizer_that_was_built_for_other_variables(case: Case) -> None:
     optimizer = keras.optimizers.Adam()
     case.grads.only(case.w).apply(optimizer)
@@ -117,7 +170,7 @@ def test_sparse_steps_are_dense_steps_where_keras_clips(bound: str) -> None:
     after = []
     for form in (lambda grad: grad, tf.convert_to_tensor):
         case = Case()
-        case.grads.map(form).apply(keras.optimizers.SGD(1.0, **{bound: 1.0}))
+        case.grads.without(case.b).map(form).apply(keras.optimizers.SGD(1.0, **{bound: 1.0}))
         after.append((case.w.numpy(), case.table.numpy()))
     np.testing.assert_allclose(after[0][0], after[1][0], rtol=1e-6)
     np.testing.assert_allclose(after[0][1], after[1][1], rtol=1e-6)
@@ -148,7 +201,7 @@ def test_apply_inside_a_function() -> None:
 
 def test_loss_scale_optimizer(case: Case) -> None:
     optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1.0), initial_scale=8.0)
-    (8.0 * case.grads).apply(optimizer)
+    (8.0 * case.grads.without(*case.grads.missing)).apply(optimizer)
     np.testing.assert_allclose(case.w, np.array([[1.0, 2.0], [3.0, -4.0]]) - case.dense["w"])
     np.testing.assert_allclose(case.table, 1.0 - case.dense["table"])
     before = case.w.numpy()
