@@ -41,7 +41,8 @@ DRAWS = {  # only run where somebody asks for new draws; else what they gave is 
     "TruncatedNormal",
 }
 READS = {"ResourceGather", "ResourceGatherNd"}
-ALSO = {"CheckNumerics", "LogUniformCandidateSampler", "PlaceholderWithDefault", "UniformCandidateSampler"}  # have state in name only, or draw
+# Have state in name only, or draw, or hand on what they are given.
+ALSO = {"CheckNumerics", "LogUniformCandidateSampler", "PlaceholderWithDefault", "UniformCandidateSampler"}
 
 
 def is_harmless(definition: object) -> bool:

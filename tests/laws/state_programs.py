@@ -149,8 +149,8 @@ def _custom(tensor: Tensor, look: Callable[[], Tensor]) -> Tensor:
 class Values(Machine):
     """Runs statements on values: what is assigned takes the place of the variable.
 
-    With `plain` an assignment ends every path, and each read counts towards a variable. Else `mark` may name a version of
-    a variable at which paths begin.
+    With `plain` an assignment ends every path, and each read counts towards a variable. Else `mark` may name a version
+    of a variable at which paths begin.
     """
 
     def __init__(

@@ -6,7 +6,7 @@ from retrotape.execute._higher import dot
 from retrotape.execute._inline import run_function
 from retrotape.execute._jacobian import rows
 from retrotape.execute._past import PastVariables
-from retrotape.execute._plan import Plan, make_plan
+from retrotape.execute._plan import Plan, differentiable_inputs, make_plan
 from retrotape.execute._pull import Puller
 from retrotape.execute._question import Question, answer, stream
 from retrotape.execute._values import Values, evaluate, run_eqn
@@ -21,6 +21,7 @@ __all__ = [
     "add",
     "answer",
     "answer_each",
+    "differentiable_inputs",
     "dot",
     "evaluate",
     "flatten",

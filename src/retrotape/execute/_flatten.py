@@ -14,7 +14,7 @@ from retrotape import _tf_functions
 from retrotape._tf import tf
 from retrotape.errors import NotPersistableError
 from retrotape.execute._functions import CallGradient
-from retrotape.execute._inline import held_inputs, run_function
+from retrotape.execute._inline import held_inputs, operands_of, run_function
 from retrotape.execute._values import Values
 from retrotape.ir import Eqn
 from retrotape.record import CUSTOM, Cell, Kind, Merger, Recording, current_stack, function_traits, next_stamp, traits
@@ -150,10 +150,11 @@ class _Flattener(Merger):
         An input that is None is one of the constants, which are the last inputs.
         """
         recording, inner = self._recordings[0], Recording()
+        recorded = iter(operands_of(recording, function, [var for var in inputs if var is not None], self._values))
         rest = [None] * (len(inputs) - len(constants))
         operands = _distinct(
             [
-                constant if var is None else self._values(var)
+                constant if var is None else next(recorded)
                 for var, constant in zip(inputs, [*rest, *constants], strict=True)
             ]
         )
@@ -170,6 +171,8 @@ class _Flattener(Merger):
                 self._merged.stand_ins[handle._id] = recording.cell_of[var].handle._id
             if found is not None:
                 known[found] = self._var(0, var)
+                if var in recording.uninitialized:
+                    self._merged.values.setdefault(known[found], operand)
         which = self._take_in(inner, known)
         for index, stamp in enumerate(inner.stamps):
             super().add(which, index, stamp)

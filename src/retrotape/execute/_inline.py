@@ -70,7 +70,7 @@ def inline(
         name = "state" if cell is None else recording.name_of(cell)
         raise OpaqueUpdateError(f"{eqn.op}, which contains random draws or Python code,", name, where)
     recording.settle()
-    operands, begin = [values(var) for var in eqn.inputs], len(recording.builder.eqns)
+    operands, begin = operands_of(recording, call.function, eqn.inputs, values), len(recording.builder.eqns)
     held = held_inputs(recording, call.function, eqn.inputs)
     with current_stack().also(recording):
         place, whole = recording.frames.place(eqn.frame), eqn.op if sides else None
@@ -88,6 +88,17 @@ def inline(
     body = Body(tuple(found), span, variables, recording.builder.producers[eqn.outputs[0]], handles)
     recording.inlined[eqn.outputs, sides] = body
     return body
+
+
+def operands_of(
+    recording: Recording, function: Any, inputs: Sequence[int], values: Callable[[int], Tensor]
+) -> list[Tensor]:
+    """Return what a function was given. What a new variable holds is nothing, and zeros do where that is not asked."""
+    fresh: set[int] = set()
+    if "VarIsInitializedOp" not in _tf_functions.operations_within(function):
+        fresh = recording.uninitialized
+    types = recording.builder.types
+    return [tf.zeros(types[var].shape, types[var].dtype) if var in fresh else values(var) for var in inputs]
 
 
 def held_inputs(recording: Recording, function: Any, inputs: Sequence[int | None]) -> list[bool]:

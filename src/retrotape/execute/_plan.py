@@ -46,13 +46,13 @@ class Plan(NamedTuple):
         for index in self.indices:
             eqn = self.eqns[index]
             makers.update((var, index) for var in eqn.outputs if var not in self.stops)
-            uses.update(var for var in _differentiable(eqn) if var in self.reached)
+            uses.update(var for var in differentiable_inputs(eqn) if var in self.reached)
         waiting = Counter(makers[var] for var in uses if var in makers)
         ready = deque(index for index in reversed(self.indices) if index not in waiting)
         while ready:
             index = ready.popleft()
             yield index
-            for var in _differentiable(self.eqns[index]):
+            for var in differentiable_inputs(self.eqns[index]):
                 if var in uses:
                     uses[var] -= 1
                     if uses[var] == 0 and var in makers:
@@ -61,7 +61,7 @@ class Plan(NamedTuple):
                             ready.append(makers[var])
 
 
-def _differentiable(eqn: Eqn) -> Sequence[int]:
+def differentiable_inputs(eqn: Eqn) -> Sequence[int]:
     """Return the inputs of an equation without what the body of a custom gradient made: no gradient goes there."""
     return eqn.inputs[: len(eqn.inputs) - len(eqn.outputs)] if eqn.op == CUSTOM else eqn.inputs
 
@@ -89,7 +89,7 @@ def make_plan(
     if not through_updates:
         return _between(recording, View(recording.builder), targets, frozenset(sources), stops, through_updates)
     targets, sources = list(targets), frozenset(sources) - recording.inert
-    view = expand(recording, targets, sources.union(stops), _differentiable)
+    view = expand(recording, targets, sources.union(stops), differentiable_inputs)
     stops = frozenset(view.renamed.get(var, var) for var in stops)
     plan = _between(
         recording, view, targets, frozenset(view.renamed.get(var, var) for var in sources), stops, through_updates
@@ -113,7 +113,7 @@ def make_plans(
     kept, stopped, program = set(whole.indices), recording.stopped_by_moments(), whole.view.program
     plans = []
     for group in targets:
-        indices = whole.view.sorted(slice_to(program, group, whole.stops, _differentiable))
+        indices = whole.view.sorted(slice_to(program, group, whole.stops, differentiable_inputs))
         if repairable(program, indices, stopped) == whole.repaired:
             plans.append(whole._replace(indices=[index for index in indices if index in kept]))
         else:  # a `stop_gradient` is passed on the way to one target and not on the way to another
@@ -126,8 +126,8 @@ def _refuse_gaps(recording: Recording, view: View, targets: Sequence[int], stops
     if not recording.gaps:
         return
     eqns = view.program.eqns
-    indices = slice_to(view.program, targets, stops, _differentiable)
-    seen = {var for index in indices for var in _differentiable(eqns[index])}.union(targets)
+    indices = slice_to(view.program, targets, stops, differentiable_inputs)
+    seen = {var for index in indices for var in differentiable_inputs(eqns[index])}.union(targets)
     for var in seen & recording.gaps:
         if var not in stops:
             raise UnseenUpdateError(recording.name_of(recording.cell_of[var]))
@@ -149,7 +149,7 @@ def _between(
 ) -> Plan:
     program = view.program
     wanted = sources - recording.inert
-    indices = view.sorted(slice_to(program, targets, stops, _differentiable))
+    indices = view.sorted(slice_to(program, targets, stops, differentiable_inputs))
     repaired = repairable(program, indices, recording.stopped_by_moments())
     ends = recording.ends - repaired if repaired else recording.ends
     kept, reached = reached_from(program, wanted, indices, (recording.inert, ends, stops))

@@ -188,7 +188,7 @@ def _backward(scene: Scene, targets: Sequence[int], flags: dict[int, int]) -> No
             return None
         try:
             _go_back(scene.recording, targets, through_updates)
-        except UnseenUpdateError:
+        except (OpaqueUpdateError, UnseenUpdateError):  # nobody can ask for that either
             continue
         except _Found as found:
             return _judged(scene, found, flags)

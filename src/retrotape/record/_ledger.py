@@ -38,6 +38,7 @@ class Ledger:
         self.inert: set[int] = set()  # vars of a dtype without derivative
         # Variables that may have been assigned without being recorded, and whether they certainly were.
         self._stale: dict[int, bool] = {}
+        self.uninitialized: set[int] = set()  # what new variables held before they were given their first value
         self.stand_ins: dict[int, int] = {}  # by identity of the handle of a variable that stands for another one
         self.began = _hooks.now()
         self.scattered: set[int] = set()  # variables that hand out copies, since single rows of them were changed
@@ -239,7 +240,8 @@ class Ledger:
     def _drop_uninitialized(self, cell: Cell | None) -> None:
         """Let what a call has given a new variable be its first value: whatever was there before is read and held."""
         if cell is not None and len(cell.versions) == 2 and cell.versions[0] not in self.values:
-            del cell.versions[0], cell.since[0]
+            self.uninitialized.add(cell.versions[0])
+            del self.cell_of[cell.versions[0]], cell.versions[0], cell.since[0]
 
     def _update(self, cell: Cell, opaque: bool) -> int:
         kind = self.builder.types[cell.current]

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from retrotape import _tf_functions
-from retrotape.execute import Plan, make_plan
+from retrotape.execute import Plan, differentiable_inputs, make_plan
 from retrotape.ir import Frame, reached_from, slice_to
 from retrotape.record import CUSTOM, Recording
 from retrotape.why._explanation import Step
@@ -52,9 +52,10 @@ class Between:
         reached = set(plan.sources)
         for index in self.leading:  # a tape has a hundred thousand of them
             eqn = self.eqns[index]
-            if reached.isdisjoint(eqn.inputs):
+            inputs = differentiable_inputs(eqn)
+            if reached.isdisjoint(inputs):
                 continue
-            if dead and all(var not in reached or (index, var) in dead for var in eqn.inputs):
+            if dead and all(var not in reached or (index, var) in dead for var in inputs):
                 continue
             for var in eqn.outputs:
                 if var not in inert and var not in ends and var not in stops:

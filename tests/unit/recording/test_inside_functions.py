@@ -274,3 +274,20 @@ def test_closures_that_reach_any_dictionary(table):
     with rt.Tape() as tape:
         y = Layer()(x)
     assert float(tape.gradient(y, x)) == 2.0
+
+
+def test_a_variable_that_is_made_in_a_function_is_saved(x, tmp_path):
+    class Model(tf.Module):
+        w = None
+
+        @tf.function
+        def __call__(self, z):
+            if self.w is None:
+                self.w = tf.Variable([1.0, 2.0, 3.0], name="w")
+            return tf.reduce_sum(z * self.w**2)
+
+    model = Model()
+    with rt.Tape() as tape:
+        loss = model(x)
+    tape.save(tmp_path / "a.tape", {"x": x, "loss": loss})
+    assert_close(rt.load(tmp_path / "a.tape").gradient("loss", "x"), np.array([1.0, 4.0, 9.0]))
