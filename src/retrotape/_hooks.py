@@ -18,6 +18,7 @@ from retrotape._tf import (
     context,
     custom_gradient,
     execute,
+    forwardprop,
     is_trainable,
     pywrap_tfe,
     record,
@@ -143,6 +144,13 @@ def _record_operation(
     _original["record_operation"](op_type, output_tensors, input_tensors, backward_function, forward_function)
 
 
+def _jvp(op: str, attrs: Any, inputs: Any, outputs: Any, tangents: Any, use_batch: bool = False) -> Any:
+    # The fast path computes tangents before it runs callbacks, and what computes them is given the op's outputs.
+    if _thread.listener is not None and outputs and type(outputs[0]) is EagerTensor:
+        _thread.listener.on_tangents(op, inputs, attrs, outputs)
+    return forwardprop._jvp_dispatch(op, attrs, inputs, outputs, tangents, use_batch)
+
+
 def _variable_accessed(variable: Any) -> None:
     if not tf.executing_eagerly():
         for log in _thread.graph_logs:
@@ -228,6 +236,7 @@ def _install() -> None:
             for owner, name, hook in _HOOKS:
                 _original[name] = getattr(owner, name)
                 setattr(owner, name, hook)
+            pywrap_tfe.TFE_Py_RegisterJVPFunction(_jvp)
 
 
 def _uninstall() -> None:
@@ -237,6 +246,7 @@ def _uninstall() -> None:
         if _installed == 0:
             for owner, name, _ in _HOOKS:
                 setattr(owner, name, _original[name])
+            pywrap_tfe.TFE_Py_RegisterJVPFunction(forwardprop._jvp_dispatch)
             unheard_updates.clear()
             # Somebody else's callbacks may have come or gone meanwhile; they need the slow path's switch.
             listening = bool(context.context().op_callbacks)

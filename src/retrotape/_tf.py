@@ -8,6 +8,10 @@ Tried with TensorFlow 2.16 and 2.21. What is used, and why there is no public wa
 `.execute_with_callbacks`, `.execute_with_cancellation`  switch is per process although callbacks are per thread
 `pywrap_tfe.TFE_Py_FastPathExecute`                    variables given straight to an op are read without a callback
 `record.record_operation`                              custom gradients and function calls say here how they go back
+`TFE_Py_RegisterJVPFunction`,                          forward accumulators compute the tangents of an op before its
+`forwardprop._jvp_dispatch`                            callback runs: here the op is recorded first
+`TFE_Py_PackJVPs`, `TFE_Py_ForwardAccumulatorWatch`,   the tangents of what a function is called with, and of what it
+`record.record_operation_forwardprop_only`             returned
 `record.stop_recording`                                what is computed again is no news to stock tapes
 `custom_gradient._eager_mode_decorator`                where the body of a custom gradient begins and ends
 `resource_variable_ops.variable_accessed`,             which variables were read
@@ -46,6 +50,7 @@ try:
     from tensorflow.python.eager import backprop_util as backprop_util
     from tensorflow.python.eager import context as context
     from tensorflow.python.eager import execute as execute
+    from tensorflow.python.eager import forwardprop as forwardprop
     from tensorflow.python.eager import record as record
     from tensorflow.python.eager.polymorphic_function import atomic_function as atomic_function
     from tensorflow.python.eager.polymorphic_function import concrete_function as concrete_function

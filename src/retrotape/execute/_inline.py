@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from retrotape import _hooks, _tf, _tf_functions
+from retrotape import _hooks, _tf, _tf_functions, _tf_tangents
 from retrotape._tf import tf
 from retrotape.errors import OpaqueUpdateError
 from retrotape.ir import Eqn
@@ -83,7 +83,7 @@ def run_function(
 def _run_again(
     function: Any, operands: Sequence[Tensor], held: Sequence[bool], place: Any, name: str | None = None
 ) -> tuple[list[Tensor], list[Tensor], list[Any]]:
-    variables = [_with_value(operand) if inside else None for operand, inside in zip(operands, held, strict=True)]
+    variables = [with_value(operand) if inside else None for operand, inside in zip(operands, held, strict=True)]
     given = [
         operand if variable is None else variable.handle for operand, variable in zip(operands, variables, strict=True)
     ]
@@ -97,12 +97,14 @@ def _run_again(
     return results, given, variables
 
 
-def _with_value(value: Tensor) -> Any:
+def with_value(value: Tensor) -> Any:
     """Return a variable that holds `value`, and of which every open recording knows that it does."""
     stack = current_stack()
     with stack.unheard():
         variable = tf.Variable(value, trainable=False)
     stack.adopt(variable.handle, value)
+    if _tf.stock_tape_listens():
+        _tf_tangents.link(variable.handle, value)
     return variable
 
 

@@ -9,7 +9,7 @@ from itertools import count
 from math import prod
 from typing import Any
 
-from retrotape import _hooks, _tf, _tf_functions
+from retrotape import _hooks, _tf, _tf_functions, _tf_tangents
 from retrotape._tf import tf
 from retrotape.record._cells import Look
 from retrotape.record._frames import here, in_moments, looker
@@ -43,6 +43,7 @@ class Stack(Openings):
         self._seen: dict[int, int] = {}  # how often somebody else had changed a variable when it was read last
         self._returned: deque[Sequence[Tensor]] = deque()  # by `tf.py_function`s that have not been heard of yet
         self._inside_python = 0
+        self._early: set[int] = set()  # first outputs of ops that were recorded before their callback
 
     def is_current(self) -> bool:
         """Say whether this is the thread that runs now."""
@@ -90,6 +91,9 @@ class Stack(Openings):
             if not self._open:
                 _hooks.detach(self)
             return
+        if self._early and outputs and outputs[0]._id in self._early:
+            self._early.discard(outputs[0]._id)
+            return
         if op == "StopGradient" and in_moments():
             for recording in self._active:
                 recording.moments.add(outputs[0]._id)
@@ -103,6 +107,14 @@ class Stack(Openings):
             self._inside_call()
         elif len(events) >= self._batch:
             self.flush()
+
+    def on_tangents(self, op: str, inputs: Any, attrs: Any, outputs: Any) -> None:
+        """Record an op now if it was not: what computes its tangents takes its outputs."""
+        self.settle()
+        first = outputs[0]._id
+        if self._active and any(recording.known(first) is None for recording in self._active):
+            self.on_op(op, inputs, attrs, outputs)
+            self._early.add(first)
 
     def flush(self) -> None:
         """Hand what has run since the last time to the recordings, which look at it when they are asked."""
@@ -138,6 +150,7 @@ class Stack(Openings):
             self._events.pop()
             self.settle()
             call = self._calls[-1]
+            inputs = tuple(call.arguments + call.captures) if call.function in _tf_tangents.made else inputs
             writes = function_traits(call.function).writes
             for recording in self._active:
                 recording.append_call(op, inputs, outputs, recording.frames.number(place), writes, call)
@@ -255,15 +268,29 @@ class Stack(Openings):
         """Run a `tf.function` so that it can be asked about."""
         if not self._active:
             return call.run()
-        inputs = call.arguments + call.captures
-        self._read_unheld(tensor for tensor in inputs if tensor.dtype == tf.resource)
+        tangents = _tf_tangents.tangents_of(call.arguments + call.captures)
+        if tangents is None or not _tf_functions.output_types(call.function):
+            return self._call(call, call)
+        # A forward accumulator wants the tangents of what the function returns: one call computes both.
+        inputs = [*call.arguments, *call.captures, *tangents.tensors]
+        with self.unheard():
+            wide = _tf_tangents.with_tangents(call.function, tangents)
+            given = _tf_tangents.without_tangents(inputs, tangents)
+        outputs = self._call(*(_hooks.FunctionCall(wide, args, wide.constants) for args in (inputs, given)))
+        _tf_tangents.set_tangents(outputs, inputs, wide.output_indices)
+        return call.function.function_type.pack_output(outputs[: len(_tf_functions.output_types(call.function))])
+
+    def _call(self, call: _hooks.FunctionCall, given: _hooks.FunctionCall) -> Any:
+        """Run `given`, which is `call` with copies of some of its inputs."""
+        self._read_unheld(tensor for tensor in call.arguments + call.captures if tensor.dtype == tf.resource)
         self.settle()
         self._calls.append(call)
         try:
             # With random draws inside, only TensorFlow's own record of the call can tell what was drawn, and
             # only a persistent tape makes it record enough for every order.
+            inputs = given.arguments + given.captures
             with _hooks.watching(inputs, persistent=not function_traits(call.function).deterministic):
-                return call.run()
+                return given.run()
         finally:
             self.flush()
             self._calls.pop()
