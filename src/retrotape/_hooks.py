@@ -20,6 +20,7 @@ from retrotape._tf import (
     context,
     custom_gradient,
     execute,
+    forwardprop,
     is_recompute,
     is_trainable,
     ops,
@@ -236,6 +237,13 @@ def _record_operation(
     _original["record_operation"](op_type, output_tensors, input_tensors, backward_function, forward_function)
 
 
+def _jvp(op: str, attrs: Any, inputs: Any, outputs: Any, tangents: Any, use_batch: bool = False) -> Any:
+    # The fast path computes tangents before it runs callbacks, and what computes them is given the op's outputs.
+    if _thread.listener is not None and outputs and type(outputs[0]) is EagerTensor:
+        _thread.listener.on_tangents(op, inputs, attrs, outputs)
+    return forwardprop._jvp_dispatch(op, attrs, inputs, outputs, tangents, use_batch)
+
+
 def _variable_accessed(variable: Any) -> None:
     if not tf.executing_eagerly():
         for log in _thread.graph_logs:
@@ -350,6 +358,7 @@ def _install() -> None:
                 _original[name] = getattr(owner, name)
                 setattr(owner, name, hook)
             _keras.install(_on_keras_variable, _on_layer)
+            pywrap_tfe.TFE_Py_RegisterJVPFunction(_jvp)
 
 
 def _uninstall() -> None:
@@ -359,6 +368,7 @@ def _uninstall() -> None:
         if _installed == 0:
             for owner, name, _ in _HOOKS:
                 setattr(owner, name, _original[name])
+            pywrap_tfe.TFE_Py_RegisterJVPFunction(forwardprop._jvp_dispatch)
             _keras.uninstall()
             writes.clear()
             # Somebody else's callbacks may have come or gone meanwhile; they need the slow path's switch.

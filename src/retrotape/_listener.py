@@ -14,6 +14,9 @@ class Listener(Protocol):
     def on_op(self, op: Any, inputs: Any, attrs: Any, outputs: Any, op_name: Any = None, graph: Any = None) -> None:
         """An eager op, or a function, has run. This is TensorFlow's own signature: a call less for each op."""
 
+    def on_tangents(self, op: str, inputs: Any, attrs: Any, outputs: Any) -> None:
+        """A forward accumulator is about to compute the tangents of an op, whose `on_op` may come after that."""
+
     def on_backward(self, name: str, outputs: Sequence[Tensor], inputs: Sequence[Tensor], backward: Callable) -> None:
         """`outputs` go back to `inputs` by `backward`, whatever ops made them."""
 

@@ -14,6 +14,10 @@ Tried with TensorFlow 2.16 and 2.21. What is used, and why there is no public wa
 `ConcreteFunction._first_order_tape_functions`,        a gradient that does not draw anew is kept apart from those
 `._higher_order_tape_functions`                        of stock tapes
 `ops.get_gradient_function`                            `tf.recompute_grad` around random draws computes other ones
+`TFE_Py_RegisterJVPFunction`,                          forward accumulators compute the tangents of an op before its
+`forwardprop._jvp_dispatch`                            callback runs: here the op is recorded first
+`TFE_Py_PackJVPs`, `TFE_Py_ForwardAccumulatorWatch`,   the tangents of what a function is called with, and of what it
+`record.record_operation_forwardprop_only`             returned
 `record.stop_recording`                                what is computed again is no news to stock tapes
 `custom_gradient._eager_mode_decorator`                where the body of a custom gradient begins and ends
 `resource_variable_ops.variable_accessed`,             which variables were read
@@ -59,6 +63,7 @@ try:
     from tensorflow.python.eager import context as context
     from tensorflow.python.eager import core as core
     from tensorflow.python.eager import execute as execute
+    from tensorflow.python.eager import forwardprop as forwardprop
     from tensorflow.python.eager import record as record
     from tensorflow.python.eager.polymorphic_function import atomic_function as atomic_function
     from tensorflow.python.eager.polymorphic_function import concrete_function as concrete_function

@@ -218,7 +218,7 @@ def gradient_function(function: Any) -> Any:
     """
     graph = func_graph.FuncGraph(f"gradient_of_{function.name}")
     with graph.as_default():
-        inputs = [_placeholder_like(tensor) for tensor in function._func_graph.inputs]
+        inputs = [placeholder_like(tensor) for tensor in function._func_graph.inputs]
         trainable = [index for index, tensor in enumerate(inputs) if is_trainable(tensor)]
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch([inputs[index] for index in trainable])
@@ -226,7 +226,7 @@ def gradient_function(function: Any) -> Any:
             called = FunctionCall(function, inputs[:split], inputs[split:]).run()
             outputs = tf.nest.flatten(called, expand_composites=True)
         outputs = [tensor for tensor in outputs if tensor is not None]
-        seeds = [_placeholder_like(tensor) for tensor in outputs]
+        seeds = [placeholder_like(tensor) for tensor in outputs]
         wanted = [index for index, tensor in enumerate(outputs) if is_trainable(tensor)]
         gradients = tape.gradient(
             [outputs[index] for index in wanted],
@@ -244,7 +244,8 @@ def gradient_function(function: Any) -> Any:
     return result
 
 
-def _placeholder_like(tensor: Tensor) -> Tensor:
+def placeholder_like(tensor: Tensor) -> Tensor:
+    """Return a placeholder of the dtype and shape of `tensor`, which may be the handle of a variable."""
     placeholder = tf.compat.v1.placeholder(tensor.dtype, tensor.shape)
     handle_data_util.copy_handle_data(tensor, placeholder)
     return placeholder

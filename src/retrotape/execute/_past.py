@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from retrotape import _hooks, _tf
+from retrotape import _hooks, _tf, _tf_tangents
 from retrotape._tf import tf
 from retrotape.errors import TapeUseError
 from retrotape.record import Recording, current_stack, same
@@ -75,4 +75,6 @@ def variable_with(value: Tensor) -> Any:
     with stack.unheard():
         variable = tf.Variable(value, trainable=False)
     stack.adopt(variable.handle, value)
+    if _tf.stock_tape_listens():
+        _tf_tangents.link(variable.handle, value)
     return variable

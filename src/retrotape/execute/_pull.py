@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from retrotape import _hooks, _tf_functions
+from retrotape import _hooks, _tf, _tf_functions
 from retrotape._tf import tf
 from retrotape.errors import NoRuleError, OpaqueUpdateError, UnrepairableError
 from retrotape.execute._functions import pull_call
@@ -175,7 +175,8 @@ class Puller:
         count, cells = len(_tf_functions.output_types(call.function)), self._recording.cell_of
         sides = [grad for var, grad in zip(eqn.outputs[count:], grads[count:], strict=True) if var not in cells]
         there = any(grad is not None for grad in sides)
-        return there and current_stack().hearing() and function_traits(call.function).deterministic
+        derived = current_stack().hearing() or _tf.stock_tape_listens()  # by tapes or by forward accumulators
+        return there and derived and function_traits(call.function).deterministic
 
     def _pull_inlined(
         self, eqn: Eqn, call: _hooks.FunctionCall, grads: list[Cotangent | None], sides: bool, through_updates: bool

@@ -11,7 +11,7 @@ from math import prod
 from typing import Any
 from weakref import WeakSet
 
-from retrotape import _hooks, _tf, _tf_functions
+from retrotape import _hooks, _tf, _tf_functions, _tf_tangents
 from retrotape._tf import tf
 from retrotape.record._cells import FOREVER, UNCOUNTED, Look, Scope
 from retrotape.record._frames import here, in_moments, looker
@@ -49,6 +49,7 @@ class Stack(Openings):
         self._inside_python = 0
         self._written_at = 0  # when the function that runs now began to write
         self._layers: list[Scope] = []  # calls that have not ended
+        self._early: set[int] = set()  # first outputs of ops that were recorded before their callback
 
     def is_current(self) -> bool:
         """Say whether this is the thread that runs now."""
@@ -105,6 +106,9 @@ class Stack(Openings):
             if not self._open:
                 _hooks.detach(self)
             return
+        if self._early and outputs and outputs[0]._id in self._early:
+            self._early.discard(outputs[0]._id)
+            return
         if op == "StopGradient" and in_moments():
             for recording in self._active:
                 recording.moments.add(outputs[0]._id)
@@ -118,6 +122,14 @@ class Stack(Openings):
             self._inside_call()
         elif len(events) >= self._batch:
             self.flush()
+
+    def on_tangents(self, op: str, inputs: Any, attrs: Any, outputs: Any) -> None:
+        """Record an op now if it was not: what computes its tangents takes its outputs."""
+        self.settle()
+        first = outputs[0]._id
+        if self._active and any(recording.known(first) is None for recording in self._active):
+            self.on_op(op, inputs, attrs, outputs)
+            self._early.add(first)
 
     def flush(self) -> None:
         """Hand what has run since the last time to the recordings, which look at it when they are asked."""
@@ -153,6 +165,7 @@ class Stack(Openings):
             self._events.pop()
             self.settle()
             call = self._calls[-1]
+            inputs = tuple(call.arguments + call.captures) if call.function in _tf_tangents.made else inputs
             writes = function_traits(call.function).writes
             for recording in self._active:
                 recording.append_call(op, inputs, outputs, recording.frames.number(place), writes, call)
@@ -319,16 +332,29 @@ class Stack(Openings):
         if not self._active:
             return self._run_unrecorded(call)
         self._tell_paused(call.written())
-        inputs = call.arguments + call.captures
         if function_traits(call.function).op_by_op:
-            return self._run_op_by_op(call.function, inputs)
-        self._read_unheld(tensor for tensor in inputs if tensor.dtype == tf.resource)
+            return self._run_op_by_op(call.function, call.arguments + call.captures)
+        tangents = _tf_tangents.tangents_of(call.arguments + call.captures)
+        if tangents is None or not _tf_functions.output_types(call.function):
+            return self._call(call, call)
+        # A forward accumulator wants the tangents of what the function returns: one call computes both.
+        inputs = [*call.arguments, *call.captures, *tangents.tensors]
+        with self.unheard():
+            wide = _tf_tangents.with_tangents(call.function, tangents)
+            given = _tf_tangents.without_tangents(inputs, tangents)
+        outputs = self._call(*(_hooks.FunctionCall(wide, args, wide.constants) for args in (inputs, given)))
+        _tf_tangents.set_tangents(outputs, inputs, wide.output_indices)
+        return _tf_functions.structured(call.function, outputs[: len(_tf_functions.output_types(call.function))])
+
+    def _call(self, call: _hooks.FunctionCall, given: _hooks.FunctionCall) -> Any:
+        """Run `given`, which is `call` with copies of some of its inputs."""
+        self._read_unheld(tensor for tensor in call.arguments + call.captures if tensor.dtype == tf.resource)
         self.settle()
         for owner in keras_variables_in(call.function):
             self.on_keras_variable(owner)
         self._calls.append(call)
         try:
-            return self._run_watched(call, inputs)
+            return self._run_watched(call, given)
         finally:
             self.flush()
             self._calls.pop()
@@ -342,14 +368,15 @@ class Stack(Openings):
             self.place = before
         return _tf_functions.structured(function, results)
 
-    def _run_watched(self, call: _hooks.FunctionCall, inputs: Sequence[Tensor]) -> Any:
+    def _run_watched(self, call: _hooks.FunctionCall, given: _hooks.FunctionCall) -> Any:
         """Run a function so that TensorFlow keeps what its first derivative needs, where it can.
 
         Where it cannot, nobody may want that derivative; whoever does is shown the ops inside, one by one.
         """
         function, known = call.function, function_traits(call.function)
+        inputs = given.arguments + given.captures
         if function in _not_watched:
-            return self._run_noted(call)
+            return self._run_noted(call, given)
         with ExitStack() as stack:
             if known.recomputes and not known.deterministic:
                 stack.enter_context(_hooks.recomputed_is_kept(function))
@@ -363,16 +390,16 @@ class Stack(Openings):
             else:
                 self._read_unheld(tensor for tensor in captured if tensor.dtype == tf.resource)
                 try:
-                    return self._run_noted(call)
+                    return self._run_noted(call, given)
                 except tf.errors.InvalidArgumentError as error:
                     if not (known.compiled and _NOT_COMPILED in str(error)):
                         raise
                     _not_watched.add(function)  # nothing has run: it was not compiled
-        return self._run_noted(call)
+        return self._run_noted(call, given)
 
-    def _run_noted(self, call: _hooks.FunctionCall) -> Any:
+    def _run_noted(self, call: _hooks.FunctionCall, given: _hooks.FunctionCall) -> Any:
         self._written_at = call.note_writes()
-        return call.run()
+        return given.run()
 
     def _run_unrecorded(self, call: _hooks.FunctionCall) -> Any:
         written = call.written(initialized=True)
