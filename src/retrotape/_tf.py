@@ -192,6 +192,11 @@ def build_gradient(function: Any, inputs: Sequence[Tensor]) -> list[Tensor]:
     return [tensor for tensor in call._functions._backward.captured_inputs if isinstance(tensor, EagerTensor)]
 
 
+def resource_name(handle: Tensor) -> str:
+    """Return what tells a resource from others: two handles of the same name are one variable."""
+    return repr(handle)
+
+
 def op_list(names: Sequence[str]) -> bytes:
     """Return the definitions of ops as TensorFlow writes them to files."""
     return op_def_pb2.OpList(op=[op_def_registry.get(name) for name in names]).SerializeToString(deterministic=True)

@@ -197,3 +197,133 @@ def test_asked_inside_the_block_through_a_function_that_assigns():
         assert float(tape.gradient(y, v, through_updates=True)) == 6.0
     assert float(tape.gradient(y, v, through_updates=True)) == 6.0
     assert float(tape.hvp(y, v, tf.constant(1.0), through_updates=True)) == 2.0
+
+
+@pytest.mark.parametrize("keep", ["needed", "leaves", "all", "segments"])
+@pytest.mark.parametrize("way", ["tape", "function", "op"])
+def test_an_update_on_another_thread_is_counted(keep, way):
+    v = tf.Variable(2.0)
+    setter = tf.function(lambda: v.assign(10.0))
+
+    def update():
+        if way == "tape":
+            with rt.Tape():
+                v.assign(10.0)
+        else:
+            setter() if way == "function" else v.assign(10.0)
+
+    with rt.Tape(keep=keep) as tape:
+        y = v * v
+        in_threads(update)
+        z = v * y
+    assert float(tape.gradient(z, v)) == 44.0
+    assert [float(version.value) for version in tape.versions(v)] == [2.0, 10.0]
+    with pytest.raises(rt.errors.UnseenUpdateError):
+        tape.gradient(z, v, through_updates=True)
+
+
+def test_no_false_alarm_where_another_thread_only_records():
+    with ThreadPoolExecutor(1) as pool:
+        other = rt.Tape()
+        pool.submit(other.__enter__).result()
+        v = tf.Variable(2.0)
+        with rt.Tape() as tape:
+            y = v * v
+            v.assign(y)
+            z = v * 3.0
+        pool.submit(other.__exit__, None, None, None).result()
+    assert float(tape.gradient(z, v, through_updates=True)) == 12.0
+    assert [float(version.value) for version in tape.versions(v)] == [2.0, 4.0]
+
+
+def test_no_false_alarm_for_a_variable_made_in_a_pause_or_on_another_thread():
+    made = []
+    with rt.Tape() as tape:
+        with tape.stop_recording():
+            made.append(tf.Variable(2.0))
+        in_threads(lambda: made.append(tf.Variable(3.0)))
+        y = made[0] * made[1]
+    assert [float(g) for g in tape.gradient(y, made, through_updates=True)] == [3.0, 2.0]
+
+
+def test_the_same_bits_assigned_between_two_blocks():
+    v, x, tape = tf.Variable(1.0), tf.constant(3.0), rt.Tape()
+    with tape:
+        y = v * x
+    v.assign(v * v * v)
+    with tape:
+        z = v * 5.0 + y
+    assert float(tape.gradient(z, v)) == 8.0
+    with pytest.raises(rt.errors.UnseenUpdateError):
+        tape.gradient(z, v, through_updates=True)
+
+
+@pytest.mark.parametrize("scattered", [False, True])
+def test_no_false_alarm_between_two_blocks(scattered):
+    v, tape = tf.Variable([1.0, 2.0]), rt.Tape()
+    with tape:
+        if scattered:  # from then on TensorFlow hands out copies of the variable
+            v.scatter_update(tf.IndexedSlices([5.0], [0]))
+        v.assign(v * v)
+    with tape:
+        z = tf.reduce_sum(v * v)
+    expected = [0.0, 32.0] if scattered else [4.0, 32.0]
+    assert tape.gradient(z, v, through_updates=True).numpy().tolist() == expected
+
+
+def test_a_variable_first_seen_after_an_update_in_a_pause():
+    v = tf.Variable(2.0)
+    with rt.Tape() as tape:
+        with tape.stop_recording():
+            v.assign(v * 3.0)
+        y = v * 5.0
+    assert float(tape.gradient(y, v)) == 5.0
+    with pytest.raises(rt.errors.UnseenUpdateError):
+        tape.gradient(y, v, through_updates=True)  # 15 by its value on entry, which nobody saw
+
+
+@pytest.mark.parametrize("keep", ["needed", "leaves", "all", "segments"])
+def test_a_function_that_assigns_and_then_fails(keep):
+    v = tf.Variable([1.0, 2.0])
+
+    @tf.function
+    def bad(a):
+        with tf.control_dependencies([v.assign(v * 2.0)]):
+            tf.debugging.assert_less(a, 0.5)
+        return v * a
+
+    with rt.Tape(keep=keep) as tape:
+        y = v * 1.0
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            bad(tf.constant(1.0))
+        z = tf.reduce_sum(v * v * 3.0 + y)
+    assert tape.gradient(z, v).numpy().tolist() == [13.0, 25.0]
+    with pytest.raises(rt.errors.UnseenUpdateError):
+        tape.gradient(z, v, through_updates=True)
+
+
+def test_a_custom_gradient_before_a_pause():
+    u, x = tf.Variable(2.0), tf.constant(1.0)
+
+    @tf.custom_gradient
+    def f(z):
+        return z * 1.0, lambda g: g * u
+
+    with rt.Tape() as tape:
+        y = f(x) + 0.0 * u
+        with tape.stop_recording():
+            u.assign(5.0)
+        _ = u * 1.0
+    assert float(tape.gradient(y, x)) == 2.0
+
+
+def test_a_copy_of_a_handle_is_the_same_variable():
+    v = tf.Variable(2.0)
+    with rt.Tape() as tape:
+        handle = tf.identity(v.handle)
+        tf.raw_ops.AssignVariableOp(resource=handle, value=v * 3.0)
+        z = v * 5.0
+        r = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32) * 7.0
+    assert float(tape.gradient(z, v, through_updates=True)) == 15.0
+    assert float(tape.gradient(r, v)) == 7.0
+    assert len(tape.versions(v)) == 2

@@ -39,7 +39,8 @@ class Ledger:
         # Variables that may have been assigned without being recorded, and whether they certainly were.
         self._stale: dict[int, bool] = {}
         self.uninitialized: set[int] = set()  # what new variables held before they were given their first value
-        self.stand_ins: dict[int, int] = {}  # by identity of the handle of a variable that stands for another one
+        self.stand_ins: dict[int, int] = {}  # by identity of a handle, that of the one for which it stands
+        self._resources: dict[int, str] = {}  # names of resources, by identity of the handle
         self.began = _hooks.now()
         self.scattered: set[int] = set()  # variables that hand out copies, since single rows of them were changed
         self._vars: dict[int, int] = {}  # by identity of the tensor
@@ -109,7 +110,7 @@ class Ledger:
 
     def cell(self, handle: Tensor, kind: TensorType | None = None) -> Cell | None:
         """Return the variable behind a handle, None where the resource is something else."""
-        cell = self.cells.get(handle._id)
+        cell = self.known_cell(handle)
         if cell is None:
             held = kind or _tf_functions.handle_type(handle)
             if held is None:
@@ -120,6 +121,18 @@ class Ledger:
             if self._stale.pop(handle._id, False):  # its value on entry was never seen
                 self._add_gap(cell)
         return cell
+
+    def known_cell(self, handle: Tensor) -> Cell | None:
+        """Return the variable behind a handle that was seen, or behind one of which it is a copy."""
+        cell, identity = self.cells.get(handle._id), handle._id
+        if cell is not None or identity in self.variables or self.symbolic:
+            return cell
+        if identity not in self.stand_ins:
+            for known in self.cells.keys() - self._resources.keys():
+                self._resources[known] = _tf.resource_name(self.cells[known].handle)
+            names = {name: known for known, name in self._resources.items()}
+            self.stand_ins[identity] = names.get(_tf.resource_name(handle), identity)
+        return self.cells.get(self.stand_ins[identity])
 
     def add_version(self, handle: Tensor, version: int, since: int) -> None:
         """Let a variable have one more version, or its first."""
@@ -139,7 +152,7 @@ class Ledger:
 
     def mark_written(self, identity: int) -> None:
         """Note that a variable was assigned and that this is not recorded, whatever value it got."""
-        self._stale[identity] = True
+        self._stale[self.stand_ins.get(identity, identity)] = True
 
     def unread(self) -> list[Tensor]:
         """Return the handles of variables that were assigned and whose value nobody has looked at since."""

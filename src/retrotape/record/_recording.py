@@ -183,7 +183,7 @@ class Recording(Ledger):
     ) -> None:
         """Write down an op that reads or writes variables."""
         features = traits(op)
-        if op == "AssignVariableOp" and inputs[0]._id not in self.cells:
+        if op == "AssignVariableOp" and self.known_cell(inputs[0]) is None:
             self._append_first(inputs, attrs, frame)
             return
         if op == "ReadVariableOp":
