@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from weakref import ReferenceType, ref
 
 from retrotape import _tf
-from retrotape._nests import Parts, describe, is_variable, ones_like, seeds_for, take_apart, zeros_like
+from retrotape._nests import Fitted, Parts, describe, is_variable, ones_like, seeds_for, take_apart, zeros_like
 from retrotape._tf import tf
 from retrotape._versions import Version
 from retrotape.errors import NotDifferentiableError, NotRecordedError, TapeUseError
@@ -23,7 +23,7 @@ class Request(NamedTuple):
     """A question as it was posed: the targets, and sources of both kinds in the order in which they came."""
 
     targets: tuple[int, ...]
-    seeds: tuple[Tensor | None, ...]
+    seeds: tuple[Tensor | Fitted, ...]
     sources: tuple[tuple[int, ...], ...]
     through: tuple[bool, ...]
     since: int | None
@@ -32,11 +32,12 @@ class Request(NamedTuple):
     def questions(self) -> list[tuple[list[int], Question]]:
         """Return one question for sources that end at assignments and one for those that do not."""
         kinds = []
+        seeds = tuple(seed.tensor() if isinstance(seed, Fitted) else seed for seed in self.seeds)
         for through in (False, True):
             positions = [position for position, kind in enumerate(self.through) if kind is through]
             if positions:
                 chosen = tuple(self.sources[position] for position in positions)
-                kinds.append((positions, Question(self.targets, self.seeds, chosen, through, self.since)))
+                kinds.append((positions, Question(self.targets, seeds, chosen, through, self.since)))
         return kinds
 
 

@@ -34,7 +34,7 @@ def with_reasons(
 
     Args:
       log: What was recorded.
-      request: What was asked; without seeds where all targets count.
+      request: What was asked.
       sources: What was asked about, part by part in the order of the request's sources.
       found: What was found for each item of `sources`.
       look: Explains one source at length; the first of them that ops lead from is told where they are cut.
@@ -61,8 +61,7 @@ def with_reasons(
 class _Inquiry:
     def __init__(self, recording: Recording, request: Request) -> None:
         self._recording, self._request = recording, request
-        seeds = request.seeds or (True,) * len(request.targets)
-        self._targets = [var for var, seed in zip(request.targets, seeds, strict=True) if seed is not None]
+        self._targets = list(request.targets)
         builder = recording.builder
         used = (builder.eqns[index].inputs for index in slice_to(builder, self._targets))
         self._leading = {var for inputs in used for var in inputs}.union(self._targets)

@@ -69,21 +69,50 @@ def _is_composite(item: Any) -> bool:
     return isinstance(item, tf.__internal__.CompositeTensor) and type(item).__name__ != "KerasTensor"
 
 
-def seeds_for(targets: Sequence[Tensor], given: Any, make_ones: Callable[[Tensor], Tensor]) -> list[Tensor | None]:
-    """Return what flows into each target: ones, or what the user gave, where None means nothing."""
+def seeds_for(targets: Sequence[Tensor], given: Any, make_ones: Callable[[Tensor], Tensor]) -> list[Any]:
+    """Return what flows into each target: ones, or what the user gave, as tensors or `Fitted`."""
     if given is None:
         return [make_ones(target) for target in targets]
     flat = _tf_functions.components([unwrap(item) for item in tf.nest.flatten(given)])
     if len(flat) != len(targets):
+        hint = " Give numbers for the elements of one target as one tensor: `tf.constant([...])`."
+        numbers = len(targets) == 1 and bool(flat) and all(isinstance(item, (int, float, complex)) for item in flat)
         raise ShapeMismatchError(
-            f"Got {len(flat)} output_gradients for {len(targets)} targets; "
-            "give one for each, None where nothing flows in."
+            f"Got {len(flat)} output_gradients for {len(targets)} targets; give one for each, in the same order: zeros "
+            f"where nothing flows in.{hint if numbers else ''}"
         )
-    return [None if seed is None else _fitting(seed, target) for seed, target in zip(flat, targets, strict=True)]
+    for number, seed in enumerate(flat):
+        if seed is None:
+            raise ShapeMismatchError(
+                f"output_gradients number {number} is None; give a tensor for each target: `tf.zeros_like(target)` "
+                "where nothing flows in, `tf.ones_like(target)` for what is the default."
+            )
+    return [_fitting(seed, target) for seed, target in zip(flat, targets, strict=True)]
 
 
-def _fitting(seed: Any, target: Tensor) -> Tensor:
-    seed = tf.convert_to_tensor(seed, target.dtype) if not isinstance(seed, tf.Tensor) else seed
+class Fitted(NamedTuple):
+    """An output gradient of another shape than its target; the two are brought together where it is used.
+
+    Not before: who asks for a derivative with respect to the output gradient must find how it was used.
+    """
+
+    seed: Tensor
+    target: Tensor
+
+    def tensor(self) -> Tensor:
+        """Return it in the shape of the target: without spare dimensions of one in front, and broadcast."""
+        spare = max(self.seed.shape.rank - self.target.shape.rank, 0)
+        return tf.broadcast_to(
+            tf.squeeze(self.seed, list(range(spare))) if spare else self.seed, _shape_of(self.target)
+        )
+
+
+def _shape_of(part: Any) -> Any:
+    return part.shape if part.shape.is_fully_defined() else tf.shape(part)
+
+
+def _fitting(seed: Any, target: Tensor) -> Tensor | Fitted:
+    seed = seed if isinstance(seed, tf.Tensor) else tf.convert_to_tensor(seed, target.dtype)
     if seed.dtype != target.dtype:
         raise ShapeMismatchError(
             f"Got an output gradient of dtype {seed.dtype.name} for a target of dtype {target.dtype.name}; "
@@ -91,12 +120,20 @@ def _fitting(seed: Any, target: Tensor) -> Tensor:
         )
     if seed.shape.is_compatible_with(target.shape):
         return seed
-    if seed.shape.rank == 0:
-        return tf.broadcast_to(seed, tf.shape(target))
+    if _can_broadcast(seed.shape, target.shape):
+        return Fitted(seed, target)
     raise ShapeMismatchError(
         f"Got an output gradient of shape {tuple(seed.shape)} for a target of shape {tuple(target.shape)}; "
-        "each output gradient must have the shape of its target."
+        "each output gradient must have the shape of its target, or one that broadcasts to it."
     )
+
+
+def _can_broadcast(shape: tf.TensorShape, wanted: tf.TensorShape) -> bool:
+    """Say whether a shape of another rank or size can become the wanted one; the stock tape takes [1, 3] for [3]."""
+    spare = max(shape.rank - wanted.rank, 0)
+    short = [None] * (wanted.rank - shape.rank) + list(shape[spare:])
+    pairs = zip(short, wanted, strict=True)
+    return all(size == 1 for size in shape[:spare]) and all(a in (1, None) or b is None or a == b for a, b in pairs)
 
 
 def ones_like(part: Any) -> Tensor:

@@ -92,7 +92,8 @@ class Questions(ABC):
           target: A tensor that was made while recording, or a nest of them, which are summed.
           sources: Tensors that took part, variables, Keras variables, values from `at`, or a nest of them. A plain
             variable means what it means in TensorFlow: every read counts, and an assignment ends the path.
-          output_gradients: What flows into each target; ones by default.
+          output_gradients: What flows into each target, in its shape or one that broadcasts to it: tensors, arrays or
+            numbers, and no None among them; ones by default.
           unconnected_gradients: What stands for a source without path: None, or zeros.
           through_updates: Let paths run through assignments; a variable then means its value on entry to the tape.
           since: With `through_updates`, go no further back than value number `since` of each variable, or that many
@@ -170,8 +171,8 @@ class Questions(ABC):
         found = self.gradient(loss, sources, output_gradients, unconnected_gradients, none=none, **options)
         if all(grad is not None for grad in found):
             return Gradients(zip(sources, found, strict=True))
-        parts, seeds = take_apart(sources, "source"), output_gradients
-        request = pose(log, self._answers, loss, parts, seeds, ones=seeds is not None, **options)
+        parts = take_apart(sources, "source")
+        request = pose(log, self._answers, loss, parts, ones=False, **options)
         # Only where nothing can be applied is it worth the time to look for the very op.
         look = partial(self._explained, log, loss, **options) if all(grad is None for grad in found) else None
         return with_reasons(log, request, parts, found, look)
