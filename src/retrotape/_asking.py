@@ -8,7 +8,17 @@ from typing import Any, NamedTuple
 from weakref import ReferenceType, ref
 
 from retrotape import _tf
-from retrotape._nests import Fitted, Parts, describe, is_variable, ones_like, seeds_for, take_apart, zeros_like
+from retrotape._nests import (
+    Fitted,
+    Parts,
+    describe,
+    has_derivative,
+    is_variable,
+    ones_like,
+    seeds_for,
+    take_apart,
+    zeros_like,
+)
 from retrotape._tf import tf
 from retrotape._versions import Version
 from retrotape.errors import NotDifferentiableError, NotRecordedError, TapeUseError
@@ -28,6 +38,7 @@ class Request(NamedTuple):
     through: tuple[bool, ...]
     since: int | None
     derived_from: tuple[Request, ...] = ()  # where targets are answers: what was asked
+    left_out: tuple[Any, ...] = ()  # targets of a dtype without derivative
 
     def questions(self) -> list[tuple[list[int], Question]]:
         """Return one question for sources that end at assignments and one for those that do not."""
@@ -50,15 +61,23 @@ def pose(
     through_updates: bool = False,
     since: int | None = None,
     ones: bool = True,
+    leave_out: bool = False,
 ) -> Request:
-    """Return the request for the gradients of `target` by `sources`."""
-    parts, targets = sources.flat(), take_apart(target, "target").flat()
+    """Return the request for the gradients of `target` by `sources`.
+
+    A target of a dtype without derivative raises, or with `leave_out` is listed there instead: whoever says so has to
+    warn of it.
+    """
+    parts, given = sources.flat(), take_apart(target, "target").flat()
+    targets, left_out = [part for part in given if has_derivative(part)], _without_derivative(given)
+    if left_out and not leave_out:
+        raise NotDifferentiableError(describe(left_out[0]), left_out[0].dtype.name)
     for part in targets:  # a target that is also a source took part, if only by being asked about
         if not is_variable(part) and any(part is source for source in parts):
             log.take_part(part)
     found = tuple(_target(log, answers, part) for part in targets)
     tensors = [part for part in targets if not is_variable(part)]
-    seeds = tuple(seeds_for(targets, output_gradients, ones_like)) if ones else ()
+    seeds = tuple(seeds_for(given, output_gradients, ones_like)) if ones else ()
     return Request(
         found,
         seeds,
@@ -66,12 +85,19 @@ def pose(
         tuple(through_updates or isinstance(part, Version) for part in parts),
         since,
         tuple(request for request in map(answers.request_of, tensors) if request is not None),
+        tuple(left_out),
     )
 
 
+def _without_derivative(parts: Sequence[Any]) -> list[Any]:
+    found = [part for part in parts if not has_derivative(part)]
+    for part in found:
+        if part.dtype.base_dtype in (tf.resource, tf.variant):  # what is in it may well have one
+            raise NotDifferentiableError(describe(part), part.dtype.name)
+    return found
+
+
 def _target(log: Log, answers: Answers, part: Any) -> int:
-    if not (part.dtype.is_floating or part.dtype.is_complex):
-        raise NotDifferentiableError(describe(part), part.dtype.name)
     if is_variable(part):
         cell = log.cell(part)
         if cell is None:

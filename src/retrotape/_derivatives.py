@@ -15,6 +15,8 @@ Tensor = Any
 
 def jacobian(log: Log, request: Request, target: Tensor, vectorize: bool, chunk: int | None) -> list[Tensor | None]:
     """Return, for each source, the derivative of each element of the target."""
+    if request.left_out:
+        return [None] * len(request.sources)
     shape = tf.shape(target)
     size = tf.reduce_prod(shape)
     eye = tf.reshape(tf.eye(size, dtype=target.dtype), tf.concat([[size], shape], 0))
@@ -24,6 +26,8 @@ def jacobian(log: Log, request: Request, target: Tensor, vectorize: bool, chunk:
 
 def batch_jacobian(log: Log, request: Request, target: Tensor, source: Tensor, vectorize: bool) -> list[Tensor | None]:
     """Return the derivative of each row of the target by the same row of the source."""
+    if request.left_out:
+        return [None]
     shape = tf.shape(target)
     width = tf.reduce_prod(shape[1:])
     columns = tf.reshape(tf.eye(width, dtype=target.dtype), tf.concat([[width, 1], shape[1:]], 0))
@@ -53,6 +57,8 @@ def _stack(log: Log, request: Request, seeds: Tensor, vectorize: bool, chunk: in
 
 def jvp(log: Log, request: Request, target: Tensor, tangents: list[Tensor]) -> list[Tensor | None]:
     """Return the movement of the target along the tangents, as the only item of a list."""
+    if request.left_out:
+        return [None]
     with log.provisional():
         # A gradient is linear in what flows in, so its derivative by that is the product sought.
         seed = tf.ones_like(target)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from retrotape._asking import Log, Request
-from retrotape._nests import Parts, is_variable
+from retrotape._nests import Parts, describe, is_variable
 from retrotape._tf import tf
-from retrotape.errors import UnseenUpdateError
+from retrotape.errors import NotDifferentiableWarning, UnseenUpdateError
 from retrotape.execute import Plan, make_plan
 from retrotape.grads import Gradients
 from retrotape.ir import slice_to
-from retrotape.record import TRAINABLE, Recording
-from retrotape.why import Explanation, Verdict
+from retrotape.record import TRAINABLE, Recording, stacklevel
+from retrotape.why import Explanation, Verdict, told_of_dtype
 
 UNREAD = "it was not read on this tape"
 ABSENT = Verdict.SOURCE_NOT_RECORDED.reason
@@ -58,6 +59,13 @@ def with_reasons(
     return Gradients(zip(keys, found, strict=True), reasons)
 
 
+def warn_of_targets(request: Request) -> None:
+    """Warn of targets that have no gradient because of their dtype, in the words of `tape.why`."""
+    for target in request.left_out:
+        text = f"The target {describe(target)} has no gradient and is left out. {told_of_dtype(target)}"
+        warnings.warn(text, NotDifferentiableWarning, stacklevel=stacklevel())
+
+
 class _Inquiry:
     def __init__(self, recording: Recording, request: Request) -> None:
         self._recording, self._request = recording, request
@@ -80,6 +88,8 @@ class _Inquiry:
 
     def reason(self, source: int, part: Any) -> str:
         """Say why a source has no gradient, given that it has none."""
+        if self._request.left_out and not self._targets:
+            return f"the target is {self._request.left_out[0].dtype.name}, which has no derivative"
         if part.dtype.base_dtype.as_datatype_enum not in TRAINABLE:
             return f"its dtype {part.dtype.name} has no derivative"
         if not self._request.sources[source]:

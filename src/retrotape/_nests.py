@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from retrotape import _tf_functions
 from retrotape._saved_variable import SavedVariable
-from retrotape._tf import tf
+from retrotape._tf import is_trainable, tf
 from retrotape._versions import Version
 from retrotape.errors import NotASourceError, ShapeMismatchError
 
@@ -23,6 +23,11 @@ def unwrap(value: Any) -> Any:
 def is_variable(value: Any) -> bool:
     """Say whether `value` is a variable: of TensorFlow, also one that is spread over devices, or of a loaded tape."""
     return isinstance(value, (tf.Variable, SavedVariable))
+
+
+def has_derivative(part: Any) -> bool:
+    """Say whether a tensor or variable is of a dtype through which gradients flow."""
+    return is_trainable(part.dtype.base_dtype) and part.dtype.base_dtype not in (tf.resource, tf.variant)
 
 
 class Parts(NamedTuple):
@@ -70,9 +75,9 @@ def _is_composite(item: Any) -> bool:
 
 
 def seeds_for(targets: Sequence[Tensor], given: Any, make_ones: Callable[[Tensor], Tensor]) -> list[Any]:
-    """Return what flows into each target: ones, or what the user gave, as tensors or `Fitted`."""
+    """Return what flows into each target that has a derivative: ones, or what was given, as tensors or `Fitted`."""
     if given is None:
-        return [make_ones(target) for target in targets]
+        return [make_ones(target) for target in targets if has_derivative(target)]
     flat = _tf_functions.components([unwrap(item) for item in tf.nest.flatten(given)])
     if len(flat) != len(targets):
         hint = " Give numbers for the elements of one target as one tensor: `tf.constant([...])`."
@@ -87,7 +92,7 @@ def seeds_for(targets: Sequence[Tensor], given: Any, make_ones: Callable[[Tensor
                 f"output_gradients number {number} is None; give a tensor for each target: `tf.zeros_like(target)` "
                 "where nothing flows in, `tf.ones_like(target)` for what is the default."
             )
-    return [_fitting(seed, target) for seed, target in zip(flat, targets, strict=True)]
+    return [_fitting(seed, target) for seed, target in zip(flat, targets, strict=True) if has_derivative(target)]
 
 
 class Fitted(NamedTuple):

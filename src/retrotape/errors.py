@@ -52,8 +52,12 @@ class NotDifferentiableError(RetrotapeError, TypeError):
         self.target, self.dtype = target, dtype
         super().__init__(
             f"The target {target} has dtype {dtype}; a target must be floating point or complex. "
-            "Compute it in floating point, or cast it inside the block: `tf.cast(target, tf.float32)`."
+            "Compute it in floating point, or ask about what it was computed from."
         )
+
+
+class NotDifferentiableWarning(UserWarning):
+    """A target has a dtype that has no derivative, so that there is no gradient: the result is None."""
 
 
 class NotASourceError(RetrotapeError, TypeError):

@@ -7,6 +7,7 @@ from typing import Any
 
 from retrotape import _derivatives as derivatives
 from retrotape._asking import pose, versions_of
+from retrotape._missing import warn_of_targets
 from retrotape._nests import single, take_apart, unwrap
 from retrotape._versions import Version, pick
 from retrotape.jacobians import Jacobians
@@ -42,7 +43,8 @@ class HigherOrder(Jacobians, ABC):
         parts = take_apart(sources, "source")
         vectors = derivatives.vectors_for(parts, tangents, "tangent")
         with log.extended_in_graph():
-            request = pose(log, self._answers, target, parts, through_updates=through_updates)
+            request = pose(log, self._answers, target, parts, None, through_updates, leave_out=True)
+            warn_of_targets(request)
             (found,) = self._ask(log, request, lambda: derivatives.jvp(log, request, target, vectors))
         return found
 

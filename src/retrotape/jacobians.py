@@ -7,6 +7,7 @@ from typing import Any
 
 from retrotape import _derivatives as derivatives
 from retrotape._asking import pose
+from retrotape._missing import warn_of_targets
 from retrotape._nests import single, take_apart
 from retrotape._tf import tf
 from retrotape.questions import Questions, question
@@ -55,8 +56,8 @@ class Jacobians(Questions, ABC):
         log = self._asked()
         parts = take_apart(sources, "source")
         with log.extended_in_graph():
-            request = pose(log, self._answers, target, parts, through_updates=through_updates, ones=False)
-
+            request = pose(log, self._answers, target, parts, None, through_updates, ones=False, leave_out=True)
+            warn_of_targets(request)
             found = self._ask(
                 log, request, lambda: derivatives.jacobian(log, request, target, experimental_use_pfor, chunk)
             )
@@ -99,7 +100,8 @@ class Jacobians(Questions, ABC):
         log = self._asked()
         parts = take_apart(source, "source")
         with log.extended_in_graph():
-            request = pose(log, self._answers, target, parts, ones=False)
+            request = pose(log, self._answers, target, parts, ones=False, leave_out=True)
+            warn_of_targets(request)
             (found,) = self._ask(
                 log,
                 request,

@@ -9,8 +9,8 @@ from threading import RLock
 from typing import Any, Literal, NoReturn, TypeAlias, TypeVar, get_args
 
 from retrotape._asking import Answers, Log, Request, fill_constants, pose, solve
-from retrotape._missing import with_reasons
-from retrotape._nests import Parts, describe, is_variable, take_apart, unwrap, zeros_like
+from retrotape._missing import warn_of_targets, with_reasons
+from retrotape._nests import Parts, describe, has_derivative, is_variable, take_apart, unwrap, zeros_like
 from retrotape._several import Together, losses_and_seeds
 from retrotape._tf import as_is, tf
 from retrotape.errors import MissingGradientError, TapeUseError
@@ -103,11 +103,12 @@ class Questions(ABC):
 
         Returns:
           The gradients in the nest of `sources`; None where no path leads to a source. A derivative of a gradient
-          that happens to be constant is zero, not None.
+          that happens to be constant is zero, not None. A target of integers, booleans or text has no gradient, which
+          a warning says; what else is in the same nest is answered.
 
         Raises:
           NotRecordedError: If the target was not made while recording.
-          NotDifferentiableError: If the target is of integer, boolean or string type.
+          NotDifferentiableError: With `none="raise"`, if a target is of integer, boolean or string type.
           NoRuleError: If the path passes an op for which TensorFlow has no gradient.
           MissingGradientError: With `none="raise"`, if a source has no gradient.
 
@@ -125,7 +126,9 @@ class Questions(ABC):
         log = self._asked()
         parts = take_apart(sources, "source")
         with log.extended_in_graph():
-            request = pose(log, self._answers, target, parts, output_gradients, through_updates, since)
+            options: dict[str, Any] = {"through_updates": through_updates, "since": since, "leave_out": none != "raise"}
+            request = pose(log, self._answers, target, parts, output_gradients, **options)
+            warn_of_targets(request)
             found = self._ask(log, request, lambda: fill_constants(log, request, parts, solve(log, request)))
         if none == "raise" and any(grad is None for grad in found):
             self._raise_missing(log, target, parts, request, found)
@@ -172,7 +175,7 @@ class Questions(ABC):
         if all(grad is not None for grad in found):
             return Gradients(zip(sources, found, strict=True))
         parts = take_apart(sources, "source")
-        request = pose(log, self._answers, loss, parts, ones=False, **options)
+        request = pose(log, self._answers, loss, parts, ones=False, leave_out=True, **options)
         # Only where nothing can be applied is it worth the time to look for the very op.
         look = partial(self._explained, log, loss, **options) if all(grad is None for grad in found) else None
         return with_reasons(log, request, parts, found, look)
@@ -218,6 +221,8 @@ class Questions(ABC):
             options["unconnected_gradients"] = unconnected_gradients
             return [self.backward(loss, sources, output_gradients=seed, **options) for loss, seed in given]
         together = Together(log, self._answers, given, take_apart(sources, "source"), **options)
+        for request in together.requests:
+            warn_of_targets(request)
         asked = [partial(together.row, number) for number in range(len(given))]
         found = [self._ask(log, request, row) for request, row in zip(together.requests, asked, strict=True)]
         return together.gradients(found, zeros)
@@ -265,7 +270,9 @@ class Questions(ABC):
         with self._lock:
             log = self._asked()
             parts = take_apart(_sources(log, wrt), "source")
-            request, token = pose(log, self._answers, loss, parts, None, through_updates, since), log.token
+            request = pose(log, self._answers, loss, parts, None, through_updates, since, leave_out=True)
+            token = log.token
+        warn_of_targets(request)
         owners = [
             item for item, own in zip(tf.nest.flatten(parts.nest), parts.parts, strict=True) for _ in own
         ]  # of a source that consists of several tensors, each is yielded by itself
@@ -291,7 +298,8 @@ class Questions(ABC):
         """Return why a source has no gradient; None in a graph, which knows no values."""
         if not isinstance(log, EagerLog):
             return None
-        targets = take_apart(target, "target").flat()
+        given = take_apart(target, "target").flat()
+        targets = [part for part in given if has_derivative(part)] or given
         for part in targets:
             self._write_down(part, log)
         return explain(log, targets, source, **options)

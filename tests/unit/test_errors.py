@@ -29,7 +29,7 @@ def run(code: str) -> subprocess.CompletedProcess:
 
 def all_errors() -> list[type[errors.RetrotapeError]]:
     found = [value for _, value in inspect.getmembers(errors, inspect.isclass) if value.__module__ == errors.__name__]
-    return [value for value in found if value is not errors.RetrotapeError]
+    return [value for value in found if value is not errors.RetrotapeError and not issubclass(value, Warning)]
 
 
 @pytest.mark.parametrize("error", all_errors(), ids=lambda error: error.__name__)

@@ -141,25 +141,6 @@ def test_jacobians_name_the_target_too():
 # ------------------------------------------------------------------ targets and sources of a wrong kind
 
 
-@pytest.mark.parametrize("dtype", [tf.int32, tf.int64, tf.uint8, tf.bool])
-def test_target_without_derivative(x, dtype):
-    with rt.Tape() as tape:
-        y = tf.cast(x, dtype)
-    text = rf"The target tensor {dtype.name}\[\] has dtype {dtype.name}; a target must be .* cast it inside"
-    with pytest.raises(errors.NotDifferentiableError, match=text) as caught:
-        tape.gradient(y, x)
-    assert caught.value.dtype == dtype.name
-    with pytest.raises(errors.NotDifferentiableError, match=dtype.name):
-        tape.jacobian(y, x)
-
-
-def test_target_of_strings(x):
-    with rt.Tape() as tape:
-        y = tf.strings.as_string(x)
-    with pytest.raises(errors.NotDifferentiableError, match="has dtype string"):
-        tape.gradient(y, x)
-
-
 @pytest.mark.parametrize(
     ("bad", "shown"),
     [

@@ -5,7 +5,7 @@ from retrotape.record._away import is_away
 from retrotape.record._born import born
 from retrotape.record._cells import Backward, Cell, Look, same
 from retrotape.record._eager import EagerLog
-from retrotape.record._frames import is_moments
+from retrotape.record._frames import is_moments, stacklevel
 from retrotape.record._functions import function_traits
 from retrotape.record._merge import Merger, merge
 from retrotape.record._recording import Recording
@@ -39,5 +39,6 @@ __all__ = [
     "merge",
     "next_stamp",
     "same",
+    "stacklevel",
     "traits",
 ]

@@ -52,6 +52,15 @@ def here(depth: int) -> tuple[CodeType, int] | None:
     return None
 
 
+def stacklevel() -> int:
+    """Return the `stacklevel` with which the caller has to warn, so that the user's line is named."""
+    frame: Any = sys._getframe(1)
+    level = 1
+    while frame.f_back is not None and is_foreign(frame.f_code.co_filename):
+        frame, level = frame.f_back, level + 1
+    return level
+
+
 def looker(depth: int) -> tuple[CodeType, int] | None:
     """Return the place of the user's that looks at a value, from `depth` calls up; None where it is we who look."""
     frame: Any = sys._getframe(depth)
