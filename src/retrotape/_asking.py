@@ -72,16 +72,20 @@ def pose(
     targets, left_out = [part for part in given if has_derivative(part)], _without_derivative(given)
     if left_out and not leave_out:
         raise NotDifferentiableError(describe(left_out[0]), left_out[0].dtype.name)
+    stand_ins: dict[int, int] = {}
     for part in targets:  # a target that is also a source took part, if only by being asked about
-        if not is_variable(part) and any(part is source for source in parts):
+        is_source = any(part is source for source in parts)
+        if is_variable(part) and log.cell(part) is None and (is_source or log.watches(part)):
+            stand_ins[id(part)] = log.stand_in(part)
+        elif is_source and not is_variable(part):
             log.take_part(part)
-    found = tuple(_target(log, answers, part) for part in targets)
+    found = tuple(stand_ins[id(part)] if id(part) in stand_ins else _target(log, answers, part) for part in targets)
     tensors = [part for part in targets if not is_variable(part)]
     seeds = tuple(seeds_for(given, output_gradients, ones_like)) if ones else ()
     return Request(
         found,
         seeds,
-        tuple(_source(log, part, through_updates, since) for part in parts),
+        tuple(_source(log, part, through_updates, since, stand_ins) for part in parts),
         tuple(through_updates or isinstance(part, Version) for part in parts),
         since,
         tuple(request for request in map(answers.request_of, tensors) if request is not None),
@@ -114,7 +118,9 @@ def _target(log: Log, answers: Answers, part: Any) -> int:
     return var
 
 
-def _source(log: Log, part: Any, through_updates: bool, since: int | None) -> tuple[int, ...]:
+def _source(
+    log: Log, part: Any, through_updates: bool, since: int | None, stand_ins: dict[int, int]
+) -> tuple[int, ...]:
     if isinstance(part, Version):
         if part.token is not log.token:
             raise TapeUseError(
@@ -127,7 +133,7 @@ def _source(log: Log, part: Any, through_updates: bool, since: int | None) -> tu
     if is_variable(part):
         cell = log.cell(part)
         if cell is None:
-            return ()
+            return (stand_ins[id(part)],) if id(part) in stand_ins else ()
         if through_updates:
             return (cell.number(since or 0),)
         return tuple(cell.versions)

@@ -12,6 +12,7 @@ from retrotape._versions import Version
 from retrotape.errors import NotASourceError, ShapeMismatchError
 
 Tensor = Any
+WATCHED = "watched value"  # a role, beside "source" and "target"
 
 
 def unwrap(value: Any) -> Any:
@@ -63,11 +64,17 @@ def take_apart(nest: Any, role: str) -> Parts:
 def _parts(item: Any, role: str) -> list[Any]:
     if is_variable(item) or isinstance(item, tf.Tensor) or (isinstance(item, Version) and role == "source"):
         return [item]
+    if _is_composite(item) and role == WATCHED:
+        return [part for part in tf.nest.flatten(item, expand_composites=True) if isinstance(part, tf.Tensor)]
     if isinstance(item, tf.IndexedSlices) and role == "target":
         return [item.values]  # a sparse gradient that is asked about: its rows are all there is of it
-    if isinstance(item, (tf.RaggedTensor, tf.SparseTensor, tf.IndexedSlices)) or _is_composite(item):
-        return _tf_functions.components([item])
-    raise NotASourceError(role, item)
+    try:
+        found = _tf_functions.components([item]) if _is_composite(item) else []
+    except ValueError:  # TensorFlow does not know which of its tensors a derivative is about
+        found = []
+    if not found or found[0] is item:
+        raise NotASourceError(role, item)
+    return found
 
 
 def _is_composite(item: Any) -> bool:

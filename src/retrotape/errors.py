@@ -68,6 +68,8 @@ class NotASourceError(RetrotapeError, TypeError):
         hint = "Give the tensor that took part in the recording, or a nest of such tensors."
         if type(got).__name__ == "KerasTensor":
             hint = "It is symbolic: ask about the tensor that the model returned when it was called with data."
+        elif hasattr(got, "_type_spec"):
+            hint = "It consists of several tensors: ask about one of them, such as its `values`."
         elif hasattr(got, "trainable_variables"):
             hint = "Did you mean its `trainable_variables`?"
         super().__init__(f"A {role} must be a tensor, a tf.Variable or a Keras variable, got {_brief(got)}. {hint}")

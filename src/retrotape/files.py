@@ -151,6 +151,9 @@ class Filed(Inspected, ABC):
         log, part = self._eager("why"), single(target, "why", "target")
         by = single(source, "why", "source")
         options: dict[str, Any] = {"through_updates": through_updates, "since": since}
+        if part is by and is_variable(part) and log.cell(part) is None:
+            said = describe(part)
+            return Explanation(Verdict.CONNECTED, said, said, detail="The target is the source itself.")
         asked = None if is_variable(part) else self._answers.request_of(part)
         self._write_down(part, log)
         found = explain(log, [part], by, **options)

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Literal, TypeAlias, get_args
 
 from retrotape._asking import Answers
-from retrotape._nests import is_variable, take_apart
+from retrotape._nests import WATCHED, is_variable, take_apart
 from retrotape._selftest import check_once
 from retrotape._tf import as_is, tf
 from retrotape.errors import EmptyTapeError, TapeUseError
@@ -115,9 +115,11 @@ class Tape(Replayable):
         Args:
           tensor: A tensor or variable, or a nest of them.
         """
-        for part in take_apart(tensor, "watched value").flat():
+        for part in take_apart(tensor, WATCHED).flat():
             if is_variable(part):
                 self._watched[id(part)] = part
+                if self._log is not None:
+                    self._log.watch(part)
             elif self._log is not None:
                 self._log.take_part(part)
 

@@ -112,6 +112,12 @@ class Ledger:
             self.cell_of[first] = cell
         return cell
 
+    def stand_in(self, handle: Tensor) -> int:
+        """Return a var of the type of a variable, which is known by nothing else."""
+        held = _tf_functions.handle_type(handle)
+        assert held is not None
+        return self._new_leaf(TensorType(*held))
+
     def add_version(self, handle: Tensor, version: int, since: int) -> None:
         """Let a variable have one more version, or its first."""
         cell = self.cells.get(handle._id)
