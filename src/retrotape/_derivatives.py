@@ -6,7 +6,7 @@ from typing import Any
 
 from retrotape._asking import Log, Request, solve
 from retrotape._nests import Parts, zeros_like
-from retrotape._tf import tf
+from retrotape._tf import tf, zeros
 from retrotape.errors import ShapeMismatchError
 from retrotape.execute import dot, rows
 
@@ -101,7 +101,7 @@ def _hessian_row(log: Log, grad: Tensor | None, request: Request, sources: Parts
     if grad is not None:
         found = jacobian(log, _of(log, grad, request), grad, True, None)
     return [
-        tf.zeros([*part.shape, *other.shape], part.dtype) if block is None else block
+        zeros([*part.shape, *other.shape], part.dtype) if block is None else block
         for block, other in zip(found, sources.flat(), strict=True)
     ]
 
@@ -150,12 +150,13 @@ def check_scalar(target: Tensor, method: str) -> None:
 
 
 def check_batches(target: Tensor, source: Any) -> None:
-    """Raise unless target and source have the same number of rows."""
-    ranks_fit = all(tensor.shape.rank is None or tensor.shape.rank >= 1 for tensor in (target, source))
+    """Raise unless target and source have the same number of rows, and rows are not numbers."""
+    ranks_fit = all(tensor.shape.rank is None or tensor.shape.rank >= 2 for tensor in (target, source))
     if not ranks_fit or not target.shape[:1].is_compatible_with(source.shape[:1]):
         raise ShapeMismatchError(
-            f"batch_jacobian needs a target and a source with the same first dimension, got shapes "
-            f"{tuple(target.shape)} and {tuple(source.shape)}. For other shapes use `tape.jacobian`."
+            "batch_jacobian needs a target and a source of rank two or more with the same first dimension, got shapes "
+            f"{tuple(target.shape)} and {tuple(source.shape)}. For other shapes use `tape.jacobian`, or "
+            "`tape.per_example` for a vector of losses."
         )
 
 

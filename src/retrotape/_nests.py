@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from retrotape import _tf_functions
 from retrotape._saved_variable import SavedVariable
-from retrotape._tf import is_trainable, tf
+from retrotape._tf import is_trainable, tf, zeros
 from retrotape._versions import Version
 from retrotape.errors import NotASourceError, ShapeMismatchError
 
@@ -148,6 +148,17 @@ def _can_broadcast(shape: tf.TensorShape, wanted: tf.TensorShape) -> bool:
     return all(size == 1 for size in shape[:spare]) and all(a in (1, None) or b is None or a == b for a, b in pairs)
 
 
+def zeros_wanted(unconnected_gradients: Any) -> bool:
+    """Say whether sources without path get zeros, as `unconnected_gradients` has it."""
+    try:
+        return tf.UnconnectedGradients(unconnected_gradients) is tf.UnconnectedGradients.ZERO
+    except ValueError:
+        known = " or ".join(repr(kind.value) for kind in tf.UnconnectedGradients)
+        raise ValueError(
+            f"unconnected_gradients= takes {known}, or a tf.UnconnectedGradients, got {unconnected_gradients!r}."
+        ) from None
+
+
 def ones_like(part: Any) -> Tensor:
     """Return ones in the shape of a target, which may be a variable of a loaded tape."""
     return tf.ones(part.shape, part.dtype) if isinstance(part, SavedVariable) else tf.ones_like(part)
@@ -155,7 +166,9 @@ def ones_like(part: Any) -> Tensor:
 
 def zeros_like(part: Any) -> Tensor:
     """Return zeros in the shape of a source."""
-    return tf.zeros_like(part) if isinstance(part, tf.Tensor) else tf.zeros(part.shape, part.dtype)
+    if isinstance(part, tf.Tensor) and has_derivative(part):
+        return tf.zeros_like(part)
+    return zeros(_shape_of(part), part.dtype)
 
 
 def describe(part: Any) -> str:
@@ -165,9 +178,9 @@ def describe(part: Any) -> str:
 
 
 def single(value: Any, method: str, role: str) -> Any:
-    """Return the one tensor or variable that a method takes, or raise."""
+    """Return the one tensor or variable that a method takes, alone or in a nest, or raise."""
     parts = take_apart(value, role).flat()
-    if len(parts) != 1 or isinstance(value, (list, tuple, dict)):
+    if len(parts) != 1:
         raise ShapeMismatchError(
             f"{method} takes one {role}, got {len(parts)} in a {type(value).__name__}; ask once for each of them."
         )

@@ -32,6 +32,8 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
+import numpy as np
+
 from retrotape.errors import IncompatibleTensorFlowError, MissingTensorFlowError
 
 try:
@@ -69,6 +71,7 @@ Tensor = Any  # tf.Tensor, which has no type information
 eager_dtype: Callable[[Tensor], int] = EagerTensor._datatype_enum
 
 
+_ORDINARY = (tf.bool, tf.string, *(tf.as_dtype(f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)))
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
@@ -147,6 +150,17 @@ def operation_rule(operation: Any) -> Callable | None:
 def is_trainable(dtype: Any) -> bool:
     """Say whether gradients flow through `dtype`."""
     return backprop_util.IsTrainable(dtype)
+
+
+def zeros(shape: Any, dtype: Any) -> Tensor:
+    """Return zeros of any dtype that has numbers: TensorFlow has no kernel for those of eight bits and fewer."""
+    kind = tf.as_dtype(dtype)
+    if is_trainable(kind) or kind in _ORDINARY:
+        return tf.zeros(shape, kind)
+    sizes = tf.get_static_value(tf.convert_to_tensor(shape, tf.int32)) if isinstance(shape, tf.Tensor) else shape
+    if sizes is None or None in list(sizes):
+        return tf.cast(tf.zeros(shape), kind)
+    return tf.constant(np.zeros([int(size) for size in sizes], kind.as_numpy_dtype), kind)
 
 
 def aggregate(gradients: Sequence[Any]) -> Any:

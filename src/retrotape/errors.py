@@ -60,7 +60,7 @@ class NotDifferentiableWarning(UserWarning):
     """A target has a dtype that has no derivative, so that there is no gradient: the result is None."""
 
 
-class NotASourceError(RetrotapeError, TypeError):
+class NotASourceError(RetrotapeError, TypeError, ValueError):
     """Something that is neither tensor nor variable was given as source or target."""
 
     def __init__(self, role: str, got: object) -> None:
@@ -82,7 +82,7 @@ class EmptyTapeError(RetrotapeError, RuntimeError):
         super().__init__(f"This tape holds no recording: {reason}. Record first: `with tape: loss = ...`, then ask.")
 
 
-class TapeUseError(RetrotapeError, RuntimeError):
+class TapeUseError(RetrotapeError, RuntimeError, ValueError):
     """A tape was entered, left or asked in a place where that has no meaning."""
 
 

@@ -38,7 +38,7 @@ class HigherOrder(Jacobians, ABC):
         >>> tape.jvp(y, x, tf.constant([1.0, 10.0])).numpy().tolist()
         [2.0, 40.0]
         """
-        single(target, "jvp", "target")
+        target = single(target, "jvp", "target")
         log = self._asked()
         parts = take_apart(sources, "source")
         vectors = derivatives.vectors_for(parts, tangents, "tangent")
@@ -67,7 +67,8 @@ class HigherOrder(Jacobians, ABC):
         >>> float(tape.hvp(y, x, tf.constant(1.0)))
         12.0
         """
-        derivatives.check_scalar(single(target, "hvp", "target"), "hvp")
+        target = single(target, "hvp", "target")
+        derivatives.check_scalar(target, "hvp")
         log = self._asked()
         parts = take_apart(sources, "source")
         given = derivatives.vectors_for(parts, vectors, "vector")
@@ -96,7 +97,8 @@ class HigherOrder(Jacobians, ABC):
         >>> tape.hessian(y, x).numpy().tolist()
         [[4.0, 2.0], [2.0, 0.0]]
         """
-        derivatives.check_scalar(single(target, "hessian", "target"), "hessian")
+        target = single(target, "hessian", "target")
+        derivatives.check_scalar(target, "hessian")
         log = self._asked()
         parts = take_apart(sources, "source")
         with log.extended_in_graph():

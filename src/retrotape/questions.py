@@ -10,7 +10,16 @@ from typing import Any, Literal, NoReturn, TypeAlias, TypeVar, get_args
 
 from retrotape._asking import Answers, Log, Request, fill_constants, pose, solve
 from retrotape._missing import warn_of_targets, with_reasons
-from retrotape._nests import Parts, describe, has_derivative, is_variable, take_apart, unwrap, zeros_like
+from retrotape._nests import (
+    Parts,
+    describe,
+    has_derivative,
+    is_variable,
+    take_apart,
+    unwrap,
+    zeros_like,
+    zeros_wanted,
+)
 from retrotape._several import Together, losses_and_seeds
 from retrotape._tf import as_is, tf
 from retrotape.errors import MissingGradientError, TapeUseError
@@ -118,7 +127,7 @@ class Questions(ABC):
         >>> tape.gradient(loss, {"w": w})["w"].numpy().tolist()
         [2.0, 4.0]
         """
-        unconnected = tf.UnconnectedGradients(unconnected_gradients)
+        fill = zeros_wanted(unconnected_gradients) or none == "zero"
         if since is not None and not through_updates:
             raise ValueError("since= says how far to go through updates; give through_updates=True with it.")
         if none not in get_args(_Missing):
@@ -132,7 +141,7 @@ class Questions(ABC):
             found = self._ask(log, request, lambda: fill_constants(log, request, parts, solve(log, request)))
         if none == "raise" and any(grad is None for grad in found):
             self._raise_missing(log, target, parts, request, found)
-        if unconnected is tf.UnconnectedGradients.ZERO or none == "zero":
+        if fill:
             found = [zeros_like(part) if grad is None else grad for part, grad in zip(parts.flat(), found, strict=True)]
         return parts.pack(found)
 
@@ -216,7 +225,7 @@ class Questions(ABC):
         sources = _sources(log, wrt)
         given = losses_and_seeds(losses, output_gradients)
         options: dict[str, Any] = {"through_updates": through_updates, "since": since}
-        zeros = tf.UnconnectedGradients(unconnected_gradients) is tf.UnconnectedGradients.ZERO
+        zeros = zeros_wanted(unconnected_gradients)
         if log.graph is not None or len(given) < 2:  # a graph has all values, and must be read anew for each question
             options["unconnected_gradients"] = unconnected_gradients
             return [self.backward(loss, sources, output_gradients=seed, **options) for loss, seed in given]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from html import escape
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from retrotape._tf import tf
+from retrotape._tf import tf, zeros
 from retrotape._versions import Version
 from retrotape.errors import ShapeMismatchError, UnknownSourceError
 from retrotape.grads import _sparse as sparse
@@ -100,7 +100,9 @@ class Keyed:
         grad, key = self._grads[identity], self._keys[identity]
         if grad is not None:
             return grad
-        return tf.zeros_like(key) if isinstance(key, tf.Tensor) else tf.zeros(key.shape, key.dtype)
+        if isinstance(key, tf.Tensor) and not key.shape.is_fully_defined():
+            return tf.zeros_like(key)
+        return zeros(key.shape, key.dtype)
 
     def __iter__(self) -> Iterator[Any]:
         # Of a mapping these would be the variables, and `zip(grads, weights)` would apply weights as gradients.

@@ -24,6 +24,7 @@ def _roots() -> tuple[str, ...]:
     return tuple(package + os.sep for package in packages)
 
 
+LARGEST = 4096  # number of files that are remembered
 _foreign: dict[str, bool] = {}
 
 
@@ -31,6 +32,8 @@ def is_foreign(filename: str) -> bool:
     """Say whether a file is TensorFlow's, Keras', Python's or ours, so that no user looks for a mistake there."""
     hidden = _foreign.get(filename)
     if hidden is None:
+        if len(_foreign) >= LARGEST:  # every cell of a notebook is a file, and every function that AutoGraph rewrites
+            _foreign.clear()
         in_library = filename.startswith(_roots()) or "__autograph_generated_file" in filename
         in_stdlib = filename.startswith(_STDLIB) and "site-packages" not in filename
         hidden = in_library or in_stdlib or filename.startswith("<frozen")
