@@ -14,6 +14,7 @@ from retrotape._tf import (
     BaseVariable,
     EagerTensor,
     EagerTensorBase,
+    StockTape,
     concrete_function,
     context,
     custom_gradient,
@@ -298,7 +299,7 @@ class FunctionCall(NamedTuple):
 @contextmanager
 def watching(tensors: Sequence[Tensor], persistent: bool) -> Iterator[None]:
     """Let TensorFlow believe that somebody watches `tensors`, so that a function tells how it goes back."""
-    with tf.GradientTape(persistent=persistent, watch_accessed_variables=False) as tape:
+    with StockTape(persistent=persistent, watch_accessed_variables=False) as tape:
         inner = tape._tape._tape
         for tensor in tensors:
             if is_trainable(tensor):

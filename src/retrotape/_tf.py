@@ -19,6 +19,7 @@ Tried with TensorFlow 2.16 and 2.21. What is used, and why there is no public wa
 `ops.gradient_registry`, `ops.get_gradient_function`   the gradient rules
 `op_def_library.apply_op`                              ops by name in a graph, for what is exported
 `FuncGraph`, `atomic_function.from_func_graph`         the gradient of a function, as a function
+`backprop.GradientTape`                                the stock tape, where `tf.GradientTape` is ours
 `EagerTensor._numpy`                                   where Python looks at a value
 `EagerTensor._id`, `._shape_tuple`, `._datatype_enum`  identity that is never reused; cheap types
 =====================================================  ===========================================================
@@ -45,6 +46,7 @@ try:
     # Most are for `_hooks` and `_tf_functions`, which may not import them themselves.
     from tensorflow.core.framework import op_def_pb2
     from tensorflow.python import pywrap_tfe as pywrap_tfe
+    from tensorflow.python.eager import backprop as backprop
     from tensorflow.python.eager import backprop_util as backprop_util
     from tensorflow.python.eager import context as context
     from tensorflow.python.eager import execute as execute
@@ -66,6 +68,7 @@ except ImportError as error:
 
 EagerTensor = ops.EagerTensor
 EagerTensorBase = ops._EagerTensorBase
+StockTape = backprop.GradientTape  # whatever `tf.GradientTape` is: it may be ours, `rt.install` puts it there
 BaseVariable = resource_variable_ops.BaseResourceVariable
 Tensor = Any  # tf.Tensor, which has no type information
 eager_dtype: Callable[[Tensor], int] = EagerTensor._datatype_enum

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from abc import ABCMeta
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import RLock
@@ -12,7 +13,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from retrotape._asking import Answers
 from retrotape._nests import WATCHED, is_variable, take_apart
 from retrotape._selftest import check_once
-from retrotape._tf import as_is, tf
+from retrotape._tf import StockTape, as_is, tf
 from retrotape.errors import EmptyTapeError, TapeUseError
 from retrotape.ir import Program
 from retrotape.loaded import Replayable
@@ -23,7 +24,14 @@ Keep: TypeAlias = Literal["needed", "all", "leaves", "segments", "disk"]
 _KEEP = get_args(Keep)
 
 
-class Tape(Replayable):
+class _InPlaceOfStock(ABCMeta):
+    """Where `tf.GradientTape` is our class, `isinstance(tape, tf.GradientTape)` has to hold for stock tapes too."""
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return super().__instancecheck__(instance) or (isinstance(instance, StockTape) and tf.GradientTape is cls)
+
+
+class Tape(Replayable, metaclass=_InPlaceOfStock):
     """Record what runs; differentiate any of it by any of it, afterwards.
 
     Takes the place of `tf.GradientTape` and accepts its arguments. Nothing has to be watched, and any number

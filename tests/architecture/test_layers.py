@@ -39,7 +39,7 @@ LAYERS = [
     {"loaded"},
     {"tape", "_isolated_child"},
     {"joined"},
-    {"accumulation", "parallel"},
+    {"accumulation", "installing", "parallel"},
     {"demo"},
     {"commands"},
     {"cli"},
