@@ -69,6 +69,7 @@ def pose(
     warn of it.
     """
     parts, given = sources.flat(), take_apart(target, "target").flat()
+    log.recording.owners.update(sources.owners())
     targets, left_out = [part for part in given if has_derivative(part)], _without_derivative(given)
     if left_out and not leave_out:
         raise NotDifferentiableError(describe(left_out[0]), left_out[0].dtype.name)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from retrotape._asking import Log, Request, solve
 from retrotape._nests import Parts, zeros_like
 from retrotape._tf import tf, zeros
@@ -11,6 +13,7 @@ from retrotape.errors import ShapeMismatchError
 from retrotape.execute import dot, rows
 
 Tensor = Any
+_PLAIN = (np.ndarray, np.generic, int, float, complex)  # take the dtype of their source
 
 
 def jacobian(log: Log, request: Request, target: Tensor, vectorize: bool, chunk: int | None) -> list[Tensor | None]:
@@ -127,10 +130,11 @@ def as_matrix(blocks: list[list[Tensor]], sources: Parts) -> Tensor:
 def vectors_for(sources: Parts, given: Any, role: str) -> list[Tensor]:
     """Return the vectors, one for each source and in its shape, or raise."""
     # Constants, even where they are on the tape: the product is with what they are, not with where they came from.
-    flat = [tf.stop_gradient(item) for item in tf.nest.flatten(given)]
-    parts = sources.flat()
-    if len(flat) != len(parts):
-        raise ShapeMismatchError(f"Got {len(flat)} {role}s for {len(parts)} sources; give one {role} for each source.")
+    parts, items = sources.flat(), tf.nest.flatten(given)
+    if len(items) != len(parts):
+        raise ShapeMismatchError(f"Got {len(items)} {role}s for {len(parts)} sources; give one {role} for each source.")
+    kinds = [part.dtype if isinstance(item, _PLAIN) else None for item, part in zip(items, parts, strict=True)]
+    flat = [tf.stop_gradient(tf.convert_to_tensor(item, kind)) for item, kind in zip(items, kinds, strict=True)]
     for vector, part in zip(flat, parts, strict=True):
         if vector.dtype != part.dtype or not vector.shape.is_compatible_with(part.shape):
             raise ShapeMismatchError(

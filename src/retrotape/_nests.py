@@ -42,6 +42,11 @@ class Parts(NamedTuple):
         """Return all parts in one list."""
         return [part for parts in self.parts for part in parts]
 
+    def owners(self) -> dict[int, Any]:
+        """Return the Keras variables among the items, by `id` of the variable inside."""
+        given = tf.nest.flatten(self.nest)
+        return {id(item): one for one, item in zip(given, self.items, strict=True) if one is not item}
+
     def pack(self, gradients: Sequence[Any]) -> Any:
         """Shape gradients, one for each part, like the nest."""
         packed, position = [], 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial, wraps
 from threading import RLock
 from typing import Any, Literal, NoReturn, TypeAlias, TypeVar, get_args
@@ -60,7 +60,9 @@ _Missing: TypeAlias = Literal["keep", "zero", "raise"]
 
 def _sources(log: Log, wrt: Any) -> list[Any]:
     """Return by what to differentiate, each once: the same variable from two models is still one."""
+    owners = log.recording.owners  # of a model of Keras the keys are its own variables, which know their path
     given = tf.nest.flatten(wrt) if wrt is not None else [v for v in log.variables() if v.trainable]
+    given = [owners.get(id(source), source) for source in given] if wrt is None else given
     return list({id(unwrap(source)): source for source in given[::-1]}.values())[::-1]
 
 
@@ -192,25 +194,28 @@ class Questions(ABC):
     @question
     def backward_each(
         self,
-        losses: Sequence[Any] | Tensor,
+        losses: Sequence[Any] | Mapping[Any, Any] | Tensor,
         wrt: Any = None,
         *,
         output_gradients: Any = None,
         unconnected_gradients: tf.UnconnectedGradients = _NONE,
         through_updates: bool = False,
         since: int | None = None,
-    ) -> list[Gradients]:
+    ) -> Any:
         """Return the gradient of each of several losses: the same as `backward` of each, for less.
 
         What the losses share is looked up once, and values that were not kept are computed again once for all.
 
         Args:
-          losses: A list of losses, each as the target of `gradient`, or a vector of them.
+          losses: A list or a dictionary of losses, each as the target of `gradient`, or a vector of them.
           wrt: As for `backward`.
           output_gradients: What flows into each of the losses in a list, the same for all.
           unconnected_gradients: As for `gradient`.
           through_updates: As for `gradient`.
           since: As for `gradient`.
+
+        Returns:
+          A list of `Gradients`, one for each loss; of a dictionary of losses, a dictionary with the same keys.
 
         Raises:
           ShapeMismatchError: If `losses` is a tensor, but not a vector of known size.
@@ -221,10 +226,14 @@ class Questions(ABC):
         >>> [float(grads[w]) for grads in tape.backward_each(losses)]
         [6.0, 5.0]
         """
+        options: dict[str, Any] = {"through_updates": through_updates, "since": since}
+        if isinstance(losses, Mapping):
+            kinds: Any = {"output_gradients": output_gradients, "unconnected_gradients": unconnected_gradients}
+            rows = self.backward_each(list(losses.values()), wrt, **kinds, **options)
+            return dict(zip(losses, rows, strict=True))
         log = self._asked()
         sources = _sources(log, wrt)
         given = losses_and_seeds(losses, output_gradients)
-        options: dict[str, Any] = {"through_updates": through_updates, "since": since}
         zeros = zeros_wanted(unconnected_gradients)
         if log.graph is not None or len(given) < 2:  # a graph has all values, and must be read anew for each question
             options["unconnected_gradients"] = unconnected_gradients

@@ -6,11 +6,13 @@ import os
 from abc import ABCMeta
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from threading import RLock
 from types import TracebackType
 from typing import Any, Literal, TypeAlias, get_args
 
 from retrotape._asking import Answers
+from retrotape._names import NAMED, has_text, replace_names, variable_named
 from retrotape._nests import WATCHED, is_variable, take_apart
 from retrotape._selftest import check_once
 from retrotape._tf import StockTape, as_is, tf
@@ -179,6 +181,14 @@ class Tape(Replayable, metaclass=_InPlaceOfStock):
     def memory(self) -> Memory:
         """Return what the tape holds, by line of the user's code; printing it gives a table."""
         return measure(self._asked().recording)
+
+    def _without_names(self, args: Any, options: Any) -> tuple[Any, Any]:
+        if not has_text(args[:2]) and not any(has_text(options[key]) for key in NAMED & options.keys()):
+            return args, options
+        return replace_names(args, options, partial(variable_named, self._asked()))
+
+    def _one(self, key: Any) -> Any:
+        return variable_named(self._asked(), key) if isinstance(key, str) else super()._one(key)
 
     def _asked(self) -> EagerLog | GraphLog:
         log = self._log

@@ -29,7 +29,7 @@ LAYERS = [
     {"memory", "_nests", "_layers"},
     {"saving", "_asking"},
     {"why"},
-    {"_derivatives", "_missing", "nonfinite", "summary", "finding"},
+    {"_derivatives", "_missing", "_names", "nonfinite", "summary", "finding"},
     {"_several"},
     {"questions", "_selftest"},
     {"jacobians"},

@@ -146,12 +146,11 @@ def test_jacobians_name_the_target_too():
     [
         (None, "NoneType None"),
         (1.0, "float 1.0"),
-        ("x", "str 'x'"),
         (np.ones(2), r"ndarray array\(\[1\., 1\.\]\)"),
         (np.float32(1.0), "float32 "),
-        (np.zeros(100), r"ndarray array\(\[.*\.\.\.\. Give"),
+        (np.zeros(100), r"ndarray array\(\[.*\.\.\.\. An array is not recorded: give the tensor that was made of it"),
     ],
-    ids=["None", "float", "str", "array", "scalar", "long"],
+    ids=["None", "float", "array", "scalar", "long"],
 )
 @pytest.mark.parametrize("wrap", [lambda v: v, lambda v: [v], lambda v: {"a": (v,)}], ids=["bare", "list", "nest"])
 def test_source_and_target_must_be_tensors(x, bad, shown, wrap):

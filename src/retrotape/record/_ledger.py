@@ -27,6 +27,7 @@ class Ledger:
         self.builder = Builder()
         self.values: dict[int, Any] = {}  # by var: a tensor, or what fetches one
         self.variables: dict[int, Any] = {}  # by identity of the handle, as they were first read
+        self.owners: dict[int, Any] = {}  # by `id` of the variable: the Keras variable that it is inside of
         self.cells: dict[int, Cell] = {}  # by identity of the handle
         self.cell_of: dict[int, Cell] = {}  # by version
         self.assigned: set[int] = set()  # versions that were made while recording

@@ -44,7 +44,7 @@ def test_a_model_and_its_keras_variables():
     wanted = tape.gradient(loss, weights)
     assert isinstance(wanted[0], tf.IndexedSlices)
     matches(list(tape.stream(loss, weights)), weights, wanted)
-    assert {id(variable) for variable, _ in tape.stream(loss)} == {id(weight.value) for weight in weights}
+    assert {id(variable) for variable, _ in tape.stream(loss)} == {id(weight) for weight in weights}
 
 
 def test_nests_of_sources_and_of_losses():
