@@ -19,6 +19,7 @@ Tried with TensorFlow 2.16 and 2.21. What is used, and why there is no public wa
 `ops.gradient_registry`, `ops.get_gradient_function`   the gradient rules
 `op_def_library.apply_op`                              ops by name in a graph, for what is exported
 `FuncGraph`, `atomic_function.from_func_graph`         the gradient of a function, as a function
+`Function._omit_frequent_tracing_warning`              no advice to users about functions that are ours
 `backprop.GradientTape`                                the stock tape, where `tf.GradientTape` is ours
 `EagerTensor._numpy`                                   where Python looks at a value
 `EagerTensor._id`, `._shape_tuple`, `._datatype_enum`  identity that is never reused; cheap types
@@ -81,6 +82,13 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 def as_is(function: _Function) -> _Function:
     """Keep AutoGraph, which rewrites what a tf.function calls, from rewriting this."""
     return tf.autograph.experimental.do_not_convert(function)
+
+
+def traced(function: _Function) -> _Function:
+    """Return a `tf.function` that is made for one use, and so says nothing about being traced anew."""
+    compiled = tf.function(function, autograph=False)
+    compiled._omit_frequent_tracing_warning = True
+    return compiled
 
 
 def next_id() -> int:

@@ -78,14 +78,25 @@ class HigherOrder(Jacobians, ABC):
         return parts.pack(found)
 
     @question
-    def hessian(self, target: Tensor, sources: Any, *, whole: bool = False, through_updates: bool = False) -> Any:
+    def hessian(
+        self,
+        target: Tensor,
+        sources: Any,
+        *,
+        whole: bool = False,
+        through_updates: bool = False,
+        chunk: int | None = None,
+    ) -> Any:
         """Return the second derivatives of a scalar `target` by `sources`.
+
+        In a terminal a progress bar is shown on stderr if it takes longer than two seconds.
 
         Args:
           target: A scalar that was made while recording.
           sources: As for `gradient`.
           whole: Return one matrix over all elements of all sources, in the order of the flattened nest.
           through_updates: As for `gradient`.
+          chunk: How many rows are computed side by side at most, to bound memory; 1024 if there are more than that.
 
         Returns:
           For one source, a tensor of its shape twice; for a nest, a nest of such blocks in the nest of the sources;
@@ -103,12 +114,7 @@ class HigherOrder(Jacobians, ABC):
         parts = take_apart(sources, "source")
         with log.extended_in_graph():
             request = pose(log, self._answers, target, parts, through_updates=through_updates)
-
-            def compute() -> list[Any]:
-                blocks = derivatives.hessian(log, request, parts)
-                return [derivatives.as_matrix(blocks, parts)] if whole else [b for row in blocks for b in row]
-
-            found = self._ask(log, request, compute)
+            found = self._ask(log, request, lambda: derivatives.hessian(log, request, parts, chunk, whole))
         if whole:
             return found[0]
         width = len(parts.flat())

@@ -40,7 +40,8 @@ class Jacobians(Questions, ABC):
           through_updates: As for `gradient`.
           parallel_iterations: Accepted and ignored.
           experimental_use_pfor: Whether elements may be treated side by side; the numbers are the same.
-          chunk: How many elements are treated side by side at most, to bound memory.
+          chunk: How many elements are treated side by side at most, to bound memory. In a terminal a progress bar is
+            shown on stderr if it takes longer than two seconds.
 
         Returns:
           The Jacobians in the nest of `sources`.

@@ -26,7 +26,7 @@ LAYERS = [
     {"rules", "grads"},
     {"record"},
     {"execute"},
-    {"memory", "_nests", "_layers"},
+    {"memory", "_nests", "_layers", "_progress"},
     {"saving", "_asking"},
     {"why"},
     {"_derivatives", "_missing", "_names", "nonfinite", "summary", "finding"},
