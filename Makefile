@@ -36,6 +36,7 @@ bench: env
 	$(BIN)/python benchmarks/models.py
 	$(BIN)/python benchmarks/chains.py
 	$(BIN)/python benchmarks/submodels.py
+	$(BIN)/python benchmarks/hessians.py
 	$(BIN)/python benchmarks/parallel.py
 	$(BIN)/python benchmarks/storage.py
 	$(BIN)/python benchmarks/notes.py

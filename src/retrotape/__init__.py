@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from retrotape.accumulation import accumulate as accumulate
     from retrotape.finding import Tensors as Tensors
     from retrotape.grads import Gradients as Gradients
+    from retrotape.installing import install as install
+    from retrotape.installing import installed as installed
+    from retrotape.installing import uninstall as uninstall
     from retrotape.ir import Program as Program
     from retrotape.isolated import IsolatedTape as IsolatedTape
     from retrotape.joined import JoinedTape as JoinedTape
@@ -58,8 +61,11 @@ _HOMES = {
     "accumulate": "retrotape.accumulation",
     "backward_all": "retrotape.parallel",
     "errors": "retrotape.errors",
+    "install": "retrotape.installing",
+    "installed": "retrotape.installing",
     "join": "retrotape.joined",
     "load": "retrotape.loaded",
+    "uninstall": "retrotape.installing",
 }
 
 __all__ = [
@@ -82,8 +88,11 @@ __all__ = [
     "accumulate",
     "backward_all",
     "errors",
+    "install",
+    "installed",
     "join",
     "load",
+    "uninstall",
 ]
 
 

@@ -8,7 +8,17 @@ from typing import Any, NamedTuple
 from weakref import ReferenceType, ref
 
 from retrotape import _tf
-from retrotape._nests import Parts, describe, is_variable, ones_like, seeds_for, take_apart, zeros_like
+from retrotape._nests import (
+    Fitted,
+    Parts,
+    describe,
+    has_derivative,
+    is_variable,
+    ones_like,
+    seeds_for,
+    take_apart,
+    zeros_like,
+)
 from retrotape._tf import tf
 from retrotape._versions import Version
 from retrotape.errors import NotDifferentiableError, NotRecordedError, TapeUseError
@@ -23,21 +33,23 @@ class Request(NamedTuple):
     """A question as it was posed: the targets, and sources of both kinds in the order in which they came."""
 
     targets: tuple[int, ...]
-    seeds: tuple[Tensor | None, ...]
+    seeds: tuple[Tensor | Fitted, ...]
     sources: tuple[tuple[int, ...], ...]
     through: tuple[bool, ...]
     since: int | None
     derived_from: tuple[Request, ...] = ()  # where targets are answers: what was asked
     outside: tuple[tuple[int, ...], ...] = ()  # in a graph: the sources as the same tape knows them from eager code
+    left_out: tuple[Any, ...] = ()  # targets of a dtype without derivative
 
     def questions(self) -> list[tuple[list[int], Question]]:
         """Return one question for sources that end at assignments and one for those that do not."""
         kinds = []
+        seeds = tuple(seed.tensor() if isinstance(seed, Fitted) else seed for seed in self.seeds)
         for through in (False, True):
             positions = [position for position, kind in enumerate(self.through) if kind is through]
             if positions:
                 chosen = tuple(self.sources[position] for position in positions)
-                kinds.append((positions, Question(self.targets, self.seeds, chosen, through, self.since)))
+                kinds.append((positions, Question(self.targets, seeds, chosen, through, self.since)))
         return kinds
 
 
@@ -50,29 +62,49 @@ def pose(
     through_updates: bool = False,
     since: int | None = None,
     ones: bool = True,
+    leave_out: bool = False,
 ) -> Request:
-    """Return the request for the gradients of `target` by `sources`."""
-    parts, targets = sources.flat(), take_apart(target, "target").flat()
+    """Return the request for the gradients of `target` by `sources`.
+
+    A target of a dtype without derivative raises, or with `leave_out` is listed there instead: whoever says so has to
+    warn of it.
+    """
+    parts, given = sources.flat(), take_apart(target, "target").flat()
+    log.recording.owners.update(sources.owners())
+    targets, left_out = [part for part in given if has_derivative(part)], _without_derivative(given)
+    if left_out and not leave_out:
+        raise NotDifferentiableError(describe(left_out[0]), left_out[0].dtype.name)
+    stand_ins: dict[int, int] = {}
     for part in targets:  # a target that is also a source took part, if only by being asked about
-        if not is_variable(part) and any(part is source for source in parts):
+        is_source = any(part is source for source in parts)
+        if is_variable(part) and log.cell(part) is None and (is_source or log.watches(part)):
+            stand_ins[id(part)] = log.stand_in(part)
+        elif is_source and not is_variable(part):
             log.take_part(part)
-    found = tuple(_target(log, answers, part) for part in targets)
+    found = tuple(stand_ins[id(part)] if id(part) in stand_ins else _target(log, answers, part) for part in targets)
     tensors = [part for part in targets if not is_variable(part)]
-    seeds = tuple(seeds_for(targets, output_gradients, ones_like)) if ones else ()
+    seeds = tuple(seeds_for(given, output_gradients, ones_like)) if ones else ()
     return Request(
         found,
         seeds,
-        tuple(_source(log, part, through_updates, since) for part in parts),
+        tuple(_source(log, part, through_updates, since, stand_ins) for part in parts),
         tuple(through_updates or isinstance(part, Version) for part in parts),
         since,
         tuple(request for request in map(answers.request_of, tensors) if request is not None),
-        () if log.outer is None else tuple(_source(log.outer, part, through_updates, since) for part in parts),
+        () if log.outer is None else tuple(_source(log.outer, part, through_updates, since, {}) for part in parts),
+        tuple(left_out),
     )
 
 
+def _without_derivative(parts: Sequence[Any]) -> list[Any]:
+    found = [part for part in parts if not has_derivative(part)]
+    for part in found:
+        if part.dtype.base_dtype in (tf.resource, tf.variant):  # what is in it may well have one
+            raise NotDifferentiableError(describe(part), part.dtype.name)
+    return found
+
+
 def _target(log: Log, answers: Answers, part: Any) -> int:
-    if not (part.dtype.is_floating or part.dtype.is_complex):
-        raise NotDifferentiableError(describe(part), part.dtype.name)
     if is_variable(part):
         cell = log.cell(part)
         if cell is None:
@@ -89,7 +121,9 @@ def _target(log: Log, answers: Answers, part: Any) -> int:
     return var
 
 
-def _source(log: Log, part: Any, through_updates: bool, since: int | None) -> tuple[int, ...]:
+def _source(
+    log: Log, part: Any, through_updates: bool, since: int | None, stand_ins: dict[int, int]
+) -> tuple[int, ...]:
     if isinstance(part, Version):
         if part.token is not log.token:
             raise TapeUseError(
@@ -102,7 +136,7 @@ def _source(log: Log, part: Any, through_updates: bool, since: int | None) -> tu
     if is_variable(part):
         cell = log.cell(part)
         if cell is None:
-            return ()
+            return (stand_ins[id(part)],) if id(part) in stand_ins else ()
         if through_updates:
             return (cell.number(since or 0),)
         return tuple(cell.versions)

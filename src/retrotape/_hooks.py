@@ -16,6 +16,7 @@ from retrotape._tf import (
     EagerTensor,
     EagerTensorBase,
     FallbackException,
+    StockTape,
     concrete_function,
     context,
     custom_gradient,
@@ -452,7 +453,7 @@ def recomputed_is_kept(function: Any) -> Iterator[None]:
 @contextmanager
 def watching(tensors: Sequence[Tensor], persistent: bool) -> Iterator[None]:
     """Let TensorFlow believe that somebody watches `tensors`, so that a function tells how it goes back."""
-    with tf.GradientTape(persistent=persistent, watch_accessed_variables=False) as tape:
+    with StockTape(persistent=persistent, watch_accessed_variables=False) as tape:
         inner = tape._tape._tape
         for tensor in tensors:
             if is_trainable(tensor):

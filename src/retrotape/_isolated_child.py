@@ -6,6 +6,7 @@ import json
 import os
 import resource
 import sys
+import warnings
 from typing import IO, Any
 
 TOLD = frozenset(("why", "first_nonfinite", "summary"))  # answered in words
@@ -54,6 +55,7 @@ def _limit(limits: dict[str, Any]) -> None:
 
 def _serve(tape: Any, questions: IO[bytes], answers: IO[bytes], largest: int) -> None:
     from retrotape import _wire
+    from retrotape.errors import NotDifferentiableWarning
 
     while True:
         try:
@@ -63,10 +65,13 @@ def _serve(tape: Any, questions: IO[bytes], answers: IO[bytes], largest: int) ->
         try:
             if asked["method"] not in QUESTIONS:
                 raise ValueError(f"{asked['method']} cannot be asked of an isolated tape")
-            found = getattr(tape, asked["method"])(*asked["args"], **asked["options"])
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always", NotDifferentiableWarning)
+                found = getattr(tape, asked["method"])(*asked["args"], **asked["options"])
             if asked["method"] in TOLD and found is not None:
                 found = str(found)
-            _wire.send(answers, {"answer": found})
+            told = [str(one.message) for one in caught if one.category is NotDifferentiableWarning]
+            _wire.send(answers, {"answer": found, "warnings": told})
         except Exception as error:
             _wire.send(answers, _explained(error))
 

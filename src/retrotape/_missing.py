@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from retrotape._asking import Log, Request
-from retrotape._nests import Parts, is_variable
+from retrotape._nests import Parts, describe, is_variable
 from retrotape._tf import tf
-from retrotape.errors import UnseenUpdateError
+from retrotape.errors import NotDifferentiableWarning, UnseenUpdateError
 from retrotape.execute import Plan, make_plan
 from retrotape.grads import Gradients
 from retrotape.ir import slice_to
-from retrotape.record import TRAINABLE, Recording
-from retrotape.why import Explanation, Verdict, first_cuts
+from retrotape.record import TRAINABLE, Recording, stacklevel
+from retrotape.why import Explanation, Verdict, first_cuts, told_of_dtype
 
 UNREAD = "it was not read on this tape"
 ABSENT = Verdict.SOURCE_NOT_RECORDED.reason
@@ -37,7 +38,7 @@ def with_reasons(
 
     Args:
       log: What was recorded.
-      request: What was asked; without seeds where all targets count.
+      request: What was asked.
       sources: What was asked about, part by part in the order of the request's sources.
       found: What was found for each item of `sources`.
       look: Explains one source at length, where the ops alone do not tell which of them passes no gradient on.
@@ -61,11 +62,17 @@ def with_reasons(
     return Gradients(zip(keys, found, strict=True), reasons)
 
 
+def warn_of_targets(request: Request) -> None:
+    """Warn of targets that have no gradient because of their dtype, in the words of `tape.why`."""
+    for target in request.left_out:
+        text = f"The target {describe(target)} has no gradient and is left out. {told_of_dtype(target)}"
+        warnings.warn(text, NotDifferentiableWarning, stacklevel=stacklevel())
+
+
 class _Inquiry:
     def __init__(self, recording: Recording, request: Request) -> None:
         self._recording, self._request = recording, request
-        seeds = request.seeds or (True,) * len(request.targets)
-        self._targets = [var for var, seed in zip(request.targets, seeds, strict=True) if seed is not None]
+        self._targets = list(request.targets)
         builder = recording.builder
         used = (builder.eqns[index].inputs for index in slice_to(builder, self._targets))
         self._leading = {var for inputs in used for var in inputs}.union(self._targets)
@@ -84,6 +91,8 @@ class _Inquiry:
 
     def reason(self, source: int, part: Any) -> str:
         """Say why a source has no gradient, given that it has none."""
+        if self._request.left_out and not self._targets:
+            return f"the target is {self._request.left_out[0].dtype.name}, which has no derivative"
         if part.dtype.base_dtype.as_datatype_enum not in TRAINABLE:
             return f"its dtype {part.dtype.name} has no derivative"
         if not self._request.sources[source]:

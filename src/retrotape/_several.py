@@ -7,7 +7,7 @@ from typing import Any
 
 from retrotape._asking import Answers, Log, Request, fill_constants, pose, solve
 from retrotape._missing import Look, with_reasons
-from retrotape._nests import Parts, take_apart, zeros_like
+from retrotape._nests import Parts, has_derivative, take_apart, zeros_like
 from retrotape._tf import tf
 from retrotape.errors import ShapeMismatchError
 from retrotape.execute import answer_each
@@ -28,7 +28,8 @@ def losses_and_seeds(losses: Any, output_gradients: Any) -> list[tuple[Any, Any]
             "backward_each takes no output_gradients for a vector of losses: what flows into each is a one in its "
             "place. Scale what comes back: `2.0 * grads`."
         )
-    return [(losses, seed) for seed in tf.unstack(tf.eye(losses.shape[0], dtype=losses.dtype))]
+    dtype = losses.dtype if has_derivative(losses) else tf.float32  # of which nothing comes
+    return [(losses, seed) for seed in tf.unstack(tf.eye(losses.shape[0], dtype=dtype))]
 
 
 def _pose_each(
@@ -43,11 +44,10 @@ def _pose_each(
     if since is not None and not through_updates:
         raise ValueError("since= says how far to go through updates; give through_updates=True with it.")
     nothing = take_apart([], "source")
-    whole = pose(log, answers, [loss for loss, _ in given], sources, None, through_updates, since, ones=False)
-    return [
-        pose(log, answers, loss, nothing, seed)._replace(sources=whole.sources, through=whole.through, since=since)
-        for loss, seed in given
-    ]
+    losses = [loss for loss, _ in given]
+    whole = pose(log, answers, losses, sources, None, through_updates, since, ones=False, leave_out=True)
+    each = [pose(log, answers, loss, nothing, seed, leave_out=True) for loss, seed in given]
+    return [request._replace(sources=whole.sources, through=whole.through, since=since) for request in each]
 
 
 class Together:

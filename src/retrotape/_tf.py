@@ -29,6 +29,8 @@ Tried with TensorFlow 2.16 and 2.21. What is used, and why there is no public wa
 `ops.gradient_registry`, `ops.get_gradient_function`   the gradient rules
 `op_def_library.apply_op`                              ops by name in a graph, for what is exported
 `FuncGraph`, `atomic_function.from_func_graph`         the gradient of a function, as a function
+`Function._omit_frequent_tracing_warning`              no advice to users about functions that are ours
+`backprop.GradientTape`                                the stock tape, where `tf.GradientTape` is ours
 `EagerTensor._numpy`                                   where Python looks at a value
 `Variable._distributed_container`                      which variable of a strategy one on a device is a part of
 `EagerTensor._id`, `._shape_tuple`, `._datatype_enum`  identity that is never reused; cheap types
@@ -59,6 +61,7 @@ try:
     # Most are for `_hooks` and `_tf_functions`, which may not import them themselves.
     from tensorflow.core.framework import op_def_pb2
     from tensorflow.python import pywrap_tfe as pywrap_tfe
+    from tensorflow.python.eager import backprop as backprop
     from tensorflow.python.eager import backprop_util as backprop_util
     from tensorflow.python.eager import context as context
     from tensorflow.python.eager import core as core
@@ -84,11 +87,13 @@ except ImportError as error:
 EagerTensor = ops.EagerTensor
 EagerTensorBase = ops._EagerTensorBase
 FallbackException = core._FallbackException
+StockTape = backprop.GradientTape  # whatever `tf.GradientTape` is: it may be ours, `rt.install` puts it there
 BaseVariable = resource_variable_ops.BaseResourceVariable
 Tensor = Any  # tf.Tensor, which has no type information
 eager_dtype: Callable[[Tensor], int] = EagerTensor._datatype_enum
 
 
+_ORDINARY = (tf.bool, tf.string, *(tf.as_dtype(f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)))
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
@@ -101,6 +106,13 @@ def whole_of(variable: Any) -> Any | None:
     """Return the variable of which this one is the part on one device; None where it is none."""
     whole = getattr(variable, "_distributed_container", None)
     return whole() if callable(whole) else None
+
+
+def traced(function: _Function) -> _Function:
+    """Return a `tf.function` that is made for one use, and so says nothing about being traced anew."""
+    compiled = tf.function(function, autograph=False)
+    compiled._omit_frequent_tracing_warning = True
+    return compiled
 
 
 def next_id() -> int:
@@ -257,6 +269,17 @@ def operation_rule(operation: Any) -> Callable | None:
 def is_trainable(dtype: Any) -> bool:
     """Say whether gradients flow through `dtype`."""
     return backprop_util.IsTrainable(dtype)
+
+
+def zeros(shape: Any, dtype: Any) -> Tensor:
+    """Return zeros of any dtype that has numbers: TensorFlow has no kernel for those of eight bits and fewer."""
+    kind = tf.as_dtype(dtype)
+    if is_trainable(kind) or kind in _ORDINARY:
+        return tf.zeros(shape, kind)
+    sizes = tf.get_static_value(tf.convert_to_tensor(shape, tf.int32)) if isinstance(shape, tf.Tensor) else shape
+    if sizes is None or None in list(sizes):
+        return tf.cast(tf.zeros(shape), kind)
+    return tf.constant(np.zeros([int(size) for size in sizes], kind.as_numpy_dtype), kind)
 
 
 def aggregate(gradients: Sequence[Any]) -> Any:

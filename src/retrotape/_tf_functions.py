@@ -13,6 +13,7 @@ from retrotape._closures import values_in
 from retrotape._hooks import FunctionCall
 from retrotape._tf import (
     EagerTensor,
+    StockTape,
     atomic_function,
     auto_control_deps_utils,
     composite_tensor_gradient,
@@ -220,7 +221,7 @@ def gradient_function(function: Any) -> Any:
     with graph.as_default():
         inputs = [placeholder_like(tensor) for tensor in function._func_graph.inputs]
         trainable = [index for index, tensor in enumerate(inputs) if is_trainable(tensor)]
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
+        with StockTape(watch_accessed_variables=False) as tape:
             tape.watch([inputs[index] for index in trainable])
             split = len(inputs) - len(function.captured_inputs)
             called = FunctionCall(function, inputs[:split], inputs[split:]).run()

@@ -52,11 +52,15 @@ class NotDifferentiableError(RetrotapeError, TypeError):
         self.target, self.dtype = target, dtype
         super().__init__(
             f"The target {target} has dtype {dtype}; a target must be floating point or complex. "
-            "Compute it in floating point, or cast it inside the block: `tf.cast(target, tf.float32)`."
+            "Compute it in floating point, or ask about what it was computed from."
         )
 
 
-class NotASourceError(RetrotapeError, TypeError):
+class NotDifferentiableWarning(UserWarning):
+    """A target has a dtype that has no derivative, so that there is no gradient: the result is None."""
+
+
+class NotASourceError(RetrotapeError, TypeError, ValueError):
     """Something that is neither tensor nor variable was given as source or target."""
 
     def __init__(self, role: str, got: object) -> None:
@@ -64,6 +68,12 @@ class NotASourceError(RetrotapeError, TypeError):
         hint = "Give the tensor that took part in the recording, or a nest of such tensors."
         if type(got).__name__ == "KerasTensor":
             hint = "It is symbolic: ask about the tensor that the model returned when it was called with data."
+        elif hasattr(got, "_type_spec"):
+            hint = "It consists of several tensors: ask about one of them, such as its `values`."
+        elif type(got).__module__ == "numpy":
+            hint = (
+                "An array is not recorded: give the tensor that was made of it, `x = tf.constant(array)`, and use that."
+            )
         elif hasattr(got, "trainable_variables"):
             hint = "Did you mean its `trainable_variables`?"
         super().__init__(f"A {role} must be a tensor, a tf.Variable or a Keras variable, got {_brief(got)}. {hint}")
@@ -88,7 +98,7 @@ class KerasBackendError(RetrotapeError, TypeError):
         )
 
 
-class TapeUseError(RetrotapeError, RuntimeError):
+class TapeUseError(RetrotapeError, RuntimeError, ValueError):
     """A tape was entered, left or asked in a place where that has no meaning."""
 
 
@@ -161,10 +171,11 @@ class LostValueError(RetrotapeError, RuntimeError):
 class UnknownSourceError(RetrotapeError, KeyError):
     """A gradient was asked for of something that it was not taken by."""
 
-    def __init__(self, name: str, known: Sequence[str]) -> None:
+    def __init__(self, name: str, known: Sequence[str], is_text: bool = False) -> None:
         self.name, self.known = name, tuple(known)
+        meant = did_you_mean(name.strip("'\""), known) if is_text else ""
         super().__init__(
-            f"There is no gradient by {name} here. There are those by: {', '.join(known) or 'none'}. "
+            f"There is no gradient by {name} here. There are those by: {', '.join(known) or 'none'}.{meant} "
             "Name it when you ask: `tape.backward(loss, wrt=[...])`."
         )
 
@@ -299,12 +310,14 @@ class ReplayError(RetrotapeError, ValueError):
 
 
 class UnknownNameError(RetrotapeError, KeyError):
-    """A loaded tape has nothing of that name."""
+    """A tape has nothing of that name."""
 
-    def __init__(self, name: str, known: Sequence[str]) -> None:
+    def __init__(self, name: str, known: Sequence[str], hint: str = "") -> None:
         self.name = name
-        shown = ", ".join(map(repr, known[:12])) + (", ..." if len(known) > 12 else "")
-        super().__init__(f"This tape has nothing named {name!r}; its names are {shown}.")
+        shown = f"its names are {_listed(known)}" if known else "it has no names"
+        super().__init__(
+            f"This tape has nothing named {name!r}; {shown}.{did_you_mean(name, known)}{' ' * bool(hint)}{hint}"
+        )
 
     def __str__(self) -> str:
         return str(self.args[0])  # KeyError would show it in quotes
@@ -318,6 +331,33 @@ class UnknownLayerError(RetrotapeError, LookupError):
         listed = ", ".join(map(repr, known[:12])) + (f" and {len(known) - 12} more" if len(known) > 12 else "")
         hint = f"Did you mean {' or '.join(map(repr, near))}?" if near else f"Its layers are {listed or 'none'}."
         super().__init__(f"This tape has no layer {name!r}. {hint} `print(tape.summary())` shows all that ran.")
+
+
+class AmbiguousNameError(UnknownNameError):
+    """A name may stand for several things on a tape."""
+
+    def __init__(self, name: str, candidates: Sequence[str]) -> None:
+        self.name, self.candidates = name, tuple(candidates)
+        KeyError.__init__(self, f"{name!r} may be any of {_listed(candidates)}. Give more of the name.")
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names[:12])) + (", ..." if len(names) > 12 else "")
+
+
+def did_you_mean(name: str, known: Sequence[str]) -> str:
+    """Return a question that names what somebody may have meant; "" where nothing is near.
+
+    >>> did_you_mean("dense/kernal", ["model/dense/kernel", "loss"])
+    " Did you mean 'model/dense/kernel'?"
+    """
+    from difflib import get_close_matches  # late: most programs make no mistake
+
+    steps = name.count("/") + 1
+    ends = {"/".join(one.split("/")[-steps:]).lower(): one for one in reversed(known)}
+    whole = {one.lower(): one for one in reversed(known)}
+    near = get_close_matches(name.lower(), whole, 1) or get_close_matches(name.lower(), ends, 1)
+    return f" Did you mean {({**ends, **whole})[near[0]]!r}?" if near else ""
 
 
 class IsolationError(RetrotapeError, RuntimeError):

@@ -7,9 +7,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from retrotape._nests import describe, is_variable, single, unwrap
+from retrotape._nests import describe, has_derivative, is_variable, single, take_apart, unwrap
 from retrotape._tf import tf
-from retrotape.errors import NotRecordedError, TapeUseError, UnknownNameError
+from retrotape.errors import AmbiguousNameError, NotRecordedError, TapeUseError, UnknownNameError, did_you_mean
 from retrotape.execute import Values
 from retrotape.inspection import IN_EAGER_CODE, Inspected
 from retrotape.questions import locked, question
@@ -36,6 +36,7 @@ class Filed(Inspected, ABC):
         freeze: Collection[str] = (),
         store: Path | None = None,
         overwrite: bool = True,
+        **named: Any,
     ) -> int:
         """Write the tape to a file that `rt.load` reads without the model's code, and return its size in bytes.
 
@@ -51,6 +52,7 @@ class Filed(Inspected, ABC):
           freeze: Ops whose results are kept as constants because the ops cannot be saved.
           store: A folder for the tensors of many tapes, each of them once.
           overwrite: Whether a file that is there may be replaced.
+          **named: Names as keywords: `tape.save(path, x=x, loss=loss)`. One that is also an option goes into `names`.
 
         Raises:
           NotPersistableError: If something that was recorded cannot be saved.
@@ -61,11 +63,11 @@ class Filed(Inspected, ABC):
         >>> with rt.Tape() as tape:
         ...     y = x * x
         >>> path = os.path.join(tempfile.mkdtemp(), "square.tape")
-        >>> _ = tape.save(path, {"x": x, "y": y})
+        >>> _ = tape.save(path, x=x, y=y)
         >>> float(rt.load(path).gradient("y", "x"))
         6.0
         """
-        prepared = self._prepared(names, values=values, redact=redact, freeze=freeze)
+        prepared = self._prepared(with_keywords(names, named), values=values, redact=redact, freeze=freeze)
         return prepared.write(path, overwrite=overwrite, store_in=store)
 
     @locked
@@ -130,17 +132,18 @@ class Filed(Inspected, ABC):
             return Values(log.recording)(var)
 
     @question
-    def why(self, target: Any, source: Any, *, through_updates: bool = False, since: int | None = None) -> Explanation:
+    def why(self, target: Any, source: Any, *, through_updates: bool = False, since: int | None = None) -> Any:
         """Return why a target has a gradient by a source, or none; printing it gives a few lines.
 
         Args:
-          target: A tensor, or a variable.
-          source: A tensor, a variable, or a value from `at`.
+          target: A tensor or a variable, or a nest of them, which are summed.
+          source: A tensor, a variable, or a value from `at`, or a nest of them.
           through_updates: As for `gradient`.
           since: As for `gradient`.
 
         Returns:
-          An `Explanation`: a verdict with the op that cuts the path, the line that ran it, and what to do.
+          An `Explanation`: a verdict with the op that cuts the path, the line that ran it, and what to do; for a nest
+          of sources, a nest of them.
 
         >>> w = tf.Variable(2.0)
         >>> with rt.Tape() as tape:
@@ -148,14 +151,21 @@ class Filed(Inspected, ABC):
         >>> print(tape.why(loss, w).verdict.name, "at", tape.why(loss, w).cut.op)
         STOP_GRADIENT at StopGradient
         """
-        log, part = self._eager("why"), single(target, "why", "target")
-        by = single(source, "why", "source")
         options: dict[str, Any] = {"through_updates": through_updates, "since": since}
-        asked = None if is_variable(part) else self._answers.request_of(part)
-        self._write_down(part, log)
-        found = explain(log, [part], by, **options)
+        if isinstance(source, (list, tuple, dict)):
+            return tf.nest.map_structure(lambda one: self.why(target, one, **options), source)
+        log, by = self._eager("why"), single(source, "why", "source")
+        given = take_apart(target, "target").flat()
+        parts = [part for part in given if has_derivative(part)] or given  # others are left out of the sum
+        if len(parts) == 1 and parts[0] is by and is_variable(by) and log.cell(by) is None:
+            said = describe(by)
+            return Explanation(Verdict.CONNECTED, said, said, detail="The target is the source itself.")
+        asked = [part for part in parts if not is_variable(part) and self._answers.request_of(part) is not None]
+        for part in parts:
+            self._write_down(part, log)
+        found = explain(log, parts, by, **options)
         there = found.verdict in (Verdict.CONNECTED, Verdict.ZERO)
-        if asked is not None and not there and self.gradient(part, by, **options) is not None:
+        if asked and not there and self.gradient(asked, by, **options) is not None:
             detail = "The target is a gradient, and does not depend on the source: it is constant."
             return Explanation(Verdict.ZERO, found.target, found.source, detail=detail)
         return found
@@ -173,8 +183,10 @@ class Filed(Inspected, ABC):
     def _meant_by(self, name: str) -> Any:
         """Return what a name stands for, though it may not have been computed."""
         found = self._named_so(name)
-        if len(found) != 1:
-            raise UnknownNameError(name, found or list(self._names()))
+        if len(found) > 1:
+            raise AmbiguousNameError(name, found)
+        if not found:
+            raise UnknownNameError(name, list(self._names()))
         return self._names()[found[0]]
 
     def _named_so(self, name: str) -> list[str]:
@@ -219,6 +231,24 @@ class Filed(Inspected, ABC):
     @abstractmethod
     def _asked(self) -> Any:
         """Return what was recorded, up to date."""
+
+
+def with_keywords(names: Mapping[str, Any] | None, named: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the names that were given, those as keywords too."""
+    if not named:
+        return names
+    for name, value in named.items():
+        if not any(isinstance(unwrap(part), (tf.Tensor, tf.Variable)) for part in tf.nest.flatten(value)):
+            meant = did_you_mean(name, ["names", "values", "redact", "freeze", "store", "overwrite"])
+            raise TypeError(
+                f"save got {name}={value!r}, which is neither an option nor a tensor to be called {name!r}.{meant}"
+            )
+    if names is not None and not isinstance(names, Mapping):
+        return names  # which is refused
+    twice = sorted(named.keys() & (names or {}).keys())
+    if twice:
+        raise TypeError(f"save got the name {twice[0]!r} twice, in names= and as a keyword; give it once.")
+    return {**(names or {}), **named}
 
 
 def _tensors_in(names: Any) -> Iterator[Any]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from retrotape import _derivatives as derivatives
 from retrotape._asking import pose, versions_of
+from retrotape._missing import warn_of_targets
 from retrotape._nests import single, take_apart, unwrap
 from retrotape._versions import Version, pick
 from retrotape.jacobians import Jacobians
@@ -37,12 +38,13 @@ class HigherOrder(Jacobians, ABC):
         >>> tape.jvp(y, x, tf.constant([1.0, 10.0])).numpy().tolist()
         [2.0, 40.0]
         """
-        single(target, "jvp", "target")
+        target = single(target, "jvp", "target")
         log = self._asked()
         parts = take_apart(sources, "source")
         vectors = derivatives.vectors_for(parts, tangents, "tangent")
         with log.extended_in_graph():
-            request = pose(log, self._answers, target, parts, through_updates=through_updates)
+            request = pose(log, self._answers, target, parts, None, through_updates, leave_out=True)
+            warn_of_targets(request)
             (found,) = self._ask(log, request, lambda: derivatives.jvp(log, request, target, vectors))
         return found
 
@@ -65,7 +67,8 @@ class HigherOrder(Jacobians, ABC):
         >>> float(tape.hvp(y, x, tf.constant(1.0)))
         12.0
         """
-        derivatives.check_scalar(single(target, "hvp", "target"), "hvp")
+        target = single(target, "hvp", "target")
+        derivatives.check_scalar(target, "hvp")
         log = self._asked()
         parts = take_apart(sources, "source")
         given = derivatives.vectors_for(parts, vectors, "vector")
@@ -75,14 +78,25 @@ class HigherOrder(Jacobians, ABC):
         return parts.pack(found)
 
     @question
-    def hessian(self, target: Tensor, sources: Any, *, whole: bool = False, through_updates: bool = False) -> Any:
+    def hessian(
+        self,
+        target: Tensor,
+        sources: Any,
+        *,
+        whole: bool = False,
+        through_updates: bool = False,
+        chunk: int | None = None,
+    ) -> Any:
         """Return the second derivatives of a scalar `target` by `sources`.
+
+        In a terminal a progress bar is shown on stderr if it takes longer than two seconds.
 
         Args:
           target: A scalar that was made while recording.
           sources: As for `gradient`.
           whole: Return one matrix over all elements of all sources, in the order of the flattened nest.
           through_updates: As for `gradient`.
+          chunk: How many rows are computed side by side at most, to bound memory; 1024 if there are more than that.
 
         Returns:
           For one source, a tensor of its shape twice; for a nest, a nest of such blocks in the nest of the sources;
@@ -94,17 +108,13 @@ class HigherOrder(Jacobians, ABC):
         >>> tape.hessian(y, x).numpy().tolist()
         [[4.0, 2.0], [2.0, 0.0]]
         """
-        derivatives.check_scalar(single(target, "hessian", "target"), "hessian")
+        target = single(target, "hessian", "target")
+        derivatives.check_scalar(target, "hessian")
         log = self._asked()
         parts = take_apart(sources, "source")
         with log.extended_in_graph():
             request = pose(log, self._answers, target, parts, through_updates=through_updates)
-
-            def compute() -> list[Any]:
-                blocks = derivatives.hessian(log, request, parts)
-                return [derivatives.as_matrix(blocks, parts)] if whole else [b for row in blocks for b in row]
-
-            found = self._ask(log, request, compute)
+            found = self._ask(log, request, lambda: derivatives.hessian(log, request, parts, chunk, whole))
         if whole:
             return found[0]
         width = len(parts.flat())

@@ -9,13 +9,14 @@ import signal
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Collection, Iterator
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from weakref import finalize
 
 from retrotape import _wire
-from retrotape.errors import IsolationError, RemoteError
+from retrotape.errors import IsolationError, NotDifferentiableWarning, RemoteError
 from retrotape.inspection import Inspected
 
 if TYPE_CHECKING:
@@ -173,7 +174,10 @@ class IsolatedTape:
             if not self._end.alive:
                 raise IsolationError(self._gone)
             asked = {"method": method, "args": list(args), "options": dict(options)}
-            return self._exchange(asked, self._seconds)["answer"]
+            found = self._exchange(asked, self._seconds)
+        for text in found.get("warnings", ()):
+            warnings.warn(str(text), NotDifferentiableWarning, stacklevel=3)
+        return found["answer"]
 
     def _exchange(self, message: Any, seconds: float) -> dict[str, Any]:
         """Send a message, if there is one, and return what comes back."""

@@ -7,8 +7,9 @@ from typing import Any
 
 from retrotape import _derivatives as derivatives
 from retrotape._asking import pose
-from retrotape._nests import single, take_apart
-from retrotape._tf import tf
+from retrotape._missing import warn_of_targets
+from retrotape._nests import single, take_apart, zeros_wanted
+from retrotape._tf import tf, zeros
 from retrotape.questions import Questions, question
 
 Tensor = Any
@@ -39,7 +40,8 @@ class Jacobians(Questions, ABC):
           through_updates: As for `gradient`.
           parallel_iterations: Accepted and ignored.
           experimental_use_pfor: Whether elements may be treated side by side; the numbers are the same.
-          chunk: How many elements are treated side by side at most, to bound memory.
+          chunk: How many elements are treated side by side at most, to bound memory. In a terminal a progress bar is
+            shown on stderr if it takes longer than two seconds.
 
         Returns:
           The Jacobians in the nest of `sources`.
@@ -50,19 +52,19 @@ class Jacobians(Questions, ABC):
         >>> tape.jacobian(y, x).numpy().tolist()
         [[2.0, 0.0], [0.0, 4.0]]
         """
-        unconnected = tf.UnconnectedGradients(unconnected_gradients)
-        single(target, "jacobian", "target")
+        fill = zeros_wanted(unconnected_gradients)
+        target = single(target, "jacobian", "target")
         log = self._asked()
         parts = take_apart(sources, "source")
         with log.extended_in_graph():
-            request = pose(log, self._answers, target, parts, through_updates=through_updates, ones=False)
-
+            request = pose(log, self._answers, target, parts, None, through_updates, ones=False, leave_out=True)
+            warn_of_targets(request)
             found = self._ask(
                 log, request, lambda: derivatives.jacobian(log, request, target, experimental_use_pfor, chunk)
             )
-            if unconnected is tf.UnconnectedGradients.ZERO:
+            if fill:
                 found = [
-                    tf.zeros(tf.concat([tf.shape(target), part.shape], 0), part.dtype) if grad is None else grad
+                    zeros(tf.concat([tf.shape(target), part.shape], 0), part.dtype) if grad is None else grad
                     for part, grad in zip(parts.flat(), found, strict=True)
                 ]
         return parts.pack(found)
@@ -79,14 +81,14 @@ class Jacobians(Questions, ABC):
         """Return the Jacobian of each `target[i]` by `source[i]`, for targets that depend on no other row.
 
         Args:
-          target: A tensor of shape `[batch, ...]`.
-          source: A tensor of shape `[batch, ...]`.
+          target: A tensor of shape `[batch, ...]`, of rank two at least.
+          source: One tensor of shape `[batch, ...]`, of rank two at least; a list of one does too.
           unconnected_gradients: Accepted; as in TensorFlow, an unconnected source gives zeros.
           parallel_iterations: Accepted and ignored.
           experimental_use_pfor: As for `jacobian`.
 
         Returns:
-          A tensor of shape `[batch, *target.shape[1:], *source.shape[1:]]`.
+          A tensor of shape `[batch, *target.shape[1:], *source.shape[1:]]`, in the nest of `source`.
 
         >>> x = tf.constant([[1.0, 2.0], [3.0, 4.0]])
         >>> with rt.Tape() as tape:
@@ -94,20 +96,22 @@ class Jacobians(Questions, ABC):
         >>> tape.batch_jacobian(y, x).numpy().tolist()
         [[[2.0, 0.0], [0.0, 4.0]], [[6.0, 0.0], [0.0, 8.0]]]
         """
-        single(target, "batch_jacobian", "target")
-        derivatives.check_batches(target, single(source, "batch_jacobian", "source"))
+        zeros_wanted(unconnected_gradients)
+        target, part = single(target, "batch_jacobian", "target"), single(source, "batch_jacobian", "source")
+        derivatives.check_batches(target, part)
         log = self._asked()
         parts = take_apart(source, "source")
         with log.extended_in_graph():
-            request = pose(log, self._answers, target, parts, ones=False)
+            request = pose(log, self._answers, target, parts, ones=False, leave_out=True)
+            warn_of_targets(request)
             (found,) = self._ask(
                 log,
                 request,
-                lambda: derivatives.batch_jacobian(log, request, target, parts.items[0], experimental_use_pfor),
+                lambda: derivatives.batch_jacobian(log, request, target, part, experimental_use_pfor),
             )
             if found is None:
-                return tf.zeros(tf.concat([tf.shape(target), tf.shape(source)[1:]], 0), target.dtype)
-        return found
+                found = zeros(tf.concat([tf.shape(target), tf.shape(part)[1:]], 0), target.dtype)
+        return tf.nest.pack_sequence_as(source, [found])
 
     @question
     def per_example(self, losses: Tensor, sources: Any, *, chunk: int | None = None) -> Any:
@@ -127,5 +131,6 @@ class Jacobians(Questions, ABC):
         >>> tape.per_example(losses, w).numpy().tolist()
         [1.0, 3.0]
         """
-        derivatives.check_vector(single(losses, "per_example", "target"))
+        losses = single(losses, "per_example", "target")
+        derivatives.check_vector(losses)
         return self.jacobian(losses, sources, chunk=chunk)

@@ -8,6 +8,7 @@ from typing import Any
 
 from retrotape._asking import Answers
 from retrotape._nests import is_variable
+from retrotape._tf import StockTape
 from retrotape.errors import TapeUseError, UnknownNameError
 from retrotape.execute import Values
 from retrotape.ir import LEAF
@@ -168,7 +169,7 @@ def _shown(value: Any) -> str:
 
 
 def _log_of(tape: Any) -> EagerLog:
-    if not isinstance(tape, (Tape, JoinedTape, LoadedTape)):
+    if isinstance(tape, StockTape) or not isinstance(tape, (Tape, JoinedTape, LoadedTape)):
         raise TapeUseError(f"join takes tapes, got {type(tape).__name__}: `rt.join(first, second)`.")
     log = tape._asked()
     if not isinstance(log, EagerLog):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from weakref import WeakSet
 
 from retrotape._asking import Answers, Log, Request
+from retrotape._names import replace_names
 from retrotape._nests import describe, is_variable
 from retrotape._tf import tf
 from retrotape.errors import ShapeMismatchError
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from retrotape import store
 
 Tensor = Any
-_NAMED = frozenset(("target", "sources", "source", "loss", "losses", "wrt", "variable"))
 _GIVEN = frozenset(("output_gradients", "cotangents", "tangents", "vectors"))
 
 
@@ -148,6 +148,9 @@ class NamedTape(Replayable):
     def __iter__(self) -> Iterator[str]:
         return iter(self._named)
 
+    def _ipython_key_completions_(self) -> list[str]:
+        return list(self._named)
+
     def _asked(self) -> EagerLog:
         self._log.refresh()
         return self._log
@@ -176,19 +179,13 @@ class NamedTape(Replayable):
         return super()._ask(log, request, compute if recording.guard is None else answer)
 
     def _without_names(self, args: Any, options: Any) -> tuple[Any, Any]:
-        def put(item: Any) -> Any:
-            return self[item] if isinstance(item, str) else item
-
         def put_if_known(item: Any) -> Any:  # beyond target and sources a word may be an option, such as "zero"
             return self[item] if isinstance(item, str) and item in self else item
 
-        named = {
-            key: tf.nest.map_structure(put if key in _NAMED else put_if_known, value)
-            for key, value in options.items()
-            if key in _NAMED | _GIVEN
-        }
-        given = [tf.nest.map_structure(put_if_known if at > 1 else put, arg) for at, arg in enumerate(args)]
-        return tuple(given), {**options, **named}
+        args, options = replace_names(args, options, self.__getitem__)
+        named = {key: tf.nest.map_structure(put_if_known, options[key]) for key in _GIVEN & options.keys()}
+        rest = [tf.nest.map_structure(put_if_known, arg) for arg in args[2:]]
+        return (*args[:2], *rest), {**options, **named}
 
 
 def _var(recording: Recording, named: Any) -> int:

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial, wraps
 from threading import RLock
 from typing import Any, Literal, NoReturn, TypeAlias, TypeVar, get_args
 
 from retrotape._asking import Answers, Log, Request, fill_constants, pose, refuse_outside, solve
-from retrotape._missing import with_reasons
-from retrotape._nests import Parts, describe, is_variable, take_apart, unwrap, zeros_like
+from retrotape._missing import warn_of_targets, with_reasons
+from retrotape._nests import (
+    Parts,
+    describe,
+    has_derivative,
+    is_variable,
+    take_apart,
+    unwrap,
+    zeros_like,
+    zeros_wanted,
+)
 from retrotape._several import Together, losses_and_seeds
 from retrotape._tf import as_is, tf
 from retrotape.errors import MissingGradientError, TapeUseError
@@ -92,7 +101,8 @@ class Questions(ABC):
           target: A tensor that was made while recording, or a nest of them, which are summed.
           sources: Tensors that took part, variables, Keras variables, values from `at`, or a nest of them. A plain
             variable means what it means in TensorFlow: every read counts, and an assignment ends the path.
-          output_gradients: What flows into each target; ones by default.
+          output_gradients: What flows into each target, in its shape or one that broadcasts to it: tensors, arrays or
+            numbers, and no None among them; ones by default.
           unconnected_gradients: What stands for a source without path: None, or zeros.
           through_updates: Let paths run through assignments; a variable then means its value on entry to the tape.
           since: With `through_updates`, go no further back than value number `since` of each variable, or that many
@@ -102,11 +112,12 @@ class Questions(ABC):
 
         Returns:
           The gradients in the nest of `sources`; None where no path leads to a source. A derivative of a gradient
-          that happens to be constant is zero, not None.
+          that happens to be constant is zero, not None. A target of integers, booleans or text has no gradient, which
+          a warning says; what else is in the same nest is answered.
 
         Raises:
           NotRecordedError: If the target was not made while recording.
-          NotDifferentiableError: If the target is of integer, boolean or string type.
+          NotDifferentiableError: With `none="raise"`, if a target is of integer, boolean or string type.
           NoRuleError: If the path passes an op for which TensorFlow has no gradient.
           MissingGradientError: With `none="raise"`, if a source has no gradient.
 
@@ -116,7 +127,7 @@ class Questions(ABC):
         >>> tape.gradient(loss, {"w": w})["w"].numpy().tolist()
         [2.0, 4.0]
         """
-        unconnected = tf.UnconnectedGradients(unconnected_gradients)
+        fill = zeros_wanted(unconnected_gradients) or none == "zero"
         if since is not None and not through_updates:
             raise ValueError("since= says how far to go through updates; give through_updates=True with it.")
         if none not in get_args(_Missing):
@@ -124,11 +135,13 @@ class Questions(ABC):
         log = self._asked()
         parts = take_apart(sources, "source")
         with log.extended_in_graph():
-            request = pose(log, self._answers, target, parts, output_gradients, through_updates, since)
+            options: dict[str, Any] = {"through_updates": through_updates, "since": since, "leave_out": none != "raise"}
+            request = pose(log, self._answers, target, parts, output_gradients, **options)
+            warn_of_targets(request)
             found = self._ask(log, request, lambda: fill_constants(log, request, parts, solve(log, request)))
         if none == "raise" and any(grad is None for grad in found):
             self._raise_missing(log, target, parts, request, found)
-        if unconnected is tf.UnconnectedGradients.ZERO or none == "zero":
+        if fill:
             found = [zeros_like(part) if grad is None else grad for part, grad in zip(parts.flat(), found, strict=True)]
         return parts.pack(found)
 
@@ -171,32 +184,35 @@ class Questions(ABC):
         found = self.gradient(loss, sources, output_gradients, unconnected_gradients, none=none, **options)
         if all(grad is not None for grad in found):
             return Gradients(zip(sources, found, strict=True))
-        parts, seeds = take_apart(sources, "source"), output_gradients
-        request = pose(log, self._answers, loss, parts, seeds, ones=seeds is not None, **options)
+        parts = take_apart(sources, "source")
+        request = pose(log, self._answers, loss, parts, ones=False, leave_out=True, **options)
         return with_reasons(log, request, parts, found, partial(self._explained, log, loss, **options))
 
     @question
     def backward_each(
         self,
-        losses: Sequence[Any] | Tensor,
+        losses: Sequence[Any] | Mapping[Any, Any] | Tensor,
         wrt: Any = None,
         *,
         output_gradients: Any = None,
         unconnected_gradients: tf.UnconnectedGradients = _NONE,
         through_updates: bool = False,
         since: int | None = None,
-    ) -> list[Gradients]:
+    ) -> Any:
         """Return the gradient of each of several losses: the same as `backward` of each, for less.
 
         What the losses share is looked up once, and values that were not kept are computed again once for all.
 
         Args:
-          losses: A list of losses, each as the target of `gradient`, or a vector of them.
+          losses: A list or a dictionary of losses, each as the target of `gradient`, or a vector of them.
           wrt: As for `backward`.
           output_gradients: What flows into each of the losses in a list, the same for all.
           unconnected_gradients: As for `gradient`.
           through_updates: As for `gradient`.
           since: As for `gradient`.
+
+        Returns:
+          A list of `Gradients`, one for each loss; of a dictionary of losses, a dictionary with the same keys.
 
         Raises:
           ShapeMismatchError: If `losses` is a tensor, but not a vector of known size.
@@ -207,15 +223,21 @@ class Questions(ABC):
         >>> [float(grads[w]) for grads in tape.backward_each(losses)]
         [6.0, 5.0]
         """
+        options: dict[str, Any] = {"through_updates": through_updates, "since": since}
+        if isinstance(losses, Mapping):
+            kinds: Any = {"output_gradients": output_gradients, "unconnected_gradients": unconnected_gradients}
+            rows = self.backward_each(list(losses.values()), wrt, **kinds, **options)
+            return dict(zip(losses, rows, strict=True))
         log = self._asked()
         sources = _sources(log, wrt)
         given = losses_and_seeds(losses, output_gradients)
-        options: dict[str, Any] = {"through_updates": through_updates, "since": since}
-        zeros = tf.UnconnectedGradients(unconnected_gradients) is tf.UnconnectedGradients.ZERO
+        zeros = zeros_wanted(unconnected_gradients)
         if log.graph is not None or len(given) < 2:  # a graph has all values, and must be read anew for each question
             options["unconnected_gradients"] = unconnected_gradients
             return [self.backward(loss, sources, output_gradients=seed, **options) for loss, seed in given]
         together = Together(log, self._answers, given, take_apart(sources, "source"), **options)
+        for request in together.requests:
+            warn_of_targets(request)
         asked = [partial(together.row, number) for number in range(len(given))]
         found = [self._ask(log, request, row) for request, row in zip(together.requests, asked, strict=True)]
         return together.gradients(found, zeros, [partial(self._explained, log, loss, **options) for loss, _ in given])
@@ -263,8 +285,10 @@ class Questions(ABC):
         with self._lock:
             log = self._asked()
             parts = take_apart(_sources(log, wrt), "source")
-            request, token = pose(log, self._answers, loss, parts, None, through_updates, since), log.token
+            request = pose(log, self._answers, loss, parts, None, through_updates, since, leave_out=True)
             refuse_outside(request, True, "to stream gradients")
+            token = log.token
+        warn_of_targets(request)
         owners = [
             item for item, own in zip(tf.nest.flatten(parts.nest), parts.parts, strict=True) for _ in own
         ]  # of a source that consists of several tensors, each is yielded by itself
@@ -290,7 +314,8 @@ class Questions(ABC):
         """Return why a source has no gradient; None in a graph, which knows no values."""
         if not isinstance(log, EagerLog):
             return None
-        targets = take_apart(target, "target").flat()
+        given = take_apart(target, "target").flat()
+        targets = [part for part in given if has_derivative(part)] or given
         for part in targets:
             self._write_down(part, log)
         return explain(log, targets, source, **options)

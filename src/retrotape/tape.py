@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+from abc import ABCMeta
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from threading import RLock
 from types import TracebackType
 from typing import Any, Literal, TypeAlias, get_args
 
 from retrotape._asking import Answers
-from retrotape._nests import is_variable, take_apart
+from retrotape._names import NAMED, has_text, replace_names, variable_named
+from retrotape._nests import WATCHED, is_variable, take_apart
 from retrotape._selftest import check_once
-from retrotape._tf import as_is, tf
+from retrotape._tf import StockTape, as_is, tf
 from retrotape.errors import EmptyTapeError, TapeUseError
 from retrotape.ir import Program
 from retrotape.loaded import Replayable
@@ -23,7 +26,14 @@ Keep: TypeAlias = Literal["needed", "all", "leaves", "segments", "disk"]
 _KEEP = get_args(Keep)
 
 
-class Tape(Replayable):
+class _InPlaceOfStock(ABCMeta):
+    """Where `tf.GradientTape` is our class, `isinstance(tape, tf.GradientTape)` has to hold for stock tapes too."""
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return super().__instancecheck__(instance) or (isinstance(instance, StockTape) and tf.GradientTape is cls)
+
+
+class Tape(Replayable, metaclass=_InPlaceOfStock):
     """Record what runs; differentiate any of it by any of it, afterwards.
 
     Takes the place of `tf.GradientTape` and accepts its arguments. Nothing has to be watched, and any number
@@ -114,9 +124,11 @@ class Tape(Replayable):
         Args:
           tensor: A tensor or variable, or a nest of them.
         """
-        for part in take_apart(tensor, "watched value").flat():
+        for part in take_apart(tensor, WATCHED).flat():
             if is_variable(part):
                 self._watched[id(part)] = part
+                if self._log is not None:
+                    self._log.watch(part)
             elif self._log is not None:
                 self._log.take_part(part)
 
@@ -174,6 +186,14 @@ class Tape(Replayable):
         """Return what was recorded where we are: in eager code, or in the graph that is being built."""
         graph = _graph_here()
         return next((log for log in (self._log, self._eager_log) if log is not None and log.graph is graph), None)
+
+    def _without_names(self, args: Any, options: Any) -> tuple[Any, Any]:
+        if not has_text(args[:2]) and not any(has_text(options[key]) for key in NAMED & options.keys()):
+            return args, options
+        return replace_names(args, options, partial(variable_named, self._asked()))
+
+    def _one(self, key: Any) -> Any:
+        return variable_named(self._asked(), key) if isinstance(key, str) else super()._one(key)
 
     def _asked(self) -> EagerLog | GraphLog:
         log = self._log_here() or self._eager_log or self._log

@@ -109,3 +109,13 @@ def test_interrupts_are_not_failures(saved, monkeypatch):
     with pytest.raises(SystemExit) as ended:
         main(["show", str(saved["plain"])])
     assert ended.value.code == 1
+
+
+def test_a_verb_that_is_nearly_right(run):
+    assert "No such command 'graad'. Did you mean 'grad'? The verbs are show, grad, why" in run("graad").failure()
+    assert "Did you mean" not in run("zzz").failure()
+
+
+def test_a_name_that_is_nearly_right(run, saved):
+    assert "nothing named 'los'; its names are" in run("grad", saved["plain"], "los").failure()
+    assert "Did you mean 'loss'?" in run("grad", saved["plain"], "los").failure()

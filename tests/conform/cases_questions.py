@@ -49,7 +49,7 @@ CASES += [
     simple("output_gradients", lambda x, g: Ask(tf.sin(x), [x], tf.cos(g)), normal(3), normal(3)),
     simple(
         "output_gradients_of_some",
-        lambda x, y: Ask(list(_two(x, y)), [x, y], [tf.constant([1.0, 2.0, 3.0]), None]),
+        lambda x, y: Ask(list(_two(x, y)), [x, y], [tf.constant([1.0, 2.0, 3.0]), tf.zeros([3])]),
         normal(3),
         normal(3),
     ),

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import retrotape as rt
-from retrotape.errors import NotRecordedError, UnknownNameError
+from retrotape.errors import AmbiguousNameError, NotRecordedError, UnknownNameError
 from saving.trips import assert_same, trip
 
 
@@ -63,7 +63,7 @@ def test_the_end_of_a_name_is_enough_where_it_is_clear(parts):
     for name in ("dense/kernel", "kernel", "ast/kernel", "nobody", "data", "", 3, None):
         assert name not in loaded
     with pytest.raises(
-        UnknownNameError, match="'dense/kernel'; its names are 'first/dense/kernel', 'second/dense/kernel'"
+        AmbiguousNameError, match=r"'dense/kernel' may be any of 'first/dense/kernel', 'second/dense/kernel'. Give more"
     ):
         loaded["dense/kernel"]
     with pytest.raises(UnknownNameError, match=r"nothing named 'ast/kernel'; its names are 'data/out/0', 'data/out/1'"):
@@ -150,12 +150,16 @@ def test_tensors_of_this_process_are_not_on_a_loaded_tape(parts):
     assert loaded.gradient("loss", parts["kernel"]) is None
 
 
-def test_live_tapes_have_no_names(parts):
+def test_live_tapes_know_variables_by_name_and_no_tensors(parts):
     tape = parts["tape"]
-    with pytest.raises(rt.errors.NotASourceError, match="got str 'x'"):
+    unknown = pytest.raises(UnknownNameError, match=r"nothing named 'x'; its names are .* give tensors themselves")
+    with unknown:
         tape.gradient(parts["loss"], "x")
-    with pytest.raises(TypeError, match=r"this tape has no names, so give a tensor or a variable: `tape.replay\(\["):
+    with unknown:
         tape.replay({"x": 1.0})
+    np.testing.assert_array_equal(
+        tape.gradient(parts["loss"], "last/kernel"), parts["loaded"].gradient("loss", "last/kernel")
+    )
 
 
 # ------------------------------------------------------------------ giving names

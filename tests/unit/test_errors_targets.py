@@ -141,36 +141,16 @@ def test_jacobians_name_the_target_too():
 # ------------------------------------------------------------------ targets and sources of a wrong kind
 
 
-@pytest.mark.parametrize("dtype", [tf.int32, tf.int64, tf.uint8, tf.bool])
-def test_target_without_derivative(x, dtype):
-    with rt.Tape() as tape:
-        y = tf.cast(x, dtype)
-    text = rf"The target tensor {dtype.name}\[\] has dtype {dtype.name}; a target must be .* cast it inside"
-    with pytest.raises(errors.NotDifferentiableError, match=text) as caught:
-        tape.gradient(y, x)
-    assert caught.value.dtype == dtype.name
-    with pytest.raises(errors.NotDifferentiableError, match=dtype.name):
-        tape.jacobian(y, x)
-
-
-def test_target_of_strings(x):
-    with rt.Tape() as tape:
-        y = tf.strings.as_string(x)
-    with pytest.raises(errors.NotDifferentiableError, match="has dtype string"):
-        tape.gradient(y, x)
-
-
 @pytest.mark.parametrize(
     ("bad", "shown"),
     [
         (None, "NoneType None"),
         (1.0, "float 1.0"),
-        ("x", "str 'x'"),
         (np.ones(2), r"ndarray array\(\[1\., 1\.\]\)"),
         (np.float32(1.0), "float32 "),
-        (np.zeros(100), r"ndarray array\(\[.*\.\.\.\. Give"),
+        (np.zeros(100), r"ndarray array\(\[.*\.\.\.\. An array is not recorded: give the tensor that was made of it"),
     ],
-    ids=["None", "float", "str", "array", "scalar", "long"],
+    ids=["None", "float", "array", "scalar", "long"],
 )
 @pytest.mark.parametrize("wrap", [lambda v: v, lambda v: [v], lambda v: {"a": (v,)}], ids=["bare", "list", "nest"])
 def test_source_and_target_must_be_tensors(x, bad, shown, wrap):

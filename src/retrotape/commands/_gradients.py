@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
 
-from retrotape._tf import tf
+from retrotape._tf import is_trainable, tf
 from retrotape.commands._tape import Named, SavedTape
 from retrotape.commands._text import number, printable
+from retrotape.errors import NotDifferentiableWarning
 from retrotape.grads import Gradients
 from retrotape.loaded import load
 
@@ -46,12 +48,16 @@ def gradients_of(
       options: For `tape.gradient`.
     """
     path, found, reasons = saved.container.path, [], []
+    dtype = next(tf.as_dtype(saved.type_of(named.var).dtype) for named in saved.names if named.name == target)
+    no_derivative = "" if is_trainable(dtype) else f"the target is {dtype.name}, which has no derivative"
     with ExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore", NotDifferentiableWarning)  # the table says it, for each source
         tape: Any = stack.enter_context(load(path, isolate=True)) if isolate else load(path)
         first = tape.gradient(target, [named.name for named in sources], **options)
         for named, grad in zip(sources, first, strict=True):
             key = Key(saved, named)
-            reason = _reason(tape, target, named.name, options) if grad is None else ""
+            reason = (no_derivative or _reason(tape, target, named.name, options)) if grad is None else ""
             for done in range(1, order):
                 if grad is not None:
                     grad = tape.gradient(grad, named.name, **options)

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from retrotape.commands._text import one_line
-from retrotape.errors import RetrotapeError
+from retrotape.errors import RetrotapeError, did_you_mean
 
 DEBUG = "RETROTAPE_DEBUG"
 # The first lines of their help; a verb is imported when it is used, so that --help waits for none of them.
@@ -60,6 +60,14 @@ class Verbs(click.Group):
         if cmd_name not in SUMMARIES:
             return None
         return getattr(import_module(f"retrotape.commands.{cmd_name}"), cmd_name)
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        """Find the verb, or say which ones there are."""
+        verb = args[0]
+        if verb not in SUMMARIES and not verb.startswith("-") and not ctx.resilient_parsing:
+            meant = did_you_mean(verb, list(SUMMARIES))
+            ctx.fail(f"No such command {verb!r}.{meant} The verbs are {', '.join(SUMMARIES)}.")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the verbs with their summaries."""

@@ -14,7 +14,7 @@ from retrotape.commands._text import number, print_json, printable, show_lines, 
 from retrotape.commands._verbs import as_json as json_option
 from retrotape.commands._verbs import tape_argument
 from retrotape.commands.completion import complete_name
-from retrotape.errors import UnknownNameError
+from retrotape.errors import AmbiguousNameError, UnknownNameError
 
 
 def _check_output(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
@@ -87,7 +87,9 @@ def find(tape: SavedTape, name: str) -> Named:
     """Return what a name, or the end of one, stands for."""
     known = {named.name: named for named in tape.names}
     ending = [named for named in tape.names if named.name.endswith(f"/{name}")]
-    if name not in known and len(ending) != 1:
+    if name not in known and len(ending) > 1:
+        raise AmbiguousNameError(name, [named.name for named in ending])
+    if name not in known and not ending:
         raise UnknownNameError(name, list(known))
     return known[name] if name in known else ending[0]
 

@@ -4,7 +4,7 @@ from retrotape.execute._each import answer_each
 from retrotape.execute._flatten import flatten
 from retrotape.execute._higher import dot
 from retrotape.execute._inline import run_function
-from retrotape.execute._jacobian import rows
+from retrotape.execute._jacobian import rows, vectorizes
 from retrotape.execute._past import PastVariables
 from retrotape.execute._plan import Plan, differentiable_inputs, make_plan
 from retrotape.execute._pull import Puller
@@ -30,5 +30,6 @@ __all__ = [
     "run_eqn",
     "run_function",
     "stream",
+    "vectorizes",
     "walk",
 ]

@@ -2,48 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from retrotape._tf import tf
+from retrotape._tf import tf, traced
 from retrotape.execute._plan import Plan
 from retrotape.execute._question import Question, answer
 from retrotape.record import Recording
 
 Tensor = Any
+Track = Callable[[Sequence[Any]], Iterator[Any]]  # goes through items, and may show how far it is
 FEW = 16  # up to here separate walks cost less than tracing one for all
 
 
 def rows(
-    recording: Recording, question: Question, seeds: Tensor, operations: Sequence[Any] | None, vectorize: bool
+    recording: Recording,
+    question: Question,
+    seeds: Tensor,
+    operations: Sequence[Any] | None,
+    vectorize: bool,
+    chunk: int | None = None,
+    track: Track = iter,
 ) -> list[Tensor | None]:
-    """Answer the question once for each row of `seeds` and stack the answers, for each source."""
+    """Answer the question once for each row of `seeds` and stack the answers, for each source.
+
+    Args:
+      recording: What was recorded.
+      question: The question; its seeds do not count.
+      seeds: What flows into the target, row by row.
+      operations: Those of a graph.
+      vectorize: Whether rows may be treated side by side.
+      chunk: How many rows are treated side by side at most.
+      track: Goes through the chunks, or through the rows.
+    """
     plan = question.plan(recording)
 
     def one(seed: Tensor) -> list[Any]:
         return answer(recording, question._replace(seeds=(seed,)), operations, plan)
 
     if vectorize and _can_vectorize(recording, plan, seeds):
-        return _vectorized(one, seeds, len(question.sources))
+        return _vectorized(one, seeds, len(question.sources), chunk, track)
     if seeds.shape[0] == 0:  # no element has a row, and only the shape of rows is left to tell
         none_of = one(tf.zeros(seeds.shape[1:], seeds.dtype))
         return [None if grad is None else tf.convert_to_tensor(grad)[tf.newaxis][:0] for grad in none_of]
-    found = [one(seed) for seed in tf.unstack(seeds)]
+    found = [one(seed) for seed in track(tf.unstack(seeds))]
     return [
         None if column[0] is None else tf.stack([tf.convert_to_tensor(grad) for grad in column])
         for column in zip(*found, strict=True)
     ]
 
 
+def vectorizes(recording: Recording, question: Question, count: int) -> bool:
+    """Say whether `rows` would treat so many rows side by side, in eager code."""
+    return tf.executing_eagerly() and _fits(recording, question.plan(recording), count)
+
+
 def _can_vectorize(recording: Recording, plan: Plan, seeds: Tensor) -> bool:
-    if not tf.executing_eagerly():
-        return True
+    return not tf.executing_eagerly() or _fits(recording, plan, len(seeds))
+
+
+def _fits(recording: Recording, plan: Plan, count: int) -> bool:
     # A custom backward function may look at variables, and only eager reads can be given their recorded values.
     by_code = any(index in recording.backwards or index in recording.calls for index in plan.indices)
-    return len(seeds) > FEW and not by_code
+    return count > FEW and not by_code
 
 
-def _vectorized(one: Any, seeds: Tensor, count: int) -> list[Tensor | None]:
+def _vectorized(one: Any, seeds: Tensor, count: int, chunk: int | None, track: Track) -> list[Tensor | None]:
     connected: list[bool] = [False] * count
 
     def dense(seed: Tensor) -> list[Tensor]:
@@ -51,5 +75,21 @@ def _vectorized(one: Any, seeds: Tensor, count: int) -> list[Tensor | None]:
         connected[:] = [grad is not None for grad in found]
         return [tf.convert_to_tensor(grad) for grad in found if grad is not None]
 
-    stacked = iter(tf.vectorized_map(dense, seeds) if count else [])
+    def side_by_side(some: Tensor) -> list[Tensor]:
+        return tf.vectorized_map(dense, some) if count else []
+
+    # Traced once for all chunks. A function that TensorFlow makes by itself would be traced for each, with a warning.
+    run = traced(side_by_side) if tf.executing_eagerly() else side_by_side
+    if chunk is None or (seeds.shape[0] is not None and seeds.shape[0] <= chunk):
+        stacked = iter(run(seeds))
+    else:
+        stacked = iter(_in_chunks(run, seeds, chunk, track))
     return [next(stacked) if there else None for there in connected]
+
+
+def _in_chunks(run: Callable[[Tensor], list[Tensor]], seeds: Tensor, chunk: int, track: Track) -> list[Tensor]:
+    total = len(seeds)
+    spare = -total % chunk  # rows of zeros, so that all chunks have one shape
+    padded = tf.pad(seeds, [[0, spare]] + [[0, 0]] * (seeds.shape.rank - 1))
+    pieces = [run(padded[start : start + chunk]) for start in track(range(0, total, chunk))]
+    return [tf.concat(column, 0)[:total] for column in zip(*pieces, strict=True)]

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from retrotape import _hooks, _tf, _tf_functions
-from retrotape._tf import tf
+from retrotape._tf import tf, zeros
 from retrotape.errors import NoRuleError, OpaqueUpdateError, UnrepairableError
 from retrotape.execute._functions import pull_call
 from retrotape.execute._inline import inline
@@ -115,7 +115,7 @@ class Puller:
             return None
         if self._operations is not None:
             return tf.zeros_like(self._values(var)) if dtype in TRAINABLE else None
-        return tf.zeros_like(self._values(var)) if dtype == _VARIANT else tf.zeros(shape, dtype)
+        return tf.zeros_like(self._values(var)) if dtype == _VARIANT else zeros(shape, dtype)
 
     def _pull_gather(self, eqn: Eqn, grad: Cotangent) -> Cotangent:
         version, indices = eqn.inputs

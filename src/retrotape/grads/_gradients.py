@@ -92,6 +92,17 @@ class Gradients(Keyed):
         terms = [sparse.dot(self._grads[i], other._grads.get(i)) for i in self._grads]
         return _total([term for term in terms if term is not None])
 
+    def cosine(self, other: Gradients) -> Tensor:
+        """Return the cosine of the angle to another vector; zero where one of them is the zero vector.
+
+        >>> v = tf.Variable([0.0, 0.0])
+        >>> one, other = rt.Gradients([(v, tf.constant([3.0, 0.0]))]), rt.Gradients([(v, tf.constant([1.0, 1.0]))])
+        >>> round(float(one.cosine(other)), 4), float(one.cosine(-one))
+        (0.7071, -1.0)
+        """
+        ours, theirs = self.normalized(), other.normalized()  # before the product, which would overflow
+        return tf.clip_by_value(ours.dot(theirs), -1.0, 1.0)
+
     def norm(self) -> Tensor:
         """Return the Euclidean norm; a row of a sparse gradient that is named twice counts as its sum.
 
@@ -205,17 +216,17 @@ class Gradients(Keyed):
     @as_is
     def clip(
         self,
+        global_norm: float | None = None,
         *,
         norm: float | None = None,
-        global_norm: float | None = None,
         value: float | None = None,
         adaptive: float | None = None,
     ) -> Gradients:
         """Bound the gradients; give one of the bounds.
 
         Args:
+          global_norm: For the norm of the whole vector; `clip(1.0)` is `clip(global_norm=1.0)`.
           norm: For the norm of each gradient.
-          global_norm: For the norm of the whole vector.
           value: For the size of each element.
           adaptive: For the norm of each unit as a share of the norm of its weights (AGC).
 

@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from html import escape
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from retrotape._tf import tf
+import numpy as np
+
+from retrotape._tf import tf, zeros
 from retrotape._versions import Version
 from retrotape.errors import ShapeMismatchError, UnknownSourceError
 from retrotape.grads import _sparse as sparse
@@ -57,6 +59,8 @@ class Keyed:
         if isinstance(gradients, Mapping):
             raise TypeError("Gradients takes pairs, got a mapping: `rt.Gradients(mapping.items())`.")
         for key, grad in gradients:
+            if isinstance(grad, (np.ndarray, np.generic)) and hasattr(key, "dtype"):
+                grad = tf.convert_to_tensor(grad, key.dtype)
             _check(key, grad)
             identity = _identity(key)
             if sparse.is_sparse(grad) and grad.dense_shape is None:
@@ -89,7 +93,7 @@ class Keyed:
         identity = self._find(key)
         if identity not in self._keys:
             name = repr(key) if isinstance(key, str) else name_of(key)
-            raise UnknownSourceError(name, [name_of(known) for known in self._keys.values()])
+            raise UnknownSourceError(name, [name_of(known) for known in self._keys.values()], isinstance(key, str))
         return identity
 
     # ------------------------------------------------------------------ a mapping
@@ -100,7 +104,9 @@ class Keyed:
         grad, key = self._grads[identity], self._keys[identity]
         if grad is not None:
             return grad
-        return tf.zeros_like(key) if isinstance(key, tf.Tensor) else tf.zeros(key.shape, key.dtype)
+        if isinstance(key, tf.Tensor) and not key.shape.is_fully_defined():
+            return tf.zeros_like(key)
+        return zeros(key.shape, key.dtype)
 
     def __iter__(self) -> Iterator[Any]:
         # Of a mapping these would be the variables, and `zip(grads, weights)` would apply weights as gradients.
@@ -111,6 +117,9 @@ class Keyed:
 
     def __len__(self) -> int:
         return len(self._keys)
+
+    def _ipython_key_completions_(self) -> list[str]:
+        return [name_of(key) for key in self._keys.values() if not isinstance(key, tf.Tensor)]
 
     def __contains__(self, key: Any) -> bool:
         return self._find(key) in self._keys

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from retrotape._tf import tf
+from retrotape._tf import StockTape, tf
 from retrotape.execute import run_eqn
 from retrotape.ir import DTYPE_NUMBERS, DType, Eqn, TensorType
 from retrotape.nonfinite._causes import Cause
@@ -46,7 +46,7 @@ def overflow_backward(scene: Scene, eqn: Eqn, given: Sequence[Any], position: in
         return None
 
     def gradient(inputs: list[Tensor], run: Callable[[list[Tensor]], list[Tensor]]) -> Tensor:
-        with tf.GradientTape() as tape:
+        with StockTape() as tape:
             tape.watch(inputs[position])
             output = run(inputs)[0]
         return tape.gradient(output, inputs[position], output_gradients=tf.cast(given[0], output.dtype))

@@ -5,7 +5,7 @@ from retrotape.record._away import is_away
 from retrotape.record._born import born
 from retrotape.record._cells import UNCOUNTED, Backward, Cell, Look, Scope, same
 from retrotape.record._eager import EagerLog
-from retrotape.record._frames import Called
+from retrotape.record._frames import Called, stacklevel
 from retrotape.record._functions import function_traits
 from retrotape.record._interpret import run_op_by_op
 from retrotape.record._merge import Merger, merge
@@ -43,5 +43,6 @@ __all__ = [
     "next_stamp",
     "run_op_by_op",
     "same",
+    "stacklevel",
     "traits",
 ]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 from retrotape import _tf
 from retrotape._tf import tf
 from retrotape.ir import Attr, AttrValue, DType, Func, Proto, Shape
 
+LARGEST = 8192  # number of what is remembered
 _cache: dict[Any, tuple[Attr, ...]] = {}
 
 
@@ -21,6 +22,8 @@ def canonical(op: str, attrs: Any) -> tuple[Attr, ...]:
     try:
         return _cache[op, attrs]
     except KeyError:
+        if len(_cache) >= LARGEST:  # seeds and names of functions are among the values, and new ones come forever
+            _cache.clear()
         result = _cache[op, attrs] = _canonical(op, attrs)
         return result
     except TypeError:  # a list among the values
@@ -44,7 +47,7 @@ def _canonical(op: str, attrs: Any) -> tuple[Attr, ...]:
     return tuple(sorted(found.items()))
 
 
-@cache
+@lru_cache(4096)
 def default_attrs(op: str) -> tuple[Attr, ...]:
     """Return the attributes that an op has where nothing is said, as sorted pairs of plain data."""
     definition = _tf.op_def(op)

@@ -30,6 +30,8 @@ class EagerLog:
         self._pauses: list[tuple[int, int]] = []
         self._paused_since: list[int] = []
         self._since = 0
+        self._watched: set[int] = set()  # by identity of the handle
+        self._stand_ins: dict[int, int] = {}  # by identity of the handle
 
     @classmethod
     def of(cls, logs: Sequence[EagerLog], recording: Recording) -> EagerLog:
@@ -141,6 +143,21 @@ class EagerLog:
         self.refresh()
         return self.recording.operand(tensor)
 
+    def watch(self, variable: Any) -> None:
+        """Let a variable be a target although no op may use it."""
+        self._watched.add(variable.handle._id)
+
+    def watches(self, variable: Any) -> bool:
+        """Say whether `watch` was told of a variable."""
+        return variable.handle._id in self._watched
+
+    def stand_in(self, variable: Any) -> int:
+        """Return a var for a variable that no op has used: nothing depends on it, and its value is not known."""
+        identity = variable.handle._id
+        if identity not in self._stand_ins:
+            self._stand_ins[identity] = self.recording.stand_in(variable.handle)
+        return self._stand_ins[identity]
+
     def variables(self) -> list[Any]:
         """Return the variables that were read."""
         return list(self.recording.variables.values())
@@ -157,6 +174,8 @@ class EagerLog:
             self._stack.forget()
         self._spans.clear()
         self._pauses.clear()
+        self._watched.clear()
+        self._stand_ins.clear()
 
     def find(self, tensor: Tensor) -> int | None:
         """Return the var of a tensor."""

@@ -28,6 +28,7 @@ def _roots() -> tuple[str, ...]:
 
 _OURS, _LIBRARY, _INSTALLED = 0, 1, 2  # the user's; TensorFlow's, Keras', Python's or retrotape's; somebody else's
 _kinds: dict[str, int] = {}
+LARGEST = 4096  # number of files that are remembered
 _PACKAGES = tuple(f"{os.sep}{folder}{os.sep}" for folder in ("site-packages", "dist-packages"))
 # What TensorFlow and Keras run through on their way: of no interest, wherever the user's code is.
 _HELPERS = tuple(f"{folder}{name}{os.sep}" for folder in _PACKAGES for name in ("absl", "numpy", "optree", "wrapt"))
@@ -37,6 +38,8 @@ def _kind(filename: str) -> int:
     """Say whose a file is."""
     kind = _kinds.get(filename)
     if kind is None:
+        if len(_kinds) >= LARGEST:  # every cell of a notebook is a file, and every function that AutoGraph rewrites
+            _kinds.clear()
         in_library = filename.startswith(_roots()) or "__autograph_generated_file" in filename
         in_library = in_library or any(folder in filename for folder in _HELPERS)
         installed = any(folder in filename for folder in _PACKAGES)
@@ -89,6 +92,15 @@ def _keras_room(filename: str) -> str:
         first = rest.split(os.sep)[0] if found else ""
         room = _rooms[filename] = first if first in _ROOMS else ""
     return room
+
+
+def stacklevel() -> int:
+    """Return the `stacklevel` with which the caller has to warn, so that the user's line is named."""
+    frame: Any = sys._getframe(1)
+    level = 1
+    while frame.f_back is not None and is_foreign(frame.f_code.co_filename):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def looker(depth: int) -> tuple[CodeType, int] | None:

@@ -134,6 +134,12 @@ class Ledger:
             self.stand_ins[identity] = names.get(_tf.resource_name(handle), identity)
         return self.cells.get(self.stand_ins[identity])
 
+    def stand_in(self, handle: Tensor) -> int:
+        """Return a var of the type of a variable, which is known by nothing else."""
+        held = _tf_functions.handle_type(handle)
+        assert held is not None
+        return self._new_leaf(TensorType(*held))
+
     def add_version(self, handle: Tensor, version: int, since: int) -> None:
         """Let a variable have one more version, or its first."""
         cell = self.cells.get(handle._id)

@@ -33,6 +33,7 @@ class GraphLog:
         self._variables: dict[int, Any] = {}  # as they were first read
         self._owners: dict[int, Any] = {}  # Keras variables
         self.recording.owners = self._owners
+        self._watched: set[int] = set()  # by identity of the handle
         self.token = object()  # what changes when everything is forgotten
         self.is_elsewhere = False  # a graph is built on one thread
         self._paused = 0
@@ -112,6 +113,7 @@ class GraphLog:
         self._stretches.clear()
         self._variables.clear()
         self._owners.clear()
+        self._watched.clear()
         self.token = object()
         if self._since is not None:
             self._since = self._now()
@@ -141,6 +143,18 @@ class GraphLog:
     def take_part(self, tensor: Tensor) -> int:
         """Let a tensor be known for this question although no operation has used it, and return its var."""
         return self.recording.operand(_inside(self.graph, tensor))
+
+    def watch(self, variable: Any) -> None:
+        """Let a variable be a target although no operation may use it."""
+        self._watched.add(_inside(self.graph, variable.handle)._id)
+
+    def watches(self, variable: Any) -> bool:
+        """Say whether `watch` was told of a variable."""
+        return _inside(self.graph, variable.handle)._id in self._watched
+
+    def stand_in(self, variable: Any) -> int:
+        """Return a var, for this question, for a variable that no operation has used."""
+        return self.recording.stand_in(_inside(self.graph, variable.handle))
 
     def variables(self) -> list[Any]:
         """Return the variables that were read."""

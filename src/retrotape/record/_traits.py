@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from enum import Enum
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -61,7 +61,7 @@ def _exclusions() -> dict[str, list]:
     return json.loads(Path(__file__).with_name("exclusions.json").read_text())
 
 
-@cache
+@lru_cache(4096)  # there are half as many ops; names of functions come and go
 def traits(op: str) -> Traits:
     """Return the traits of `op`, which may be the name of a function."""
     definition = _tf.op_def(op)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from retrotape._tf import tf
+from retrotape._tf import StockTape, tf
 from retrotape.rules._optimizers import APPLY
 
 Tensor = Any
@@ -123,7 +123,7 @@ def go_back(op: str, attrs: Attrs, inputs: Sequence[Tensor], grads: Sequence[Any
     if rule is not None:
         return rule(inputs, grads[0])
     operands = list(inputs)
-    with tf.GradientTape() as tape:
+    with StockTape() as tape:
         tape.watch([operand for operand in operands if operand.dtype.is_floating or operand.dtype.is_complex])
         values = new_values(op, attrs, operands)
     seeds = [

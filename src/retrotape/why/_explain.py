@@ -50,7 +50,7 @@ def explain(
     said = words or (" + ".join(describe(part) for part in targets), _describe(source))
     for part, role in (*((target, "target") for target in targets), (source, "source")):
         if part.dtype.base_dtype.as_datatype_enum not in TRAINABLE:
-            detail, remedy = f"The {role} is {part.dtype.name}.", f"Make the {role} floating point."
+            detail, remedy = _about_dtype(part.dtype, role)
             return Explanation(Verdict.INTEGER, *said, detail=detail, remedy=remedy)
     with current_stack().unheard():  # what is computed to find out is no part of anybody's program
         found = absent(log, targets, source, said)
@@ -58,6 +58,15 @@ def explain(
             return found
         through_updates = through_updates or isinstance(source, Version)
         return _Inquiry(log, targets, source, through_updates, since, said).explain()
+
+
+def _about_dtype(dtype: Any, role: str) -> tuple[str, str]:
+    return f"The {role} is {dtype.name}.", f"Make the {role} floating point."
+
+
+def told_of_dtype(target: Any) -> str:
+    """Return what is said of a target of a dtype without derivative, in one line."""
+    return " ".join([Verdict.INTEGER.sentence, *_about_dtype(target.dtype, "target")])
 
 
 def _describe(source: Any) -> str:

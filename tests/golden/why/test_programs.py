@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -165,8 +166,10 @@ def line_to_blame(name: str) -> int:
 
 def gradient(tape: rt.Tape, target: Any, source: Any) -> Any:
     try:
-        return tape.gradient(target, source)
-    except (errors.NotRecordedError, errors.NoRuleError, errors.NotDifferentiableError):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", errors.NotDifferentiableWarning)
+            return tape.gradient(target, source)
+    except (errors.NotRecordedError, errors.NoRuleError):
         return None
 
 

@@ -46,8 +46,11 @@ def test_pairs_that_are_none():
         rt.Gradients([(tf.constant([1.0, 2.0]), v)])
     with pytest.raises(errors.ShapeMismatchError, match=r"shape \(3,\) for v of shape \(2,\)"):
         rt.Gradients([(v, tf.zeros(3))])
-    with pytest.raises(TypeError, match="Got ndarray as the gradient of v; give a tensor"):
-        rt.Gradients([(v, np.zeros(2))])
+    with pytest.raises(TypeError, match="Got list as the gradient of v; give a tensor"):
+        rt.Gradients([(v, [0.0, 0.0])])
+    with pytest.raises(errors.ShapeMismatchError, match=r"shape \(3,\) for v of shape \(2,\)"):
+        rt.Gradients([(v, np.zeros(3))])
+    assert rt.Gradients([(v, np.array([3.0, 4.0]))])[v].dtype == tf.float32
     with pytest.raises(TypeError, match=r"got a mapping: `rt.Gradients\(mapping.items\(\)\)`"):
         rt.Gradients({"v": None})
 

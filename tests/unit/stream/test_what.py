@@ -138,7 +138,5 @@ def test_what_cannot_be_asked_is_refused():
     tape, _ = net.recorded()
     with pytest.raises(errors.NotRecordedError, match="it was made after recording ended"):
         next(tape.stream(tf.ones(3), net.weights))
-    with pytest.raises(errors.NotDifferentiableError, match="has dtype int32; a target must be floating point"):
-        next(tape.stream(tf.constant(3), net.weights))
     with pytest.raises(errors.EmptyTapeError, match="its block was never entered"):
         next(rt.Tape().stream(tf.ones(3)))

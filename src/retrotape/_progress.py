@@ -1,0 +1,34 @@
+"""A progress bar for what takes long: on stderr, if that is a terminal, and gone at the end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import TypeVar
+
+AFTER = 2.0  # seconds; what is done sooner needs no bar
+_Item = TypeVar("_Item")
+
+
+def tracked(items: Sequence[_Item], what: str) -> Iterator[_Item]:
+    """Yield the items, and show how far they are if that takes longer than two seconds."""
+    start = time.monotonic()
+    with ExitStack() as stack:
+        show: Callable[..., None] | None = None
+        for number, item in enumerate(items):
+            if show is None and number and time.monotonic() - start > AFTER:
+                show = _bar(stack, len(items), what)
+            if show is not None:
+                show(completed=number)
+            yield item
+
+
+def _bar(stack: ExitStack, total: int, what: str) -> Callable[..., None]:
+    from rich.console import Console  # late: most questions are answered sooner
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    bar = stack.enter_context(Progress(console=console, transient=True, disable=not console.is_terminal))
+    return partial(bar.update, bar.add_task(what, total=total))
