@@ -57,10 +57,10 @@ def test_attributes_do_not_pile_up(monkeypatch):
 
 def test_files_do_not_pile_up(monkeypatch):
     monkeypatch.setattr(_frames, "LARGEST", 50)
-    monkeypatch.setattr(_frames, "_foreign", {})
+    monkeypatch.setattr(_frames, "_kinds", {})
     for number in range(200):
         assert not _frames.is_foreign(f"<cell {number}>")
-    assert len(_frames._foreign) <= 50
+    assert len(_frames._kinds) <= 50
 
 
 @pytest.mark.parametrize("order", [1, 2])

@@ -24,6 +24,7 @@ LAYERS = [
     {"_keras"},
     {"_hooks", "_saved_variable", "_wire"},
     {"_tf_functions", "_versions"},
+    {"_tf_tangents"},
     {"rules", "grads"},
     {"record"},
     {"execute"},
