@@ -7,11 +7,17 @@ from typing import Any
 
 from retrotape._asking import Answers, Log, Request, fill_constants, pose, solve
 from retrotape._missing import Look, with_reasons
-from retrotape._nests import Parts, has_derivative, take_apart, zeros_like
+from retrotape._nests import Parts, has_derivative, take_apart, unwrap, zeros_like
 from retrotape._tf import tf
 from retrotape.errors import ShapeMismatchError
 from retrotape.execute import answer_each
 from retrotape.grads import Gradients
+
+
+def sources_of(log: Log, wrt: Any) -> list[Any]:
+    """Return the sources of a query, each once: the same variable from two models is still one."""
+    given = tf.nest.flatten(wrt) if wrt is not None else log.trainable()
+    return list({id(unwrap(source)): source for source in given[::-1]}.values())[::-1]
 
 
 def losses_and_seeds(losses: Any, output_gradients: Any) -> list[tuple[Any, Any]]:

@@ -132,7 +132,7 @@ class Filed(Inspected, ABC):
             return Values(log.recording)(var)
 
     @question
-    def why(self, target: Any, source: Any, *, through_updates: bool = False, since: int | None = None) -> Any:
+    def why(self, target: Any, source: Any, *, through_updates: bool = False, since: int | None = None) -> Explanation:
         """Return why a target has a gradient by a source, or none; printing it gives a few lines.
 
         Args:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial, wraps
 from threading import RLock
-from typing import Any, Literal, NoReturn, TypeAlias, TypeVar, get_args
+from typing import Any, Literal, NoReturn, TypeAlias, TypeVar, get_args, overload
 
 from retrotape._asking import Answers, Log, Request, fill_constants, pose, refuse_outside, solve
 from retrotape._missing import warn_of_targets, with_reasons
@@ -16,11 +16,10 @@ from retrotape._nests import (
     has_derivative,
     is_variable,
     take_apart,
-    unwrap,
     zeros_like,
     zeros_wanted,
 )
-from retrotape._several import Together, losses_and_seeds
+from retrotape._several import Together, losses_and_seeds, sources_of
 from retrotape._tf import as_is, tf
 from retrotape.errors import MissingGradientError, TapeUseError
 from retrotape.execute import stream
@@ -56,12 +55,6 @@ def locked(method: _Method) -> _Method:
 
 _NONE = tf.UnconnectedGradients.NONE
 _Missing: TypeAlias = Literal["keep", "zero", "raise"]
-
-
-def _sources(log: Log, wrt: Any) -> list[Any]:
-    """Return by what to differentiate, each once: the same variable from two models is still one."""
-    given = tf.nest.flatten(wrt) if wrt is not None else log.trainable()
-    return list({id(unwrap(source)): source for source in given[::-1]}.values())[::-1]
 
 
 class Questions(ABC):
@@ -179,7 +172,7 @@ class Questions(ABC):
         5.0
         """
         log = self._asked()
-        sources = _sources(log, wrt)
+        sources = sources_of(log, wrt)
         options: dict[str, Any] = {"through_updates": through_updates, "since": since}
         found = self.gradient(loss, sources, output_gradients, unconnected_gradients, none=none, **options)
         if all(grad is not None for grad in found):
@@ -188,7 +181,13 @@ class Questions(ABC):
         request = pose(log, self._answers, loss, parts, ones=False, leave_out=True, **options)
         return with_reasons(log, request, parts, found, partial(self._explained, log, loss, **options))
 
-    @question
+    @overload
+    def backward_each(self, losses: Mapping[Any, Any], wrt: Any = None, **options: Any) -> dict[Any, Gradients]: ...
+
+    @overload
+    def backward_each(self, losses: Sequence[Any], wrt: Any = None, **options: Any) -> list[Gradients]: ...
+
+    @question  # type: ignore[misc]  # the two above leave the options out, for brevity
     def backward_each(
         self,
         losses: Sequence[Any] | Mapping[Any, Any] | Tensor,
@@ -229,7 +228,7 @@ class Questions(ABC):
             rows = self.backward_each(list(losses.values()), wrt, **kinds, **options)
             return dict(zip(losses, rows, strict=True))
         log = self._asked()
-        sources = _sources(log, wrt)
+        sources = sources_of(log, wrt)
         given = losses_and_seeds(losses, output_gradients)
         zeros = zeros_wanted(unconnected_gradients)
         if log.graph is not None or len(given) < 2:  # a graph has all values, and must be read anew for each question
@@ -284,7 +283,7 @@ class Questions(ABC):
         (loss, wrt), _ = self._without_names((loss, wrt), {})
         with self._lock:
             log = self._asked()
-            parts = take_apart(_sources(log, wrt), "source")
+            parts = take_apart(sources_of(log, wrt), "source")
             request = pose(log, self._answers, loss, parts, None, through_updates, since, leave_out=True)
             refuse_outside(request, True, "to stream gradients")
             token = log.token

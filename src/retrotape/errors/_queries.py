@@ -1,15 +1,10 @@
-"""Every exception of the library. Each owns its text: what was got, what was expected, what to type next."""
+"""Errors about recording, and about what a tape is asked."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-
-class RetrotapeError(Exception):
-    """The base class of all errors that retrotape raises."""
-
-    # Tells AutoGraph to let these out of a tf.function as they are, not as an error of its own.
-    ag_pass_through = True
+from retrotape.errors._base import RetrotapeError, did_you_mean
 
 
 class MissingTensorFlowError(RetrotapeError, ImportError):
@@ -231,98 +226,6 @@ def _brief(value: object) -> str:
     return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"
 
 
-class CorruptTapeError(RetrotapeError, ValueError):
-    """A file is damaged, cut short, or no tape at all."""
-
-    def __init__(self, path: str, problem: str, remedy: str | None = None) -> None:
-        self.path, self.problem = path, problem
-        remedy = remedy or "Copy it again from where it was made, or save it anew."
-        super().__init__(f"Cannot read the tape {_one_line(path)}: {problem}. {remedy}")
-
-
-class UnsafeTapeError(RetrotapeError, ValueError):
-    """A file has what only a forged tape has, or is larger than what was agreed to."""
-
-    def __init__(self, path: str, problem: str, remedy: str | None = None) -> None:
-        self.path, self.problem = path, problem
-        remedy = remedy or "retrotape writes no such file: ask whoever made it for a new one."
-        super().__init__(f"Refused to read the tape {_one_line(path)}: {problem}. {remedy}")
-
-
-class TapeVersionError(RetrotapeError, ValueError):
-    """A tape was written by a version of the library that knew more."""
-
-    def __init__(self, path: str, needs: str, known: str) -> None:
-        self.path, self.needs, self.known = path, needs, known
-        super().__init__(
-            f"The tape {_one_line(path)} needs {needs}; this version of retrotape reads {known}. "
-            "Install a newer one: `pip install --upgrade retrotape`."
-        )
-
-
-class TapeWriteError(RetrotapeError, OSError):
-    """A tape could not be saved; what was there before is still there."""
-
-    def __init__(self, path: str, problem: str, remedy: str, errno: int | None = None) -> None:
-        self.path, self.problem = path, problem
-        super().__init__(f"Could not save the tape {_one_line(path)}: {problem}. {remedy}")
-        self.errno = errno
-
-
-def _one_line(text: str) -> str:
-    return text if text.isprintable() else repr(text)
-
-
-class NotPersistableError(RetrotapeError, ValueError):
-    """Something that was recorded cannot be written to a file."""
-
-    def __init__(self, index: int, op: str, where: str, reason: str, remedy: str = "") -> None:
-        self.index, self.op, self.where, self.reason = index, op, where, reason
-        advice = f"{remedy[:1].upper()}{remedy[1:]}, or keep" if remedy else "Keep"
-        super().__init__(
-            f"Equation {index}, {op} at {where}, cannot be saved: {reason}. "
-            f"{advice} what it gave as a constant, without derivative: `tape.save(path, freeze=[{op!r}])`."
-        )
-
-
-class TooDeepError(RetrotapeError, ValueError):
-    """A derivative was asked of a saved tape that goes through more custom gradients than were saved."""
-
-    def __init__(self, name: str, depth: int) -> None:
-        self.name = name
-        super().__init__(
-            f"The custom gradient {name!r} was saved with {depth} derivatives of its derivative, and one more is asked "
-            "for. Ask the tape that was recorded, in the process that has the code."
-        )
-
-
-class ReplayError(RetrotapeError, ValueError):
-    """A replay came to a place where Python had looked at a value, or may have at a size, that is another one now."""
-
-    def __init__(self, where: str, how: str, size: str = "") -> None:
-        self.where, self.how = where, how
-        looked = f"Python looked at a value ({how}), and with the new inputs it is another one"
-        super().__init__(
-            f"At {where} {size or looked}: "
-            "what was recorded after it may not be what would run now. Record again with the new inputs, "
-            "or say that it does not matter: `tape.replay(..., trust=True)`."
-        )
-
-
-class UnknownNameError(RetrotapeError, KeyError):
-    """A tape has nothing of that name."""
-
-    def __init__(self, name: str, known: Sequence[str], hint: str = "") -> None:
-        self.name = name
-        shown = f"its names are {_listed(known)}" if known else "it has no names"
-        super().__init__(
-            f"This tape has nothing named {name!r}; {shown}.{did_you_mean(name, known)}{' ' * bool(hint)}{hint}"
-        )
-
-    def __str__(self) -> str:
-        return str(self.args[0])  # KeyError would show it in quotes
-
-
 class UnknownLayerError(RetrotapeError, LookupError):
     """No layer of that name was called while a tape recorded."""
 
@@ -331,56 +234,6 @@ class UnknownLayerError(RetrotapeError, LookupError):
         listed = ", ".join(map(repr, known[:12])) + (f" and {len(known) - 12} more" if len(known) > 12 else "")
         hint = f"Did you mean {' or '.join(map(repr, near))}?" if near else f"Its layers are {listed or 'none'}."
         super().__init__(f"This tape has no layer {name!r}. {hint} `print(tape.summary())` shows all that ran.")
-
-
-class AmbiguousNameError(UnknownNameError):
-    """A name may stand for several things on a tape."""
-
-    def __init__(self, name: str, candidates: Sequence[str]) -> None:
-        self.name, self.candidates = name, tuple(candidates)
-        KeyError.__init__(self, f"{name!r} may be any of {_listed(candidates)}. Give more of the name.")
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(map(repr, names[:12])) + (", ..." if len(names) > 12 else "")
-
-
-def did_you_mean(name: str, known: Sequence[str]) -> str:
-    """Return a question that names what somebody may have meant; "" where nothing is near.
-
-    >>> did_you_mean("dense/kernal", ["model/dense/kernel", "loss"])
-    " Did you mean 'model/dense/kernel'?"
-    """
-    from difflib import get_close_matches  # late: most programs make no mistake
-
-    steps = name.count("/") + 1
-    ends = {"/".join(one.split("/")[-steps:]).lower(): one for one in reversed(known)}
-    whole = {one.lower(): one for one in reversed(known)}
-    near = get_close_matches(name.lower(), whole, 1) or get_close_matches(name.lower(), ends, 1)
-    return f" Did you mean {({**ends, **whole})[near[0]]!r}?" if near else ""
-
-
-class IsolationError(RetrotapeError, RuntimeError):
-    """The process that holds an isolated tape could not be had, or has ended."""
-
-    def __init__(self, reason: str, remedy: str = "") -> None:
-        self.reason = reason
-        advice = f" If you trust the file, {remedy}." if remedy else ""
-        super().__init__(f"The process that holds the isolated tape gives no answer: {reason}.{advice}")
-
-
-class RemoteError(RetrotapeError, RuntimeError):
-    """A question failed in the process that holds an isolated tape, with an error of TensorFlow's or Python's."""
-
-    @staticmethod
-    def of(name: str, text: str, ours: bool) -> RetrotapeError:
-        """Return the error that was raised there: of the same class where it is one of this library."""
-        kind = globals().get(name) if ours else None
-        if not (isinstance(kind, type) and issubclass(kind, RetrotapeError)):
-            return RemoteError(f"{name}: {text}")
-        error = kind.__new__(kind)
-        Exception.__init__(error, text)
-        return error
 
 
 class MissingGradientError(RetrotapeError, ValueError):
