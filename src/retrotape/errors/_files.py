@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 
 from retrotape.errors._base import RetrotapeError, did_you_mean, listed
 
@@ -122,7 +123,7 @@ class RemoteError(RetrotapeError, RuntimeError):
     @staticmethod
     def of(name: str, text: str, ours: bool) -> RetrotapeError:
         """Return the error that was raised there: of the same class where it is one of this library."""
-        kind = globals().get(name) if ours else None
+        kind = getattr(import_module(RetrotapeError.__module__), name, None) if ours else None
         if not (isinstance(kind, type) and issubclass(kind, RetrotapeError)):
             return RemoteError(f"{name}: {text}")
         error = kind.__new__(kind)
