@@ -14,12 +14,14 @@ from retrotape._tf import (
     BaseVariable,
     EagerTensor,
     EagerTensorBase,
+    array_ops,
     concrete_function,
     context,
     custom_gradient,
     execute,
     forwardprop,
     is_trainable,
+    pass_tangents,
     pywrap_tfe,
     record,
     resource_variable_ops,
@@ -151,6 +153,13 @@ def _jvp(op: str, attrs: Any, inputs: Any, outputs: Any, tangents: Any, use_batc
     return forwardprop._jvp_dispatch(op, attrs, inputs, outputs, tangents, use_batch)
 
 
+def _stop_gradient(input: Any, name: Any = None) -> Any:
+    result = _original["stop_gradient"](input, name)
+    if any(log is not None and log.passes_tangents() for log in (_thread.listener, *_thread.graph_logs)):
+        pass_tangents(input, result)
+    return result
+
+
 def _variable_accessed(variable: Any) -> None:
     if not tf.executing_eagerly():
         for log in _thread.graph_logs:
@@ -220,6 +229,7 @@ _HOOKS: tuple[tuple[Any, str, Callable], ...] = (
     (execute, "execute_with_cancellation", _execute_cancellable),
     (record, "record_operation", _record_operation),
     (resource_variable_ops, "variable_accessed", _variable_accessed),
+    (array_ops, "stop_gradient", _stop_gradient),
     (custom_gradient, "_eager_mode_decorator", _eager_mode_decorator),
     (concrete_function.ConcreteFunction, "_call_flat", _call_flat),
     (script_ops.EagerFunc, "__call__", _eager_func_call),

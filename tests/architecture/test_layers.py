@@ -23,6 +23,7 @@ LAYERS = [
     {"_tf"},
     {"_hooks", "_saved_variable", "_wire"},
     {"_tf_functions", "_versions"},
+    {"_tf_tangents"},
     {"rules", "grads"},
     {"record"},
     {"execute"},

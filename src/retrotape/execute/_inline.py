@@ -8,6 +8,7 @@ at the time of the call, and the walk goes through the equations that this write
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 from retrotape import _hooks, _tf, _tf_functions, _tf_tangents
@@ -51,18 +52,21 @@ def inline(
         cell = recording.cell_of.get(eqn.outputs[-1])
         name = "state" if cell is None else recording.name_of(cell)
         raise OpaqueUpdateError(f"{eqn.op}, which contains random draws or Python code,", name, where)
-    operands = [values(var) for var in eqn.inputs]
-    held = [recording.cell_of.get(var) is not None for var in eqn.inputs]
+    inputs = eqn.inputs[: len(call.arguments) + len(call.captures)]
+    operands = [values(var) for var in inputs]
+    cells = [recording.cell_of.get(var) for var in inputs]
+    handles = [None if cell is None else cell.handle for cell in cells]
     with current_stack().also(recording):
         place, whole = recording.frames.place(eqn.frame), eqn.op if sides else None
-        results, given, variables = _run_again(call.function, operands, held, place, whole)
+        results, given, variables = _run_again(call.function, operands, handles, place, whole)
     found = [recording.operand(tensor) for tensor in results]
     for position in traits.writes:
         cell = recording.cells.get(given[position]._id)
         if cell is not None:
             found.append(cell.current)
     keep = tuple(found)
-    recording.inlined[eqn.outputs, sides] = (keep, variables)
+    # What has tangents is for the accumulator that is open now, and found again by nobody.
+    recording.inlined[keep if _tf.accumulating() else eqn.outputs, sides] = (keep, variables)
     return keep
 
 
@@ -75,15 +79,19 @@ def run_function(
     function was called.
     """
     with current_stack().only(recording):
-        results, given, _ = _run_again(function, operands, held, place)
+        handles = [True if inside else None for inside in held]
+        results, given, _ = _run_again(function, operands, handles, place)
     recording.settle()
     return results, given
 
 
 def _run_again(
-    function: Any, operands: Sequence[Tensor], held: Sequence[bool], place: Any, name: str | None = None
+    function: Any, operands: Sequence[Tensor], handles: Sequence[Any], place: Any, name: str | None = None
 ) -> tuple[list[Tensor], list[Tensor], list[Any]]:
-    variables = [with_value(operand) if inside else None for operand, inside in zip(operands, held, strict=True)]
+    variables = [
+        None if handle is None else with_value(operand, None if handle is True else handle)
+        for operand, handle in zip(operands, handles, strict=True)
+    ]
     given = [
         operand if variable is None else variable.handle for operand, variable in zip(operands, variables, strict=True)
     ]
@@ -97,14 +105,18 @@ def _run_again(
     return results, given, variables
 
 
-def with_value(value: Tensor) -> Any:
-    """Return a variable that holds `value`, and of which every open recording knows that it does."""
+def with_value(value: Tensor, original: Tensor | None = None) -> Any:
+    """Return a variable that holds `value`, and of which every open recording knows that it does.
+
+    `original` is the handle of the variable that had the value: accumulators may know of its tangent only.
+    """
     stack = current_stack()
     with stack.unheard():
         variable = tf.Variable(value, trainable=False)
     stack.adopt(variable.handle, value)
     if _tf.stock_tape_listens():
-        _tf_tangents.link(variable.handle, value)
+        known = original is not None and _tf_tangents.tangents_of([original]) is not None
+        _tf_tangents.link(variable.handle, original if known else value)
     return variable
 
 
@@ -117,10 +129,14 @@ def _run(name: str, given: Sequence[Tensor], graph: Any) -> list[Tensor]:
     for number, step in enumerate(body.steps):
         inputs = [env[ref] for ref in step.inputs]
         stack.place = operations.get(step.spec.name, called)  # the line inside the function, where it is known
-        outputs = _run_step(step, inputs, graph)
+        custom = "_gradient_op_type" in step.spec.attr and step.op not in _CALLS
+        with _tf.stop_stock_tapes() if custom else nullcontext():  # they are told how it goes back
+            outputs = _run_step(step, inputs, graph)
         if step.op == "StopGradient" and _is_of_moments(step, body, operations.get(step.spec.name)):
             stack.note_moments(outputs[0])
-        if "_gradient_op_type" in step.spec.attr and step.op not in _CALLS:
+            if _tf.accumulating():
+                _tf.pass_tangents(inputs[0], outputs[0])
+        if custom:
             _emit_custom(step, inputs, outputs, _Place(body, number, graph, env))
         env.update(zip(step.outputs, outputs, strict=False))
     stack.place = called
@@ -197,6 +213,7 @@ def _emit_custom(step: _Step, inputs: list[Tensor], outputs: list[Tensor], place
         return [next(found) if there else None for there in traced.connected]
 
     current_stack().emit(f"gradient of {step.spec.name}", outputs, inputs, back)
+    _tf.tell_stock_tapes("CustomGradient", outputs, inputs, back)
 
 
 def _operations_of(body: _Body, graph: Any) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from retrotape.record._born import born
 from retrotape.record._cells import Backward, Cell, Look, same
 from retrotape.record._eager import EagerLog
 from retrotape.record._frames import is_moments
-from retrotape.record._functions import function_traits
+from retrotape.record._functions import function_traits, is_repeatable
 from retrotape.record._merge import Merger, merge
 from retrotape.record._recording import Recording
 from retrotape.record._segments import SEGMENT
@@ -35,6 +35,7 @@ __all__ = [
     "function_traits",
     "is_away",
     "is_moments",
+    "is_repeatable",
     "looked_at",
     "merge",
     "next_stamp",
