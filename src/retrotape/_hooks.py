@@ -150,7 +150,11 @@ def _jvp(op: str, attrs: Any, inputs: Any, outputs: Any, tangents: Any, use_batc
     # The fast path computes tangents before it runs callbacks, and what computes them is given the op's outputs.
     if _thread.listener is not None and outputs and type(outputs[0]) is EagerTensor:
         _thread.listener.on_tangents(op, inputs, attrs, outputs)
-    return forwardprop._jvp_dispatch(op, attrs, inputs, outputs, tangents, use_batch)
+    found = forwardprop._jvp_dispatch(op, attrs, inputs, outputs, tangents, use_batch)
+    recorded = _thread.listener is not None or _thread.graph_logs
+    if op == "SoftmaxCrossEntropyWithLogits" and recorded and found[1] is not None and tangents[1] is not None:
+        found = [found[0], found[1] - tangents[1]]  # TensorFlow forgets the labels in `softmax - labels`
+    return found
 
 
 def _stop_gradient(input: Any, name: Any = None) -> Any:

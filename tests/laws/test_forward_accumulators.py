@@ -46,6 +46,7 @@ PIECES: dict[str, Callable] = {
     "custom": cube,
     "silu": tf.nn.silu,
     "moments": lambda x: x * tf.nn.moments(tf.sin(x), [0])[1],
+    "labels": lambda x: x * tf.nn.softmax_cross_entropy_with_logits(labels=tf.nn.softmax(x), logits=tf.sin(x)),
     "function": tf.function(lambda x: tf.tanh(x * W) ** 2),
     "custom in a function": tf.function(lambda x: cube(tf.sin(x)) * W),
     "two results": lambda x: pair(tf.sin(x))[0] * pair(x)[1],
