@@ -17,6 +17,7 @@ from retrotape._tf import (
     EagerTensorBase,
     FallbackException,
     StockTape,
+    array_ops,
     concrete_function,
     context,
     custom_gradient,
@@ -26,6 +27,7 @@ from retrotape._tf import (
     is_trainable,
     ops,
     own_gradients,
+    pass_tangents,
     pywrap_tfe,
     record,
     resource_variable_ops,
@@ -242,7 +244,18 @@ def _jvp(op: str, attrs: Any, inputs: Any, outputs: Any, tangents: Any, use_batc
     # The fast path computes tangents before it runs callbacks, and what computes them is given the op's outputs.
     if _thread.listener is not None and outputs and type(outputs[0]) is EagerTensor:
         _thread.listener.on_tangents(op, inputs, attrs, outputs)
-    return forwardprop._jvp_dispatch(op, attrs, inputs, outputs, tangents, use_batch)
+    found = forwardprop._jvp_dispatch(op, attrs, inputs, outputs, tangents, use_batch)
+    recorded = _thread.listener is not None or _thread.graph_logs
+    if op == "SoftmaxCrossEntropyWithLogits" and recorded and found[1] is not None and tangents[1] is not None:
+        found = [found[0], found[1] - tangents[1]]  # TensorFlow forgets the labels in `softmax - labels`
+    return found
+
+
+def _stop_gradient(input: Any, name: Any = None) -> Any:
+    result = _original["stop_gradient"](input, name)
+    if any(log is not None and log.passes_tangents() for log in (_thread.listener, *_thread.graph_logs)):
+        pass_tangents(input, result)
+    return result
 
 
 def _variable_accessed(variable: Any) -> None:
@@ -329,6 +342,7 @@ _HOOKS: tuple[tuple[Any, str, Callable], ...] = (
     (execute, "execute_with_cancellation", _execute_cancellable),
     (record, "record_operation", _record_operation),
     (resource_variable_ops, "variable_accessed", _variable_accessed),
+    (array_ops, "stop_gradient", _stop_gradient),
     (custom_gradient, "_eager_mode_decorator", _eager_mode_decorator),
     (concrete_function.ConcreteFunction, "_call_flat", _call_flat),
     (script_ops.EagerFunc, "__call__", _eager_func_call),

@@ -17,6 +17,9 @@ class Listener(Protocol):
     def on_tangents(self, op: str, inputs: Any, attrs: Any, outputs: Any) -> None:
         """A forward accumulator is about to compute the tangents of an op, whose `on_op` may come after that."""
 
+    def passes_tangents(self) -> bool:
+        """Say whether the `tf.stop_gradient` that is running lets tangents pass."""
+
     def on_backward(self, name: str, outputs: Sequence[Tensor], inputs: Sequence[Tensor], backward: Callable) -> None:
         """`outputs` go back to `inputs` by `backward`, whatever ops made them."""
 

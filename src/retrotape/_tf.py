@@ -18,6 +18,7 @@ Tried with TensorFlow 2.16 and 2.21. What is used, and why there is no public wa
 `forwardprop._jvp_dispatch`                            callback runs: here the op is recorded first
 `TFE_Py_PackJVPs`, `TFE_Py_ForwardAccumulatorWatch`,   the tangents of what a function is called with, and of what it
 `record.record_operation_forwardprop_only`             returned
+`array_ops.stop_gradient`                              which `tf.nn.moments` means for first derivatives only
 `record.stop_recording`                                what is computed again is no news to stock tapes
 `custom_gradient._eager_mode_decorator`                where the body of a custom gradient begins and ends
 `resource_variable_ops.variable_accessed`,             which variables were read
@@ -76,6 +77,7 @@ try:
     from tensorflow.python.framework import op_def_library as op_def_library
     from tensorflow.python.framework import op_def_registry as op_def_registry
     from tensorflow.python.framework import ops as ops
+    from tensorflow.python.ops import array_ops as array_ops
     from tensorflow.python.ops import custom_gradient as custom_gradient
     from tensorflow.python.ops import gradients_util as gradients_util
     from tensorflow.python.ops import handle_data_util as handle_data_util
@@ -250,6 +252,31 @@ def stop_stock_tapes() -> AbstractContextManager[None]:
 def stock_tape_listens() -> bool:
     """Say whether a stock tape of this thread is open."""
     return execute.must_record_gradient()
+
+
+def accumulating() -> bool:
+    """Say whether a forward accumulator is open on this thread."""
+    return execute.must_record_gradient() and bool(pywrap_tfe.TFE_Py_PackJVPs([])[0])
+
+
+def accumulates_only(tensors: Sequence[Tensor]) -> bool:
+    """Say whether forward accumulators are open, and no stock tape that watches any of `tensors`."""
+    return accumulating() and not record.should_record_backprop(list(tensors))
+
+
+def tell_stock_tapes(name: str, outputs: Sequence[Tensor], inputs: Sequence[Tensor], backward: Callable) -> None:
+    """Let stock tapes and forward accumulators go back from `outputs` to `inputs` by `backward`."""
+    pywrap_tfe.TFE_Py_TapeSetRecordOperation(name, list(outputs), list(inputs), backward, None)
+
+
+def pass_tangents(tensor: Tensor, copy: Tensor) -> None:
+    """Let forward accumulators hold for `copy` the tangents that they hold for `tensor`."""
+    indices, tangents = pywrap_tfe.TFE_Py_PackJVPs([tensor])
+    if tangents:
+        # Not the tangents of tangents, which are known already: what is told twice is added up.
+        own = tuple(tuple(pair for pair in pairs if pair[0] == 0) for pairs in indices)
+        outputs, inputs = [copy, *tangents], [tensor, *tangents]
+        record.record_operation_forwardprop_only("tangents", outputs, inputs, None, own)
 
 
 def registered_rule(op: str) -> Callable | None:

@@ -24,6 +24,8 @@ from retrotape._tf import (
     is_recompute,
     is_trainable,
     ops,
+    pywrap_tfe,
+    resource_variable_ops,
     tf,
 )
 
@@ -206,6 +208,12 @@ def _sizes(proto: Any) -> list[int | None] | None:
     return None if shape.rank is None else shape.as_list()
 
 
+def access_variables(function: Any) -> None:
+    """Let tapes know which variables a concrete function reads, as a call of it does."""
+    for variable in function._func_graph.variables:
+        resource_variable_ops.variable_accessed(variable)
+
+
 def output_types(function: Any) -> Sequence[Any]:
     """Return shape and dtype of each output. The graph does not tell: TensorFlow adds outputs to it."""
     return function.function_type.flat_outputs
@@ -243,6 +251,25 @@ def gradient_function(function: Any) -> Any:
     result.input_positions = tuple(index for index, _ in found)
     result.constants = list(graph.external_captures)
     return result
+
+
+def differentiate_call(operation: Any, grads: Sequence[Any]) -> list[Any]:
+    """Return the gradients of the inputs of a call in a graph, by calling the function once more.
+
+    Where an input is given twice, the first has the gradient of both.
+    """
+    function = concrete_function.ConcreteFunction(operation.graph._get_function(operation.get_attr("f").name))
+    inputs = list(operation.inputs)
+    with tf.GradientTape(watch_accessed_variables=False) as tape:
+        for tensor in inputs:
+            if is_trainable(tensor):
+                pywrap_tfe.TFE_Py_TapeWatch(tape._tape._tape, tensor)
+        outputs = tf.nest.flatten(FunctionCall(function, inputs, []).run(), expand_composites=True)
+    pairs = [(output, grad) for output, grad in zip(outputs, grads, strict=True) if grad is not None]
+    once = list({id(tensor): tensor for tensor in inputs}.values())
+    found = tape.gradient([output for output, _ in pairs], once, [tf.convert_to_tensor(grad) for _, grad in pairs])
+    by_input = {id(tensor): grad for tensor, grad in zip(once, found, strict=True)}
+    return [by_input.pop(id(tensor), None) for tensor in inputs]
 
 
 def placeholder_like(tensor: Tensor) -> Tensor:

@@ -7,15 +7,15 @@ leaves out. Here they are the outputs of an ordinary function, which takes the t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary, WeakSet, ref
 
 from retrotape import _tf, _tf_functions
 from retrotape._hooks import FunctionCall
-from retrotape._tf import atomic_function, concrete_function, forwardprop, func_graph, ops, pywrap_tfe, record, tf
+from retrotape._tf import atomic_function, concrete_function, func_graph, ops, pywrap_tfe, record, tf
 
 Tensor = Any
+Kind = tuple[Any, tuple[int | None, ...]]  # dtype and shape
 Indices = tuple[tuple[tuple[int, int], ...], ...]  # for each accumulator, which tensor has which tangent
 
 
@@ -24,10 +24,6 @@ class Tangents(NamedTuple):
 
     indices: Indices
     tensors: list[Tensor]
-
-    def primals(self) -> set[int]:
-        """Return the numbers of the tensors that have a tangent."""
-        return {primal for pairs in self.indices for primal, _ in pairs}
 
 
 def tangents_of(tensors: Sequence[Tensor]) -> Tangents | None:
@@ -38,33 +34,52 @@ def tangents_of(tensors: Sequence[Tensor]) -> Tangents | None:
     return Tangents(indices, list(found)) if found else None
 
 
-def set_tangents(outputs: Sequence[Tensor], inputs: Sequence[Tensor], indices: Indices) -> None:
-    """Tell the accumulators which of `outputs` are the tangents of which others."""
-    record.record_operation_forwardprop_only("tangents", list(outputs), list(inputs), None, indices)
+def tangents_for(call: FunctionCall) -> Tangents | None:
+    """Return the tangents of what a function is called with; None where there are none, or nothing is returned."""
+    return tangents_of(_inputs(call)) if _tf_functions.output_types(call.function) else None
+
+
+def _inputs(call: FunctionCall) -> list[Tensor]:
+    own = hasattr(call.function, "constants")  # made here: what it captures is not for others to know
+    return list(call.arguments) if own else [*call.arguments, *call.captures]
 
 
 def link(copy: Tensor, tensor: Tensor) -> None:
     """Let accumulators and stock tapes take `copy`, which may be the handle of a variable, for `tensor`."""
-    tangents = tangents_of([tensor])
-    if tangents is not None:
-        set_tangents([copy, *tangents.tensors], [tensor, *tangents.tensors], tangents.indices)
+    _tf.pass_tangents(tensor, copy)
     record.record_operation_backprop_only("Identity", [copy], [tensor], lambda grad: [grad])
 
 
-def without_tangents(tensors: Sequence[Tensor], tangents: Tangents) -> list[Tensor]:
-    """Return `tensors`, with copies in the place of those for which an accumulator holds a tangent.
+def widened(call: FunctionCall, tangents: Tangents) -> tuple[FunctionCall, FunctionCall]:
+    """Return a call that computes the tangents of what `call` returns too, and the same call as it can be run.
 
-    Stock tapes take a copy for what it is a copy of; accumulators know nothing of it.
+    That one is given copies, for which no accumulator holds a tangent, or tangents would be computed of it in turn.
     """
-    given = list(tensors)
-    for position in tangents.primals():
-        tensor = tensors[position]
+    function = with_tangents(call.function, tangents)
+    inputs = [*_inputs(call), *tangents.tensors]
+    given = list(inputs)
+    for position in {primal for pairs in tangents.indices for primal, _ in pairs}:
         with record.stop_recording():
-            given[position] = copy = tf.raw_ops.Identity(input=tensor)
+            given[position] = copy = tf.raw_ops.Identity(input=inputs[position])
         if copy.dtype == tf.resource:
-            copy._handle_data = tensor._handle_data
-        record.record_operation_backprop_only("Identity", [copy], [tensor], lambda grad: [grad])
-    return given
+            copy._handle_data = inputs[position]._handle_data
+        record.record_operation_backprop_only("Identity", [copy], [inputs[position]], lambda grad: [grad])
+    return FunctionCall(function, inputs, function.constants), FunctionCall(function, given, function.constants)
+
+
+def narrowed(call: FunctionCall, wide: FunctionCall, outputs: Sequence[Tensor]) -> Any:
+    """Let accumulators hold the tangents that a widened call has computed, and return what `call` returns."""
+    indices = wide.function.output_indices
+    record.record_operation_forwardprop_only("tangents", list(outputs), wide.arguments, None, indices)
+    return call.function.function_type.pack_output(outputs[: len(_tf_functions.output_types(call.function))])
+
+
+def without_tangents(call: FunctionCall, outputs: int) -> FunctionCall:
+    """Return the call that was widened, where nobody asks for more than its own `outputs`."""
+    function = call.function.narrow()
+    if function is None or outputs > len(_tf_functions.output_types(function)):
+        return call
+    return FunctionCall(function, call.arguments[: len(function._func_graph.inputs)], [])
 
 
 _known: WeakKeyDictionary[Any, dict[Any, Any]] = WeakKeyDictionary()
@@ -74,37 +89,63 @@ made: WeakSet[Any] = WeakSet()  # functions that `with_tangents` has returned
 def with_tangents(function: Any, tangents: Tangents) -> Any:
     """Return the function from a concrete function's inputs and their tangents to its outputs and their tangents.
 
-    The result's `output_indices` says which of its outputs are the tangents of which others.
+    The result's `output_indices` says which of its outputs are the tangents of which others, and `second` which are
+    tangents of tangents.
     """
     kinds = tuple((tensor.dtype, tuple(tensor.shape)) for tensor in tangents.tensors)
     by_kind = _known.setdefault(function, {})
     if (tangents.indices, kinds) not in by_kind:
-        by_kind[tangents.indices, kinds] = _trace(function, tangents.indices, kinds)
+        by_kind[tangents.indices, kinds] = _widen(function, tangents.indices, kinds)
     return by_kind[tangents.indices, kinds]
 
 
-def _trace(function: Any, indices: Indices, kinds: Sequence[tuple[Any, Any]]) -> Any:
-    graph = func_graph.FuncGraph(f"tangents_of_{function.name}")
-    with graph.as_default(), ExitStack() as stack:
-        # One that is computing a tangent now would hide what happens here from those that are opened here.
-        stack.enter_context(forwardprop.forwardprop_util.push_forwardprop_state())
-        inputs = [_tf_functions.placeholder_like(tensor) for tensor in function._func_graph.inputs]
-        tensors = [*inputs, *(tf.compat.v1.placeholder(dtype, shape) for dtype, shape in kinds)]
-        for pairs in reversed(indices):  # the innermost comes first
-            accumulator = tf.autodiff.ForwardAccumulator([], [])
-            for primal, tangent in pairs:
-                pywrap_tfe.TFE_Py_ForwardAccumulatorWatch(accumulator._accumulator, tensors[primal], tensors[tangent])
-            stack.enter_context(accumulator)
-        split = len(inputs) - len(function.captured_inputs)
-        called = FunctionCall(function, inputs[:split], inputs[split:]).run()
+def _widen(function: Any, indices: Indices, kinds: Sequence[Kind]) -> Any:
+    """Widen a function by one accumulator after the other, the innermost first."""
+    result, found, count, done = function, [], len(_tf_functions.output_types(function)), 0
+    for pairs in indices:
+        own: tuple[tuple[int, int], ...] = ()
+        if pairs:
+            result, own = _widen_once(result, pairs, kinds[done : done + len(pairs)])
+            done += len(pairs)
+        found.append(own)
+    result.narrow = ref(function)  # weakly, or what is known of a function would keep it
+    result.output_indices = tuple(found)
+    result.second = {tangent for pairs in found for primal, tangent in pairs if primal >= count}
+    made.add(result)
+    return result
+
+
+def _widen_once(
+    function: Any, pairs: Sequence[tuple[int, int]], kinds: Sequence[Kind]
+) -> tuple[Any, tuple[tuple[int, int], ...]]:
+    constants = getattr(function, "constants", [])
+    inner = function._func_graph.inputs
+    graph = func_graph.FuncGraph(f"tangents_of_{_tf_functions.function_name(function)}")
+    with graph.as_default(), record.stop_recording():
+        inputs = [_tf_functions.placeholder_like(tensor) for tensor in inner[: len(inner) - len(constants)]]
+        tangents = [tf.compat.v1.placeholder(dtype, shape) for dtype, shape in kinds]
+        called = FunctionCall(function, inputs, list(constants)).run()
         outputs = [tensor for tensor in tf.nest.flatten(called, expand_composites=True) if tensor is not None]
-        found, jvps = pywrap_tfe.TFE_Py_PackJVPs(outputs)
-    graph.outputs = [graph.capture(tensor) for tensor in (*outputs, *jvps)]
-    graph.inputs = [*tensors, *graph.internal_captures]
+        jvps = _jvps(outputs, [inputs[primal] for primal, _ in pairs], tangents)
+    found = [(position, jvp) for position, jvp in enumerate(jvps) if jvp is not None]
+    graph.outputs = [*outputs, *(jvp for _, jvp in found)]
+    graph.inputs = [*inputs, *tangents, *graph.internal_captures]
     graph.structured_outputs = graph.outputs
     atomic = atomic_function.from_func_graph(f"__inference_tangents_{ops.uid()}", graph, {})
     result = concrete_function.ConcreteFunction(atomic)
-    result.output_indices = tuple(found)[: len(indices)]  # behind it are accumulators that were open before
     result.constants = list(graph.external_captures)
-    made.add(result)
-    return result
+    return result, tuple((position, len(outputs) + number) for number, (position, _) in enumerate(found))
+
+
+def _jvps(outputs: Sequence[Tensor], inputs: Sequence[Tensor], tangents: Sequence[Tensor]) -> list[Tensor | None]:
+    """Return the tangents of `outputs` in a graph: a gradient is linear in what flows in, and this is its transpose."""
+    smooth = [position for position, output in enumerate(outputs) if _tf.is_trainable(output)]
+    seeds = [tf.ones_like(outputs[position]) for position in smooth]
+    grads = tf.gradients([outputs[position] for position in smooth], list(inputs), seeds)
+    pairs = [(grad, tangent) for grad, tangent in zip(grads, tangents, strict=True) if grad is not None]
+    found: list[Tensor | None] = [None] * len(outputs)
+    if pairs:
+        back = tf.gradients([tf.convert_to_tensor(grad) for grad, _ in pairs], seeds, [tangent for _, tangent in pairs])
+        for position, tangent in zip(smooth, back, strict=True):
+            found[position] = None if tangent is None else tf.convert_to_tensor(tangent)
+    return found

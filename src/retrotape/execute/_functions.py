@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from retrotape import _hooks, _tf, _tf_functions, _tf_tangents
+from retrotape import _hooks, _tf_functions
 from retrotape._tf import tf
-from retrotape.errors import NotRecordedError
-from retrotape.execute._past import PastVariables, variable_with
+from retrotape.execute._past import PastVariables
 from retrotape.execute._values import Values
 from retrotape.ir import Eqn
 from retrotape.record import Backward, Recording, current_stack, function_traits
@@ -36,8 +35,6 @@ def pull_call(
 ) -> Sequence[Cotangent | None]:
     """Return the cotangents of the inputs of a call, given those of the outputs that it recorded."""
     stack = current_stack()
-    if _tf.stock_tape_listens() and _have_tangents(eqn, grads, values):
-        return _pull_with_tangents(recording, eqn, call, backward, grads, values)
     if not stack.hearing() or not function_traits(call.function).deterministic:
         return list(backward.function(*grads))
     with current_stack().unheard():
@@ -48,46 +45,6 @@ def pull_call(
     operands = [values(var) for var in eqn.inputs]
     back = CallGradient(call.function, [*operands, *seeds], _tf_functions.captured_by(backward.function), past, found)
     stack.emit(f"gradient of {eqn.op}", [found[p] for p in back.positions], back.inputs, back)
-    return found
-
-
-def _have_tangents(eqn: Eqn, grads: Sequence[Cotangent | None], values: Values) -> bool:
-    """Say whether forward accumulators differentiate what is being computed."""
-    dense = [tf.convert_to_tensor(grad) for grad in grads if grad is not None]
-    return _tf_tangents.tangents_of([*dense, *(values(var) for var in eqn.inputs)]) is not None
-
-
-def _pull_with_tangents(
-    recording: Recording,
-    eqn: Eqn,
-    call: _hooks.FunctionCall,
-    backward: Backward,
-    grads: list[Cotangent | None],
-    values: Values,
-) -> Sequence[Cotangent | None]:
-    """Go back by the function computed again: accumulators do not know what the call kept for its own derivative."""
-    if not function_traits(call.function).deterministic:
-        raise NotRecordedError(
-            eqn.op,
-            "a tf.autodiff.ForwardAccumulator is open, and the function contains random draws or Python code",
-            "Ask `tape.hvp(...)` or `tape.jvp(...)` instead of the accumulator, or call the code without tf.function.",
-            role="forward derivative of the gradient of the function",
-        )
-    outputs = eqn.outputs[: len(_tf_functions.output_types(call.function))]
-    by_var = dict(zip(backward.outputs, grads, strict=True))
-    seeds = [_dense_or_zeros(by_var.get(var), recording.builder.types[var]) for var in outputs]
-    gradient = _gradient_function(call.function)
-    variables = []  # kept until the function has run
-    given = [values(var) for var in eqn.inputs]
-    for position, tensor in enumerate(_tf_functions.graph_of(call.function).inputs):
-        if tensor.dtype == tf.resource and given[position].dtype != tf.resource:
-            variables.append(variable_with(given[position]))
-            given[position] = variables[-1].handle
-    results = tf.nest.flatten(gradient._call_flat([*given, *seeds], gradient.constants))
-    found: list[Cotangent | None] = [None] * len(given)
-    for position, result in zip(gradient.input_positions, results, strict=True):
-        if position < len(found):
-            found[position] = result
     return found
 
 

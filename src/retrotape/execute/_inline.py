@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from retrotape import _hooks, _tf_functions
+from retrotape import _hooks, _tf, _tf_functions
 from retrotape._tf import tf
 from retrotape.errors import OpaqueUpdateError
 from retrotape.execute._past import variable_with
@@ -61,7 +61,8 @@ def inline(
 
     With `sides` its outputs are also those that the call kept for its own derivative.
     """
-    known = recording.inlined.get((eqn.outputs, sides))
+    # What was computed before has no tangents for an accumulator that is open now.
+    known = None if _tf.accumulating() else recording.inlined.get((eqn.outputs, sides))
     if known is not None:
         return known
     traits = function_traits(call.function)
@@ -70,23 +71,31 @@ def inline(
         name = "state" if cell is None else recording.name_of(cell)
         raise OpaqueUpdateError(f"{eqn.op}, which contains random draws or Python code,", name, where)
     recording.settle()
-    operands, begin = operands_of(recording, call.function, eqn.inputs, values), len(recording.builder.eqns)
-    held = held_inputs(recording, call.function, eqn.inputs)
+    inputs = eqn.inputs[: len(call.arguments) + len(call.captures)]
+    operands, begin = operands_of(recording, call.function, inputs, values), len(recording.builder.eqns)
+    cells = [recording.cell_of.get(var) for var in inputs]
+    held = held_inputs(recording, call.function, inputs)
+    handles = [
+        None if not inside else True if cell is None else cell.handle for inside, cell in zip(held, cells, strict=True)
+    ]
     with current_stack().also(recording):
         place, whole = recording.frames.place(eqn.frame), eqn.op if sides else None
-        results, given, variables = _run_again(call.function, operands, held, place, whole)
+        results, given, variables = _run_again(call.function, operands, handles, place, whole)
     found = [recording.operand(tensor) for tensor in results]
     for position in traits.writes:
         cell = recording.cells.get(given[position]._id)
         if cell is not None:
             found.append(cell.current)
     recording.settle()
-    span, inputs = (begin, len(recording.builder.eqns)), call.arguments + call.captures
-    handles = {
-        handle._id: variable.handle for handle, variable in zip(inputs, variables, strict=False) if variable is not None
+    span, originals = (begin, len(recording.builder.eqns)), call.arguments + call.captures
+    stand_ins = {
+        handle._id: variable.handle
+        for handle, variable in zip(originals, variables, strict=False)
+        if variable is not None
     }
-    body = Body(tuple(found), span, variables, recording.builder.producers[eqn.outputs[0]], handles)
-    recording.inlined[eqn.outputs, sides] = body
+    body = Body(tuple(found), span, variables, recording.builder.producers[eqn.outputs[0]], stand_ins)
+    # What has tangents is for the accumulator that is open now, and found again by nobody.
+    recording.inlined[body.outputs if _tf.accumulating() else eqn.outputs, sides] = body
     return body
 
 
@@ -119,15 +128,19 @@ def run_function(
     function was called.
     """
     with current_stack().only(recording):
-        results, given, _ = _run_again(function, operands, held, place)
+        handles = [True if inside else None for inside in held]
+        results, given, _ = _run_again(function, operands, handles, place)
     recording.settle()
     return results, given
 
 
 def _run_again(
-    function: Any, operands: Sequence[Tensor], held: Sequence[bool], place: Any, name: str | None = None
+    function: Any, operands: Sequence[Tensor], handles: Sequence[Any], place: Any, name: str | None = None
 ) -> tuple[list[Tensor], list[Tensor], list[Any]]:
-    variables = [variable_with(operand) if inside else None for operand, inside in zip(operands, held, strict=True)]
+    variables = [
+        None if handle is None else variable_with(operand, None if handle is True else handle)
+        for operand, handle in zip(operands, handles, strict=True)
+    ]
     given = [
         operand if variable is None else variable.handle for operand, variable in zip(operands, variables, strict=True)
     ]

@@ -47,7 +47,7 @@ class PastVariables:
             value = self.value(handle)
             if value is None:
                 return None
-            found = self._variables[handle._id] = variable_with(value)
+            found = self._variables[handle._id] = variable_with(value, handle)
         return found.handle
 
     def on_write(self, handles: Sequence[Tensor]) -> None:
@@ -69,12 +69,16 @@ class PastVariables:
             self._written.add(handle._id)
 
 
-def variable_with(value: Tensor) -> Any:
-    """Return a variable that holds `value`, and of which every open recording knows that it does."""
+def variable_with(value: Tensor, original: Tensor | None = None) -> Any:
+    """Return a variable that holds `value`, and of which every open recording knows that it does.
+
+    `original` is the handle of the variable that had the value: accumulators may know of its tangent only.
+    """
     stack = current_stack()
     with stack.unheard():
         variable = tf.Variable(value, trainable=False)
     stack.adopt(variable.handle, value)
     if _tf.stock_tape_listens():
-        _tf_tangents.link(variable.handle, value)
+        known = original is not None and _tf_tangents.tangents_of([original]) is not None
+        _tf_tangents.link(variable.handle, original if known else value)
     return variable

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from retrotape import _hooks, _tf, _tf_functions
+from retrotape import _hooks, _tf, _tf_functions, _tf_tangents
 from retrotape._tf import tf, zeros
-from retrotape.errors import NoRuleError, OpaqueUpdateError, UnrepairableError
+from retrotape.errors import NoRuleError, NotRecordedError, OpaqueUpdateError, UnrepairableError
 from retrotape.execute._functions import pull_call
 from retrotape.execute._inline import inline
 from retrotape.execute._past import PastVariables
@@ -16,7 +16,17 @@ from retrotape.execute._plan import Plan, plan_between
 from retrotape.execute._values import Values
 from retrotape.execute._walk import add, walk
 from retrotape.ir import Eqn
-from retrotape.record import TRAINABLE, Backward, Kind, Recording, current_stack, for_rule, function_traits, traits
+from retrotape.record import (
+    TRAINABLE,
+    Backward,
+    Kind,
+    Recording,
+    current_stack,
+    for_rule,
+    function_traits,
+    is_repeatable,
+    traits,
+)
 from retrotape.rules import (
     ACCEPTS_NONE,
     FORWARD,
@@ -67,10 +77,17 @@ class Puller:
         call = self._recording.calls.get(index)
         if call is not None:
             sides = self._comes_by_sides(eqn, call, grads)
-            if sides or self._must_look_inside(index, eqn, call, plan):
+            if call.function in _tf_tangents.made:
+                self._refuse_wrong_tangents(eqn, call, grads)
+            if sides or self._must_look_inside(index, eqn, call, plan) or self._has_tangents(eqn, call, grads):
+                if call.function in _tf_tangents.made:
+                    asked = [position for position, grad in enumerate(grads) if grad is not None]
+                    call = _tf_tangents.without_tangents(call, max(asked) + 1)
                 return self._pull_inlined(eqn, call, grads, sides, plan.through_updates)
         self._refuse_opaque(eqn, grads)
         if backward is not None:
+            if self._operations is not None:
+                self._refuse_unrepairable(eqn, self._operations[index], plan)
             return self._pull_backward(index, eqn, backward, grads)
         if eqn.op == "StopGradient" and eqn.outputs[0] in plan.repaired:
             return grads
@@ -87,6 +104,11 @@ class Puller:
             raise NoRuleError(eqn.op, self._where(eqn))
         if operation is not None:
             self._refuse_unrepairable(eqn, operation, plan)
+            if eqn.op.endswith("PartitionedCall") and _tf.accumulating():
+                name, kinds = operation.get_attr("f").name, _tf_functions.operations_called(operation)
+                _refuse_draws(name, all(map(is_repeatable, kinds)))
+                found = _tf_functions.differentiate_call(operation, grads[: len(operation.outputs)])
+                return [*found, *[None] * (len(eqn.inputs) - len(found))]
             grads = grads[: len(operation.outputs)]  # without the new values of variables
         if len(grads) > 1:
             self._fill_missing(eqn, grads, ACCEPTS_NONE.get(eqn.op, ()))
@@ -162,9 +184,10 @@ class Puller:
             written = {handle._id for handle in call.written()}
             if any(tensor._id in written for tensor in _tf_functions.captured_by(backward.function)):
                 return True  # user code in it reads what the call itself has assigned
-        # TensorFlow has a second derivative of these wrong, or refuses it.
-        refused = known.wrong_second or known.recomputes
-        return refused and known.deterministic and current_stack().hearing()
+        # TensorFlow has a second derivative of these wrong, or refuses it. One that computes tangents is a derivative
+        # already.
+        refused, wide = known.wrong_second or known.recomputes, call.function in _tf_tangents.made
+        return refused and known.deterministic and (wide or _is_derived_again())
 
     def _comes_by_sides(self, eqn: Eqn, call: _hooks.FunctionCall, grads: list[Cotangent | None]) -> bool:
         """Say whether a derivative to be derived again comes by what a call kept for its own derivative.
@@ -175,8 +198,22 @@ class Puller:
         count, cells = len(_tf_functions.output_types(call.function)), self._recording.cell_of
         sides = [grad for var, grad in zip(eqn.outputs[count:], grads[count:], strict=True) if var not in cells]
         there = any(grad is not None for grad in sides)
-        derived = current_stack().hearing() or _tf.stock_tape_listens()  # by tapes or by forward accumulators
-        return there and derived and function_traits(call.function).deterministic
+        return there and _is_derived_again() and function_traits(call.function).deterministic
+
+    def _has_tangents(self, eqn: Eqn, call: _hooks.FunctionCall, grads: list[Cotangent | None]) -> bool:
+        """Say whether forward accumulators differentiate what is about to be computed from a call.
+
+        They know nothing of what the call kept for its own derivative.
+        """
+        if not _tf.accumulating():
+            return False
+        cells = [self._recording.cell_of.get(var) for var in eqn.inputs]
+        handles = [cell.handle for cell in cells if cell is not None]
+        flowing = [tf.convert_to_tensor(grad) for grad in grads if grad is not None]
+        if _tf_tangents.tangents_of([*flowing, *handles, *map(self._values, eqn.inputs)]) is None:
+            return False
+        _refuse_draws(eqn.op, function_traits(call.function).deterministic)
+        return True
 
     def _pull_inlined(
         self, eqn: Eqn, call: _hooks.FunctionCall, grads: list[Cotangent | None], sides: bool, through_updates: bool
@@ -189,11 +226,12 @@ class Puller:
             if by_var[made] is not None:
                 seeds.setdefault(var, []).append(by_var[made])
         # An assignment inside ends paths as one outside does: what is read after it counts towards the variable.
-        assigned = body.assigned(recording) if not through_updates else [()] * len(eqn.inputs)
+        assigned = body.assigned(recording) if not through_updates else []
         stops = (*eqn.inputs, *(var for versions in assigned for var in versions))
         arrived = dict(walk(plan_between(recording, seeds, stops), seeds, self))
         found = []
-        for var, versions in zip(eqn.inputs, assigned, strict=True):
+        for position, var in enumerate(eqn.inputs):
+            versions = assigned[position] if position < len(assigned) else ()
             terms = [arrived.pop(one) for one in (*reversed(versions), var) if one in arrived]
             found.append(add(terms) if terms else None)
         return found
@@ -220,12 +258,20 @@ class Puller:
                 name = self._recording.name_of(self._recording.cell_of[var])
                 raise OpaqueUpdateError(eqn.op, name, self._where(eqn))
 
+    def _refuse_wrong_tangents(self, eqn: Eqn, call: _hooks.FunctionCall, grads: list[Cotangent | None]) -> None:
+        """Raise where a function has computed a second derivative as TensorFlow has it, and that is wrong."""
+        known, second = function_traits(call.function), call.function.second
+        asked = any(grads[position] is not None for position in second)
+        if known.wrong_second and (asked or not known.deterministic):
+            raise UnrepairableError(eqn.op, self._where(eqn))
+
     def _refuse_unrepairable(self, eqn: Eqn, operation: Any, plan: Plan) -> None:
         """Raise where a second derivative that TensorFlow has wrong is inside a call in a graph."""
         if not eqn.op.endswith("PartitionedCall") or self._operations is None:
             return
         calls = [self._operations[i] for i in plan.indices if plan.eqns[i].op.endswith("PartitionedCall")]
-        second = any("__backward_" in call.get_attr("f").name for call in calls)
+        names = [call.get_attr("f").name for call in calls]
+        second = any(part in name for name in names for part in ("__backward_", "_jvp_")) or _tf.accumulating()
         if second and has_wrong_second(set(_tf_functions.operations_called(operation))):
             raise UnrepairableError(operation.get_attr("f").name, self._where(eqn))
 
@@ -240,6 +286,22 @@ def _gradients_of(found: Any) -> list[Cotangent | None]:
         grad if grad is None or isinstance(grad, (tf.Tensor, tf.IndexedSlices)) else tf.convert_to_tensor(grad)
         for grad in grads
     ]
+
+
+def _refuse_draws(function: str, deterministic: bool) -> None:
+    if not deterministic:
+        raise NotRecordedError(
+            function,
+            "a tf.autodiff.ForwardAccumulator is open around the question, and the function contains random draws or "
+            "Python code, so it cannot be computed again",
+            "Ask `tape.hvp(...)` in the place of the accumulator, or call the code without tf.function.",
+            role="forward derivative of the gradient of",
+        )
+
+
+def _is_derived_again() -> bool:
+    """Say whether a tape or a forward accumulator is going to differentiate what is computed now."""
+    return current_stack().hearing() or _tf.accumulating()
 
 
 def _flat(result: Any) -> Sequence[Cotangent | None]:

@@ -149,13 +149,19 @@ class Values:
         return _tf.stop_stock_tapes() if self._recording.drops else nullcontext()
 
     def _warn_of_stock_tapes(self) -> None:
-        """Warn: a stock tape that began after the ops had run cannot be told which tensors the new ones stand for."""
-        if self._recording.drops and _tf.stock_tape_listens():
+        """Warn: a stock tape that began after the ops had run cannot be told which tensors the new ones stand for.
+
+        Of a forward accumulator there is nothing to say: what has tangents was kept.
+        """
+        if self._recording.drops and _tf.stock_tape_listens() and not _tf.accumulates_only(self._known_tensors()):
             warnings.warn(
                 "A tf.GradientTape is open while values that this tape did not keep are computed again; it takes them "
                 "as constants. Open it before they are recorded, or use rt.Tape in its place, or keep='needed'.",
                 stacklevel=2,
             )
+
+    def _known_tensors(self) -> list[Tensor]:
+        return [value for value in self._kept.values() if not is_away(value)]
 
     def _eager(self) -> AbstractContextManager[None]:
         """Compute values, not parts of a graph that is built around the question, as for a Jacobian."""

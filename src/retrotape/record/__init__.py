@@ -6,7 +6,7 @@ from retrotape.record._born import born
 from retrotape.record._cells import UNCOUNTED, Backward, Cell, Look, Scope, same
 from retrotape.record._eager import EagerLog
 from retrotape.record._frames import Called, stacklevel
-from retrotape.record._functions import function_traits
+from retrotape.record._functions import function_traits, is_repeatable
 from retrotape.record._interpret import run_op_by_op
 from retrotape.record._merge import Merger, merge
 from retrotape.record._recording import Recording
@@ -38,6 +38,7 @@ __all__ = [
     "for_rule",
     "function_traits",
     "is_away",
+    "is_repeatable",
     "looked_at",
     "merge",
     "next_stamp",

@@ -53,7 +53,7 @@ def function_traits(function: Any) -> FunctionTraits:
     if found is None:
         ops = set(_tf_functions.operations_within(function))
         found = _known[function] = FunctionTraits(
-            all(_is_repeatable(op) for op in ops),
+            all(is_repeatable(op) for op in ops),
             _tf.written_inputs(function),
             has_wrong_second(ops),
             any(is_sparse_write(op) for op in ops),
@@ -64,7 +64,8 @@ def function_traits(function: Any) -> FunctionTraits:
     return found
 
 
-def _is_repeatable(op: str) -> bool:
+def is_repeatable(op: str) -> bool:
+    """Say whether an operation computes the same again."""
     definition = _tf.op_def(op)
     if definition is None or not definition.is_stateful or op in _REPEATABLE:
         return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any, NamedTuple, Protocol
 
 from retrotape import _tf, _tf_functions
@@ -57,13 +58,16 @@ def run_op_by_op(
     for number, step in enumerate(body.steps):
         inputs = [env[ref] for ref in step.inputs]
         stack.place = operations.get(step.spec.name, called)  # the line inside the function, where it is known
-        outputs = _run_step(stack, step, inputs, graph, effects)
+        custom = "_gradient_op_type" in step.spec.attr and step.op not in _CALLS
+        # The ops of a `tf.recompute_grad` are recorded: that does what it wants to do, and draws nothing anew.
+        custom = custom and not _tf_functions.is_recomputed(step.spec)
+        with _tf.stop_stock_tapes() if custom else nullcontext():  # they are told of the custom gradient
+            outputs = _run_step(stack, step, inputs, graph, effects)
         if step.op == "StopGradient" and _is_of_moments(step, body, operations.get(step.spec.name)):
             stack.note_moments(outputs[0])
-        if "_gradient_op_type" in step.spec.attr and step.op not in _CALLS:
-            if _tf_functions.is_recomputed(step.spec):
-                env.update(zip(step.outputs, outputs, strict=False))
-                continue  # its ops are recorded, which does what it wants to do, and draws nothing anew
+            if _tf.accumulating():
+                _tf.pass_tangents(inputs[0], outputs[0])
+        if custom:
             _emit_custom(stack, step, inputs, outputs, _Place(body, number, graph, env))
         env.update(zip(step.outputs, outputs, strict=False))
     stack.place = called
@@ -143,6 +147,7 @@ def _emit_custom(stack: Runner, step: _Step, inputs: list[Tensor], outputs: list
         return [next(found) if there else None for there in traced.connected]
 
     stack.emit(f"gradient of {step.spec.name}", outputs, inputs, back)
+    _tf.tell_stock_tapes("CustomGradient", outputs, inputs, back)
 
 
 def _operations_of(body: _Body, graph: Any) -> dict[str, Any]:

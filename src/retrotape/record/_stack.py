@@ -128,8 +128,20 @@ class Stack(Openings):
         self.settle()
         first = outputs[0]._id
         if self._active and any(recording.known(first) is None for recording in self._active):
-            self.on_op(op, inputs, attrs, outputs)
+            self.on_op(op, tuple(inputs), attrs, outputs)
             self._early.add(first)
+        self.hold(outputs)
+
+    def passes_tangents(self) -> bool:
+        """Say whether the `stop_gradient` that is running is not meant for derivatives of derivatives."""
+        return bool(self._active) and in_moments()
+
+    def hold(self, tensors: Sequence[Tensor]) -> None:
+        """Keep tensors that have tangents: a value that is computed again would have none."""
+        self.settle()
+        for recording in self._active:
+            for tensor in tensors:
+                recording.values[recording.operand(tensor)] = tensor
 
     def flush(self) -> None:
         """Hand what has run since the last time to the recordings, which look at it when they are asked."""
@@ -257,7 +269,8 @@ class Stack(Openings):
     def _is_set(self, handle: Tensor) -> bool:
         before, self._active = self._active, []  # not `unheard`, which forgets what is known
         try:
-            return bool(tf.raw_ops.VarIsInitializedOp(resource=handle))
+            with _tf.stop_stock_tapes():  # a forward accumulator would look for its derivative
+                return bool(tf.raw_ops.VarIsInitializedOp(resource=handle))
         finally:
             self._active = before
 
@@ -270,6 +283,8 @@ class Stack(Openings):
         elif not (self._custom and self._custom[-1] and name == "inner"):
             self._read_unheld(variable.handle for variable in variables_in(backward))
             self.emit(name, outputs, inputs, backward)
+            if _tf.accumulating():
+                self.hold(outputs)
         # else `tf.recompute_grad`: its ops are written down, which does what it wants to do, and does it right
 
     def emit(self, name: str, outputs: Sequence[Tensor], inputs: Sequence[Tensor], backward: Callable) -> None:
@@ -334,17 +349,13 @@ class Stack(Openings):
         self._tell_paused(call.written())
         if function_traits(call.function).op_by_op:
             return self._run_op_by_op(call.function, call.arguments + call.captures)
-        tangents = _tf_tangents.tangents_of(call.arguments + call.captures)
-        if tangents is None or not _tf_functions.output_types(call.function):
+        tangents = _tf_tangents.tangents_for(call)
+        if tangents is None:
             return self._call(call, call)
-        # A forward accumulator wants the tangents of what the function returns: one call computes both.
-        inputs = [*call.arguments, *call.captures, *tangents.tensors]
+        _tf_functions.access_variables(call.function)
         with self.unheard():
-            wide = _tf_tangents.with_tangents(call.function, tangents)
-            given = _tf_tangents.without_tangents(inputs, tangents)
-        outputs = self._call(*(_hooks.FunctionCall(wide, args, wide.constants) for args in (inputs, given)))
-        _tf_tangents.set_tangents(outputs, inputs, wide.output_indices)
-        return _tf_functions.structured(call.function, outputs[: len(_tf_functions.output_types(call.function))])
+            wide, given = _tf_tangents.widened(call, tangents)
+        return _tf_tangents.narrowed(call, wide, self._call(wide, given))
 
     def _call(self, call: _hooks.FunctionCall, given: _hooks.FunctionCall) -> Any:
         """Run `given`, which is `call` with copies of some of its inputs."""

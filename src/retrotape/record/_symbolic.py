@@ -11,7 +11,7 @@ from retrotape.ir import Attr
 from retrotape.record._attrs import canonical
 from retrotape.record._cells import Cell, Event
 from retrotape.record._eager import EagerLog
-from retrotape.record._frames import is_moments
+from retrotape.record._frames import in_moments, is_moments
 from retrotape.record._recording import Recording
 from retrotape.record._traits import RESOURCE, Kind, traits
 
@@ -72,6 +72,10 @@ class GraphLog:
     def on_keras_variable(self, variable: Any) -> None:
         """Note which Keras variable a variable is inside of."""
         self._owners[id(variable._value)] = variable
+
+    def passes_tangents(self) -> bool:
+        """Say whether the `stop_gradient` that is running is not meant for derivatives of derivatives."""
+        return in_moments()
 
     def on_call(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], backward: Callable) -> None:
         """Note TensorFlow's own way back through a call, which knows the side outputs that a stock tape asked for."""
