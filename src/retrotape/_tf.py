@@ -33,6 +33,15 @@ Tried with TensorFlow 2.16 and 2.21. What is used, and why there is no public wa
 `backprop.GradientTape`                                the stock tape, where `tf.GradientTape` is ours
 `EagerTensor._numpy`                                   where Python looks at a value
 `Variable._distributed_container`                      which variable of a strategy one on a device is a part of
+`_MirroredReplicaThread.record_thread_local_eager_context_state`,  a replica's thread records for the tapes
+`.restore_thread_local_eager_context_state`,           that are open where `strategy.run` was called
+`context._thread_local_data.op_callbacks`
+`_MirroredReplicaContext._merge_call`,                 where replicas meet; the all-reduce is recorded as a sum,
+`ReplicaContextBase.all_reduce`, `.all_gather`,        the gather as a concatenation: TensorFlow runs them on threads
+`CollectiveAllReduce._all_reduce_per_replica_values`,  of a pool, or in a function of its own
+`._batch_all_gather`, `._group_size`
+`distribute.values.DistributedVariable`,               the parts of a variable, one for each device
+`.SyncOnReadVariable`, `._values`
 `EagerTensor._id`, `._shape_tuple`, `._datatype_enum`  identity that is never reused; cheap types
 =====================================================  ===========================================================
 
@@ -61,6 +70,10 @@ try:
     # Most are for `_hooks` and `_tf_functions`, which may not import them themselves.
     from tensorflow.core.framework import op_def_pb2
     from tensorflow.python import pywrap_tfe as pywrap_tfe
+    from tensorflow.python.distribute import cross_device_ops as cross_device_ops
+    from tensorflow.python.distribute import distribute_lib as distribute_lib
+    from tensorflow.python.distribute import mirrored_run as mirrored_run
+    from tensorflow.python.distribute import values as distribute_values
     from tensorflow.python.eager import backprop as backprop
     from tensorflow.python.eager import backprop_util as backprop_util
     from tensorflow.python.eager import context as context

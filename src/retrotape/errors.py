@@ -45,6 +45,23 @@ class NotRecordedError(RetrotapeError, ValueError):
         super().__init__(f"The {role} {target} is not on this tape: {reason}. {remedy}")
 
 
+class ReplicaError(NotRecordedError):
+    """A path leads through other replicas of a `tf.distribute.Strategy`, of which the tape knows too little."""
+
+    def __init__(self, what: str, remedy: str = "") -> None:
+        self.what = what
+        RetrotapeError.__init__(
+            self,
+            f"The path from the source to the target passes {what}, which is not on this tape. "
+            + (
+                remedy
+                or "Open the tape inside the replica function and ask there: "
+                "`def step(x): with rt.Tape() as tape: ...; return tape.gradient(...)`, then `strategy.run(step, ...)`; "
+                "or record around `strategy.run` in eager code, in one process."
+            ),
+        )
+
+
 class NotDifferentiableError(RetrotapeError, TypeError):
     """A target has a dtype that has no derivative."""
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from retrotape import _hooks, _tf, _tf_functions
+from retrotape import _hooks, _tf, _tf_functions, _tf_replicas
 from retrotape._tf import tf, zeros
 from retrotape.errors import NoRuleError, OpaqueUpdateError, UnrepairableError
 from retrotape.execute._functions import pull_call
@@ -145,7 +145,8 @@ class Puller:
             with _hooks.variables_as(past):
                 found = pull_call(self._recording, eqn, call, backward, given, self._values, past)
         else:
-            found = self._run_custom(index, backward, given)
+            with _tf_replicas.in_its_replica(backward.function, lambda: self._where(eqn)):
+                found = self._run_custom(index, backward, given)
         return [*found, *[None] * (len(eqn.inputs) - len(found))]
 
     def _must_look_inside(self, index: int, eqn: Eqn, call: _hooks.FunctionCall, plan: Plan) -> bool:
