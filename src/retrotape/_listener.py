@@ -56,7 +56,7 @@ class Listener(Protocol):
     def on_merge_call(self, given: Sequence[Any], run: Callable[[], Any]) -> Any:
         """A replica is about to wait for the others and for what is done with the values of all: run it."""
 
-    def on_reduction(self, has_backward: bool, run: Callable[[], Any]) -> Any:
+    def on_reduction(self, alone: bool, has_backward: bool, run: Callable[[], Any]) -> Any:
         """A replica is about to run `all_reduce` or `all_gather`, which may record a backward function: run it."""
 
     def on_all_reduce(self, op: str, size: int, values: Sequence[Any], run: Callable[[], Any]) -> Any:

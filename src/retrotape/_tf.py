@@ -32,7 +32,7 @@ Tried with TensorFlow 2.16 and 2.21. What is used, and why there is no public wa
 `Function._omit_frequent_tracing_warning`              no advice to users about functions that are ours
 `backprop.GradientTape`                                the stock tape, where `tf.GradientTape` is ours
 `EagerTensor._numpy`                                   where Python looks at a value
-`Variable._distributed_container`                      which variable of a strategy one on a device is a part of
+`Variable._distributed_container`, `._handle`           which variable of a strategy one on a device is a part of
 `_MirroredReplicaThread.record_thread_local_eager_context_state`,  a replica's thread records for the tapes
 `.restore_thread_local_eager_context_state`,           that are open where `strategy.run` was called
 `context._thread_local_data.op_callbacks`
@@ -117,8 +117,12 @@ def as_is(function: _Function) -> _Function:
 
 def whole_of(variable: Any) -> Any | None:
     """Return the variable of which this one is the part on one device; None where it is none."""
-    whole = getattr(variable, "_distributed_container", None)
-    return whole() if callable(whole) else None
+    # Which of the two has it depends on the kind of the variable; of the whole itself it is something else.
+    for owner in (variable, getattr(variable, "_handle", None)):
+        whole = getattr(owner, "_distributed_container", None)
+        if callable(whole):
+            return whole()
+    return None
 
 
 def traced(function: _Function) -> _Function:

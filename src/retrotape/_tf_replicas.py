@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any
 
 from retrotape import _hooks
 from retrotape._closures import values_in
 from retrotape._hooks import _original, _thread
-from retrotape._tf import context, cross_device_ops, distribute_lib, distribute_values, mirrored_run, tf
+from retrotape._tf import context, cross_device_ops, distribute_lib, distribute_values, mirrored_run, ops, tf
 from retrotape.errors import ReplicaError
 
 Tensor = Any
+_Threaded = mirrored_run._MirroredReplicaContext
 _Collective = cross_device_ops.CollectiveAllReduce
 
 
 # ---------------------------------------------------------------------- variables
 
 
-def parts_of(variable: Any) -> tuple[Any, ...]:
-    """Return the variables on single devices that a variable of a strategy consists of; of any other, itself."""
-    if isinstance(variable, distribute_values.DistributedVariable):
-        return tuple(variable._values)
-    return (variable,)
+def handles_of(variable: Any) -> list[Tensor]:
+    """Return the handles of a variable: where it consists of one for each device, all; inside a replica, its own."""
+    if not isinstance(variable, distribute_values.DistributedVariable):
+        return [variable.handle]
+    return [handle_of(variable)] if _inside_replica() else [part.handle for part in variable._values]
+
+
+def _inside_replica() -> bool:
+    replica = tf.distribute.get_replica_context()
+    return replica is not None and replica.strategy.num_replicas_in_sync > 1
 
 
 def differs_by_replica(variable: Any) -> bool:
@@ -35,22 +42,34 @@ def handle_of(variable: Any) -> Tensor:
     """Return the handle of a variable; of one that consists of several, that of the replica that asks, or the first."""
     if not isinstance(variable, distribute_values.DistributedVariable):
         return variable.handle
-    replica = tf.distribute.get_replica_context()
-    number = replica.replica_id_in_sync_group if replica is not None and replica.strategy.num_replicas_in_sync > 1 else 0
-    parts = variable._values
-    return parts[number if isinstance(number, int) and number < len(parts) else 0].handle
+    return variable.handle if _inside_replica() else variable._values[0].handle
 
 
 # ---------------------------------------------------------------------- backward functions
 
 
-def reduces(rule: Any) -> bool:
-    """Say whether a gradient function is that of a `ReplicaContext.all_reduce`: its ops say the same."""
-    return any(
+_REDUCTIONS = ("ReplicaContextBase.all_reduce.", "ReplicaContext.all_gather.")
+
+
+def is_elsewhere(rule: Any) -> bool:
+    """Say whether a gradient function is that of an `all_reduce` or `all_gather`, and not of the replica that asks.
+
+    Who asks outside has the operations of all replicas, and those say how the reduction goes back.
+    """
+    found = list(values_in(rule))
+    reduces = any(
         getattr(value, "__module__", None) == distribute_lib.__name__
-        and getattr(value, "__qualname__", "").startswith("ReplicaContextBase.all_reduce.")
-        for value in values_in(rule)
+        and getattr(value, "__qualname__", "").startswith(_REDUCTIONS)
+        for value in found
     )
+    here = tf.distribute.get_replica_context()
+    return reduces and not any(value is here for value in found)
+
+
+def is_reduced(node: Any) -> bool:
+    """Say whether a node of a function is the end of an `all_reduce` or `all_gather`."""
+    name = node.attr["_gradient_op_type"].s.decode()
+    return name in ops.gradient_registry.list() and is_elsewhere(ops.gradient_registry.lookup(name))
 
 
 def in_its_replica(backward: Any, where: Callable[[], str]) -> AbstractContextManager[Any]:
@@ -88,11 +107,23 @@ def _merge_call(self: Any, fn: Any, args: Any, kwargs: Any) -> Any:
     def run() -> Any:
         return _original["_merge_call"](self, fn, args, kwargs)
 
+    if not tf.executing_eagerly():
+        return _merge_in_graph(run)
     listener = _thread.listener
-    if listener is None or not tf.executing_eagerly():
+    if listener is None:
         return run()
     given = [*tf.nest.flatten((args, kwargs), expand_composites=True), *values_in(fn)]
     return listener.on_merge_call(given, run)
+
+
+def _merge_in_graph(run: Callable[[], Any]) -> Any:
+    """Tell the tapes inside of a replica which operations are not its own: all replicas add to one graph."""
+    _, inherited = getattr(threading.current_thread(), "_retrotape", (None, ()))
+    own = [log for log in _thread.graph_logs if not any(log is other for other in inherited)]
+    with ExitStack() as stack:
+        for log in own:
+            stack.enter_context(log.merging())
+        return run()
 
 
 def _all_reduce(self: Any, reduce_op: Any, value: Any, options: Any = None) -> Any:
@@ -105,10 +136,12 @@ def _all_gather(self: Any, value: Any, axis: Any, options: Any = None) -> Any:
 
 def _reducing(replica: Any, value: Any, run: Callable[[], Any]) -> Any:
     listener = _thread.listener
-    if listener is None or not tf.executing_eagerly() or replica.strategy.num_replicas_in_sync == 1:
+    if listener is None or not tf.executing_eagerly():
         return run()
     sparse = any(isinstance(item, tf.IndexedSlices) for item in tf.nest.flatten(value))
-    return listener.on_reduction(has_backward=not sparse, run=run)
+    # One replica that runs on the thread that called `run`: what it does to reduce are ops like any others.
+    alone = replica.strategy.num_replicas_in_sync == 1 and not isinstance(replica, _Threaded)
+    return listener.on_reduction(alone, not sparse, run)
 
 
 # ---------------------------------------------------------------------- communication
@@ -137,7 +170,7 @@ def _gather_across(self: Any, values: Any, axis: Any, options: Any) -> Any:
 _hooks.add_hooks(
     (mirrored_run._MirroredReplicaThread, "record_thread_local_eager_context_state", _record_state),
     (mirrored_run._MirroredReplicaThread, "restore_thread_local_eager_context_state", _restore_state),
-    (mirrored_run._MirroredReplicaContext, "_merge_call", _merge_call),
+    (_Threaded, "_merge_call", _merge_call),
     (distribute_lib.ReplicaContextBase, "all_reduce", _all_reduce),
     (distribute_lib.ReplicaContext, "all_gather", _all_gather),
     (_Collective, "_all_reduce_per_replica_values", _reduce_across),

@@ -8,7 +8,7 @@ from typing import Any
 
 from retrotape import _hooks, _tf, _tf_functions, _tf_replicas
 from retrotape._tf import tf, zeros
-from retrotape.errors import NoRuleError, OpaqueUpdateError, UnrepairableError
+from retrotape.errors import NoRuleError, OpaqueUpdateError, ReplicaError, UnrepairableError
 from retrotape.execute._functions import pull_call
 from retrotape.execute._inline import inline
 from retrotape.execute._past import PastVariables
@@ -63,6 +63,8 @@ class Puller:
         eqn = plan.eqns[index]
         if all(grad is None for grad in grads):
             return [None] * len(eqn.inputs)
+        if index in self._recording.foreign and self._depth == 1:
+            raise ReplicaError(f"{eqn.op} of a merge_call or of another replica (at {self._where(eqn)})")
         backward = self._recording.backwards.get(index)
         call = self._recording.calls.get(index)
         if call is not None:
@@ -85,6 +87,8 @@ class Puller:
             return [None] * len(eqn.inputs)
         if not isinstance(rule, Rule):
             raise NoRuleError(eqn.op, self._where(eqn))
+        if operation is not None and eqn.op == "IdentityN" and _tf_replicas.is_elsewhere(rule.function):
+            return grads
         if operation is not None:
             self._refuse_unrepairable(eqn, operation, plan)
             grads = grads[: len(operation.outputs)]  # without the new values of variables

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from retrotape import _tf, _tf_functions
+from retrotape import _tf, _tf_functions, _tf_replicas
 from retrotape._tf import tf
-from retrotape.errors import OpaqueUpdateError
+from retrotape.errors import OpaqueUpdateError, ReplicaError
 from retrotape.record._frames import is_moments
 
 Tensor = Any
@@ -61,7 +61,7 @@ def run_op_by_op(
         if step.op == "StopGradient" and _is_of_moments(step, body, operations.get(step.spec.name)):
             stack.note_moments(outputs[0])
         if "_gradient_op_type" in step.spec.attr and step.op not in _CALLS:
-            if _tf_functions.is_recomputed(step.spec):
+            if _tf_functions.is_recomputed(step.spec) or _tf_replicas.is_reduced(step.spec):
                 env.update(zip(step.outputs, outputs, strict=False))
                 continue  # its ops are recorded, which does what it wants to do, and draws nothing anew
             _emit_custom(stack, step, inputs, outputs, _Place(body, number, graph, env))
@@ -100,6 +100,8 @@ def _run_step(stack: Runner, step: _Step, inputs: list[Tensor], graph: Any, effe
             while _truth(stack, run(attr["cond"].func.name, inputs)[0]):
                 inputs = run(attr["body"].func.name, inputs)
             return inputs
+    if step.op.startswith("Collective"):  # it would wait for the others, who are not asking
+        raise ReplicaError(f"{step.op} in a tf.function, which communicates with other replicas")
     if _tf.op_def(step.op) is None:
         return run(step.op, inputs)
     return _tf.run(step.op, inputs, step.attrs, len(step.outputs))

@@ -32,6 +32,7 @@ class Replicas(Openings):
         self._parent: Replicas | None = None  # of the thread that called `run`
         self._outer: list[Recording] = []  # those that are open there
         self._reductions = 0  # calls of `all_reduce` and `all_gather` that have not ended
+        self._alone = 0  # those of them where there is one replica, whose ops say everything
 
     def inherit(self, parent: Replicas) -> None:
         """Record for the tapes that are open on the thread that called `run`."""
@@ -71,19 +72,23 @@ class Replicas(Openings):
             self._refuse(own, "a merge_call", given, tf.nest.flatten(result, expand_composites=True))
         return result
 
-    def on_reduction(self, has_backward: bool, run: Callable[[], Any]) -> Any:
+    def on_reduction(self, alone: bool, has_backward: bool, run: Callable[[], Any]) -> Any:
         """Run an `all_reduce` or `all_gather` of a replica, which says itself how it goes back."""
         self._reductions += has_backward
+        self._alone += alone
         try:
             return run()
         finally:
             self._reductions -= has_backward
+            self._alone -= alone
 
     def for_backward(self) -> list[Recording]:
         """Return the recordings that take a backward function: of a reduction, those of this replica alone.
 
         The others have the values of all replicas, and the sum that the reduction is.
         """
+        if self._alone:
+            return []
         return self._own() if self._reductions and self._outer else self._active
 
     def on_all_reduce(self, op: str, size: int, values: Sequence[Any], run: Callable[[], Any]) -> Any:
@@ -110,6 +115,9 @@ class Replicas(Openings):
     def _write_sum(self, op: str, size: int, recording: Recording, given: list[Tensor], made: list[Tensor]) -> None:
         if size > len(given):
             self._refuse([recording], f"an all-reduce over {size} replicas in several processes", given, made)
+            return
+        if made[0].dtype != given[0].dtype:  # the mean of integers
+            self._refuse([recording], "an all-reduce of integers", given, made)
             return
         dtype, total = given[0].dtype, made[0]
         with self.unheard():
@@ -147,11 +155,12 @@ class Replicas(Openings):
         place = self.place or here(4)
 
         def back(*_: Any) -> NoReturn:
-            raise ReplicaError(f"{what} (at {place})")
+            raise ReplicaError(what)
 
         self.settle()
         for recording in recordings:
-            recording.append_backward(what, outputs, inputs, back, recording.frames.number(place))
+            frame = recording.frames.number(place)
+            recording.append_backward(what, outputs, inputs, back, frame)
             recording.stamps.append(self.next_stamp())
 
 
