@@ -141,8 +141,8 @@ def _source(
         cells = log.cells_of(part)
         if not cells:
             return (stand_ins[id(part)],) if id(part) in stand_ins else ()
-        if differs_by_replica(part):
-            raise ReplicaError(f"{describe(part)}, which has a value of its own in each replica", _LOCAL)
+        if len(cells) > 1 and differs_by_replica(part):
+            raise ReplicaError(f"The source {describe(part)} has a value of its own in each replica", _LOCAL)
         if through_updates:
             return tuple(cell.number(since or 0) for cell in cells)
         return tuple(version for cell in cells for version in cell.versions)
@@ -159,7 +159,7 @@ def versions_of(log: Log, variable: Any) -> tuple[Version, ...]:
         reason = "no op read or assigned it while recording"
         raise NotRecordedError(describe(variable), reason, "Use it inside the block.", role="variable")
     if len(log.cells_of(variable)) > 1:
-        raise ReplicaError(f"{describe(variable)}, which has values of its own in each replica", _LOCAL)
+        raise ReplicaError(f"{describe(variable)} has values of its own in each replica", _LOCAL)
     fetch = Values(log.recording)
     count = len(cell.versions)
     token = log.token

@@ -80,8 +80,8 @@ def in_its_replica(backward: Any, where: Callable[[], str]) -> AbstractContextMa
     count = found.strategy.num_replicas_in_sync
     if count == 1:
         return found
-    raise ReplicaError(
-        f"an all_reduce or all_gather of {count} replicas (at {where()}), recorded by a tape inside of one of them"
+    raise ReplicaError.on_path(
+        f"an all_reduce or all_gather of {count} replicas (at {where()}) as one of them sees it, and is asked outside of it"
     )
 
 

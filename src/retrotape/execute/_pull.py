@@ -64,10 +64,11 @@ class Puller:
         if all(grad is None for grad in grads):
             return [None] * len(eqn.inputs)
         if index in self._recording.foreign and self._depth == 1:
-            raise ReplicaError(f"{eqn.op} of a merge_call or of another replica (at {self._where(eqn)})")
+            raise ReplicaError.on_path(f"{eqn.op} of a merge_call or of another replica (at {self._where(eqn)})")
         backward = self._recording.backwards.get(index)
         call = self._recording.calls.get(index)
         if call is not None:
+            self._refuse_communication(eqn, call, backward is None or plan.through_updates)
             sides = self._comes_by_sides(eqn, call, grads)
             if sides or self._must_look_inside(index, eqn, call, plan):
                 return self._pull_inlined(eqn, call, grads, sides, plan.through_updates)
@@ -85,6 +86,8 @@ class Puller:
         rule = lookup(eqn.op) if operation is None else lookup_operation(operation)
         if isinstance(rule, NoGradient):
             return [None] * len(eqn.inputs)
+        if eqn.op.startswith("Collective"):
+            raise ReplicaError.on_path(f"{eqn.op} (at {self._where(eqn)}), by which replicas communicate")
         if not isinstance(rule, Rule):
             raise NoRuleError(eqn.op, self._where(eqn))
         if operation is not None and eqn.op == "IdentityN" and _tf_replicas.is_elsewhere(rule.function):
@@ -215,6 +218,11 @@ class Puller:
         """Let variables that are read hold what they held when an equation ran."""
         recording = self._recording
         return _hooks.variables_as(PastVariables(recording, index, self._values)) if recording.cells else nullcontext()
+
+    def _refuse_communication(self, eqn: Eqn, call: _hooks.FunctionCall, inside: bool) -> None:
+        """Raise where a path would have to be followed inside a function in which replicas communicate."""
+        if inside and function_traits(call.function).communicates:
+            raise ReplicaError.on_path(f"{eqn.op} (at {self._where(eqn)}), a tf.function in which replicas communicate")
 
     def _refuse_opaque(self, eqn: Eqn, grads: list[Cotangent | None]) -> None:
         opaque = self._recording.opaque

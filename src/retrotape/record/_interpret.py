@@ -101,7 +101,7 @@ def _run_step(stack: Runner, step: _Step, inputs: list[Tensor], graph: Any, effe
                 inputs = run(attr["body"].func.name, inputs)
             return inputs
     if step.op.startswith("Collective"):  # it would wait for the others, who are not asking
-        raise ReplicaError(f"{step.op} in a tf.function, which communicates with other replicas")
+        raise ReplicaError.on_path(f"{step.op} in a tf.function, by which replicas communicate")
     if _tf.op_def(step.op) is None:
         return run(step.op, inputs)
     return _tf.run(step.op, inputs, step.attrs, len(step.outputs))

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from retrotape import _hooks, _tf
 from retrotape._tf import tf
 from retrotape.errors import ReplicaError
-from retrotape.record._cells import Event
+from retrotape.record._cells import Event, same
 from retrotape.record._frames import here
 from retrotape.record._openings import Openings
 from retrotape.record._recording import Recording
@@ -93,7 +93,7 @@ class Replicas(Openings):
 
     def on_all_reduce(self, op: str, size: int, values: Sequence[Any], run: Callable[[], Any]) -> Any:
         """Run an all-reduce, and record a sum for each tensor."""
-        return self._across(values, run, lambda *each: self._write_sum(op, size, *each))
+        return self._across(values, run, lambda *each: self._write_reduction(op, size, *each))
 
     def on_all_gather(self, axis: int, size: int, values: Sequence[Any], run: Callable[[], Any]) -> Any:
         """Run an all-gather, and record a concatenation for each tensor."""
@@ -105,12 +105,28 @@ class Replicas(Openings):
         self.settle()
         for value, result in zip(values, results, strict=True):
             given, made = _tensors(value), _tensors(result)
-            if any(isinstance(one, tf.IndexedSlices) for one in (*given, *made)):
-                self._refuse(self._active, "an all-reduce of tf.IndexedSlices", _flat(given), _flat(made))
-            else:
-                for recording in self._active:
-                    write(recording, given, made)
+            for recording in self._active:
+                write(recording, given, made)
         return results
+
+    def _write_reduction(self, op: str, size: int, recording: Recording, given: list[Any], made: list[Any]) -> None:
+        if not any(isinstance(one, tf.IndexedSlices) for one in (*given, *made)):
+            self._write_sum(op, size, recording, given, made)
+        elif op == "SUM" and size == len(given) and self._is_concatenation(given, made):
+            for part in ("values", "indices"):
+                rows = ([getattr(one, part) for one in some] for some in (given, made))
+                self._write_concatenation(0, size, recording, *rows)
+        else:
+            self._refuse([recording], "an all-reduce of tf.IndexedSlices", _flat(given), _flat(made))
+
+    def _is_concatenation(self, given: list[Any], made: list[Any]) -> bool:
+        """Say whether slices were reduced as TensorFlow does it when this was written: one after the other."""
+        with self.unheard():
+            return all(
+                same(tf.concat([getattr(one, part) for one in given], 0), getattr(result, part))
+                for result in made
+                for part in ("values", "indices")
+            )
 
     def _write_sum(self, op: str, size: int, recording: Recording, given: list[Tensor], made: list[Tensor]) -> None:
         if size > len(given):
@@ -155,7 +171,7 @@ class Replicas(Openings):
         place = self.place or here(4)
 
         def back(*_: Any) -> NoReturn:
-            raise ReplicaError(what)
+            raise ReplicaError.on_path(what)
 
         self.settle()
         for recording in recordings:

@@ -188,7 +188,7 @@ class Stack(Replicas):
     def on_variable(self, variable: Any) -> None:
         """Note which variable is read."""
         for recording in self._active:
-            recording.variables.setdefault(variable.handle._id, variable)
+            recording.variables.setdefault(_tf_replicas.handle_of(variable)._id, variable)
 
     def on_keras_variable(self, variable: Any) -> None:
         """Note which Keras variable a variable is inside of."""
@@ -388,7 +388,7 @@ class Stack(Replicas):
         function, known = call.function, function_traits(call.function)
         inputs = given.arguments + given.captures
         if function in _not_watched:
-            return self._run_noted(call, given)
+            return self._run_unwatched(call, given)
         with ExitStack() as stack:
             if known.recomputes and not known.deterministic:
                 stack.enter_context(_hooks.recomputed_is_kept(function))
@@ -407,6 +407,11 @@ class Stack(Replicas):
                     if not (known.compiled and _NOT_COMPILED in str(error)):
                         raise
                     _not_watched.add(function)  # nothing has run: it was not compiled
+        return self._run_unwatched(call, given)
+
+    def _run_unwatched(self, call: _hooks.FunctionCall, given: _hooks.FunctionCall) -> Any:
+        for variable in _tf_functions.graph_of(call.function).variables:  # TensorFlow tells only of what is watched
+            self.on_variable(variable)
         return self._run_noted(call, given)
 
     def _run_noted(self, call: _hooks.FunctionCall, given: _hooks.FunctionCall) -> Any:

@@ -53,7 +53,10 @@ def _leaf(recording: Recording, part: Any) -> int:
     """Return the leaf that a new value takes the place of."""
     cells = cells_in(recording, part) if is_variable(part) else []
     if len(cells) > 1:
-        raise ReplicaError(f"{describe(part)}, which has a part in each replica", "Give a new value for each part.")
+        raise ReplicaError(
+            f"{describe(part)} has a part in each replica",
+            "Give a new value for each part: `strategy.experimental_local_results(variable)`.",
+        )
     cell = cells[0] if cells else None
     var = recording.known(part._id) if not is_variable(part) else (cell.versions[0] if cell is not None else None)
     if var is None:

@@ -106,8 +106,8 @@ def _refuse_parts(recording: Recording) -> None:
         whole = whole_of(variable)
         if whole is not None and len(cells_in(recording, whole)) > 1:
             raise ReplicaError(
-                f"{whole.name!r}, which has a part in each replica, so the tape cannot be saved as it is",
-                "Save a tape that was opened inside the replica function, or ask this one before it is gone.",
+                f"This tape cannot be saved: {whole.name!r} has a part in each replica",
+                "Save tapes that were opened inside the replica function, or ask this one in its own process.",
             )
 
 
