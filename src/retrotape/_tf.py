@@ -98,6 +98,8 @@ except ImportError as error:
     raise IncompatibleTensorFlowError(tf.__version__, str(error)) from error
 
 EagerTensor = ops.EagerTensor
+DistributedVariable = distribute_values.DistributedVariable
+SyncOnReadVariable = distribute_values.SyncOnReadVariable
 EagerTensorBase = ops._EagerTensorBase
 FallbackException = core._FallbackException
 StockTape = backprop.GradientTape  # whatever `tf.GradientTape` is: it may be ours, `rt.install` puts it there

@@ -10,7 +10,16 @@ from typing import Any
 from retrotape import _hooks
 from retrotape._closures import values_in
 from retrotape._hooks import _original, _thread
-from retrotape._tf import context, cross_device_ops, distribute_lib, distribute_values, mirrored_run, ops, tf
+from retrotape._tf import (
+    DistributedVariable,
+    SyncOnReadVariable,
+    context,
+    cross_device_ops,
+    distribute_lib,
+    mirrored_run,
+    ops,
+    tf,
+)
 from retrotape.errors import ReplicaError
 
 Tensor = Any
@@ -23,7 +32,7 @@ _Collective = cross_device_ops.CollectiveAllReduce
 
 def handles_of(variable: Any) -> list[Tensor]:
     """Return the handles of a variable: where it consists of one for each device, all; inside a replica, its own."""
-    if not isinstance(variable, distribute_values.DistributedVariable):
+    if not isinstance(variable, DistributedVariable):
         return [variable.handle]
     return [handle_of(variable)] if _inside_replica() else [part.handle for part in variable._values]
 
@@ -35,12 +44,12 @@ def _inside_replica() -> bool:
 
 def differs_by_replica(variable: Any) -> bool:
     """Say whether each replica may have a value of its own of a variable, which are aggregated when it is read."""
-    return isinstance(variable, distribute_values.SyncOnReadVariable) and len(variable._values) > 1
+    return isinstance(variable, SyncOnReadVariable) and len(variable._values) > 1
 
 
 def handle_of(variable: Any) -> Tensor:
     """Return the handle of a variable; of one that consists of several, that of the replica that asks, or the first."""
-    if not isinstance(variable, distribute_values.DistributedVariable):
+    if not isinstance(variable, DistributedVariable):
         return variable.handle
     return variable.handle if _inside_replica() else variable._values[0].handle
 
@@ -81,7 +90,7 @@ def in_its_replica(backward: Any, where: Callable[[], str]) -> AbstractContextMa
     if count == 1:
         return found
     raise ReplicaError.on_path(
-        f"an all_reduce or all_gather of {count} replicas (at {where()}) as one of them sees it, and is asked outside of it"
+        f"an all_reduce or all_gather of {count} replicas (at {where()}), outside of the replica that recorded it"
     )
 
 

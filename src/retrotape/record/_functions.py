@@ -62,7 +62,10 @@ def function_traits(function: Any) -> FunctionTraits:
             any(map(_tf.is_recompute, _tf_functions.custom_rules(function))),
             _tf_functions.is_compiled(function),
             communicates,
-            "EagerPyFunc" in ops and not communicates and all(map(_runs_alone, ops)) and not _tf_functions.custom_rules(function),
+            "EagerPyFunc" in ops
+            and not communicates
+            and all(map(_runs_alone, ops))
+            and not _tf_functions.custom_rules(function),
         )
     return found
 

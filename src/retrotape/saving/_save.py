@@ -107,7 +107,8 @@ def _refuse_parts(recording: Recording) -> None:
         if whole is not None and len(cells_in(recording, whole)) > 1:
             raise ReplicaError(
                 f"This tape cannot be saved: {whole.name!r} has a part in each replica",
-                "Save tapes that were opened inside the replica function, or ask this one in its own process.",
+                "Save tapes that were opened inside the replica function: `def step(x): with rt.Tape() as tape: ...; "
+                "tape.save(...)`, or ask this one in its own process.",
             )
 
 
