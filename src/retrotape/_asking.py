@@ -20,8 +20,8 @@ from retrotape._nests import (
     zeros_like,
 )
 from retrotape._tf import tf
-from retrotape._versions import Version
 from retrotape._tf_replicas import differs_by_replica
+from retrotape._versions import Version
 from retrotape.errors import NotDifferentiableError, NotRecordedError, ReplicaError, TapeUseError
 from retrotape.execute import Question, Values, add, answer, make_plan
 from retrotape.record import EagerLog, GraphLog, Recording
