@@ -20,13 +20,17 @@ from retrotape._nests import (
     zeros_like,
 )
 from retrotape._tf import tf
+from retrotape._tf_replicas import differs_by_replica
 from retrotape._versions import Version
-from retrotape.errors import NotDifferentiableError, NotRecordedError, TapeUseError
+from retrotape.errors import NotDifferentiableError, NotRecordedError, ReplicaError, TapeUseError
 from retrotape.execute import Question, Values, add, answer, make_plan
 from retrotape.record import EagerLog, GraphLog, Recording
 
 Tensor = Any
 Log = EagerLog | GraphLog
+
+
+_LOCAL = "Ask about the parts, one for each replica: `strategy.experimental_local_results(variable)`."
 
 
 class Request(NamedTuple):
@@ -134,12 +138,14 @@ def _source(
         assert cell is not None
         return (cell.versions[part.number],)
     if is_variable(part):
-        cell = log.cell(part)
-        if cell is None:
+        cells = log.cells_of(part)
+        if not cells:
             return (stand_ins[id(part)],) if id(part) in stand_ins else ()
+        if len(cells) > 1 and differs_by_replica(part):
+            raise ReplicaError(f"The source {describe(part)} has a value of its own in each replica", _LOCAL)
         if through_updates:
-            return (cell.number(since or 0),)
-        return tuple(cell.versions)
+            return tuple(cell.number(since or 0) for cell in cells)
+        return tuple(version for cell in cells for version in cell.versions)
     var = log.find(part)
     return () if var is None else (var,)
 
@@ -152,6 +158,8 @@ def versions_of(log: Log, variable: Any) -> tuple[Version, ...]:
             raise TypeError(f"Only a variable has versions, got {type(variable).__name__}; a tensor has one value.")
         reason = "no op read or assigned it while recording"
         raise NotRecordedError(describe(variable), reason, "Use it inside the block.", role="variable")
+    if len(log.cells_of(variable)) > 1:
+        raise ReplicaError(f"{describe(variable)} has values of its own in each replica", _LOCAL)
     fetch = Values(log.recording)
     count = len(cell.versions)
     token = log.token

@@ -352,6 +352,12 @@ _HOOKS: tuple[tuple[Any, str, Callable], ...] = (
 )
 
 
+def add_hooks(*hooks: tuple[Any, str, Callable]) -> None:
+    """Have more hooks in place while something records, from now on."""
+    global _HOOKS
+    _HOOKS += hooks
+
+
 def _on_keras_variable(variable: Any) -> None:
     if _thread.listener is not None:
         _thread.listener.on_keras_variable(variable)
@@ -395,6 +401,8 @@ def attach(listener: Listener) -> None:
     """Let `listener` hear of everything that runs on this thread."""
     _install()
     _thread.listener = listener
+    local = context.context()._thread_local_data
+    local.op_callbacks = list(local.op_callbacks)  # TensorFlow lets the threads of all replicas share one list
     context.context().add_op_callback(listener.on_op)
 
 

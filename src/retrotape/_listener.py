@@ -53,6 +53,21 @@ class Listener(Protocol):
     def on_look(self, tensor: Tensor, how: str) -> None:
         """Python is about to see the value of `tensor`, by the method `how`."""
 
+    def in_replica(self) -> Listener:
+        """A replica begins on this thread, started by the one that tells of it: return who is told here."""
+
+    def on_merge_call(self, given: Sequence[Any], run: Callable[[], Any]) -> Any:
+        """A replica is about to wait for the others and for what is done with the values of all: run it."""
+
+    def on_reduction(self, alone: bool, has_backward: bool, run: Callable[[], Any]) -> Any:
+        """A replica is about to run `all_reduce` or `all_gather`, which may record a backward function: run it."""
+
+    def on_all_reduce(self, op: str, size: int, values: Sequence[Any], run: Callable[[], Any]) -> Any:
+        """The values of `size` replicas are about to be added, or averaged: run it."""
+
+    def on_all_gather(self, axis: int, size: int, values: Sequence[Any], run: Callable[[], Any]) -> Any:
+        """The values of `size` replicas are about to be concatenated: run it."""
+
     def on_keras_variable(self, variable: Any) -> None:
         """A Keras variable is about to be read, and with it the `tf.Variable` inside."""
 

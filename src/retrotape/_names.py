@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from retrotape._asking import Log
-from retrotape._tf import tf
+from retrotape._tf import tf, whole_of
 from retrotape.errors import AmbiguousNameError, UnknownNameError
 
 NAMED = frozenset(("target", "sources", "source", "loss", "losses", "wrt", "variable"))
@@ -33,10 +33,11 @@ def has_text(nest: Any) -> bool:
 def variable_named(log: Log, name: str) -> Any:
     """Return the variable that a tape has read under a name, or the only one whose name ends so."""
     wanted = name.removesuffix(":0")
-    names = {id(variable): names_of(log, variable) for variable in log.variables()}
-    whole = [variable for variable in log.variables() if wanted in names[id(variable)]]
+    variables = list({id(whole): whole for whole in map(_whole, log.variables())}.values())
+    names = {id(variable): names_of(log, variable) for variable in variables}
+    whole = [variable for variable in variables if wanted in names[id(variable)]]
     found = whole or [
-        variable for variable in log.variables() if any(known.endswith(f"/{wanted}") for known in names[id(variable)])
+        variable for variable in variables if any(known.endswith(f"/{wanted}") for known in names[id(variable)])
     ]
     if len(found) == 1:
         return found[0]
@@ -44,6 +45,12 @@ def variable_named(log: Log, name: str) -> Any:
         raise AmbiguousNameError(name, [names[id(variable)][0] for variable in found])
     hint = "A tape that was not loaded knows the names of the variables that it has read; give tensors themselves."
     raise UnknownNameError(name, [known[0] for known in names.values()], hint)
+
+
+def _whole(variable: Any) -> Any:
+    """Return, for the part of a variable on one device, the variable."""
+    found = whole_of(variable)
+    return variable if found is None else found
 
 
 def names_of(log: Log, variable: Any) -> list[str]:

@@ -33,7 +33,16 @@ Tried with TensorFlow 2.16 and 2.21. What is used, and why there is no public wa
 `Function._omit_frequent_tracing_warning`              no advice to users about functions that are ours
 `backprop.GradientTape`                                the stock tape, where `tf.GradientTape` is ours
 `EagerTensor._numpy`                                   where Python looks at a value
-`Variable._distributed_container`                      which variable of a strategy one on a device is a part of
+`Variable._distributed_container`, `._handle`           which variable of a strategy one on a device is a part of
+`_MirroredReplicaThread.record_thread_local_eager_context_state`,  a replica's thread records for the tapes
+`.restore_thread_local_eager_context_state`,           that are open where `strategy.run` was called
+`context._thread_local_data.op_callbacks`
+`_MirroredReplicaContext._merge_call`,                 where replicas meet; the all-reduce is recorded as a sum,
+`ReplicaContextBase.all_reduce`, `.all_gather`,        the gather as a concatenation: TensorFlow runs them on threads
+`CollectiveAllReduce._all_reduce_per_replica_values`,  of a pool, or in a function of its own
+`._batch_all_gather`, `._group_size`
+`distribute.values.DistributedVariable`,               the parts of a variable, one for each device
+`.SyncOnReadVariable`, `._values`
 `EagerTensor._id`, `._shape_tuple`, `._datatype_enum`  identity that is never reused; cheap types
 =====================================================  ===========================================================
 
@@ -62,6 +71,10 @@ try:
     # Most are for `_hooks` and `_tf_functions`, which may not import them themselves.
     from tensorflow.core.framework import op_def_pb2
     from tensorflow.python import pywrap_tfe as pywrap_tfe
+    from tensorflow.python.distribute import cross_device_ops as cross_device_ops
+    from tensorflow.python.distribute import distribute_lib as distribute_lib
+    from tensorflow.python.distribute import mirrored_run as mirrored_run
+    from tensorflow.python.distribute import values as distribute_values
     from tensorflow.python.eager import backprop as backprop
     from tensorflow.python.eager import backprop_util as backprop_util
     from tensorflow.python.eager import context as context
@@ -87,6 +100,8 @@ except ImportError as error:
     raise IncompatibleTensorFlowError(tf.__version__, str(error)) from error
 
 EagerTensor = ops.EagerTensor
+DistributedVariable = distribute_values.DistributedVariable
+SyncOnReadVariable = distribute_values.SyncOnReadVariable
 EagerTensorBase = ops._EagerTensorBase
 FallbackException = core._FallbackException
 StockTape = backprop.GradientTape  # whatever `tf.GradientTape` is: it may be ours, `rt.install` puts it there
@@ -106,8 +121,12 @@ def as_is(function: _Function) -> _Function:
 
 def whole_of(variable: Any) -> Any | None:
     """Return the variable of which this one is the part on one device; None where it is none."""
-    whole = getattr(variable, "_distributed_container", None)
-    return whole() if callable(whole) else None
+    # Which of the two has it depends on the kind of the variable; of the whole itself it is something else.
+    for owner in (variable, getattr(variable, "_handle", None)):
+        whole = getattr(owner, "_distributed_container", None)
+        if callable(whole):
+            return whole()
+    return None
 
 
 def traced(function: _Function) -> _Function:

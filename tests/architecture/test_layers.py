@@ -24,7 +24,7 @@ LAYERS = [
     {"_keras"},
     {"_hooks", "_saved_variable", "_wire"},
     {"_tf_functions", "_versions"},
-    {"_tf_tangents"},
+    {"_tf_tangents", "_tf_replicas"},
     {"rules", "grads"},
     {"record"},
     {"execute"},

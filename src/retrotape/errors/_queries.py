@@ -40,6 +40,26 @@ class NotRecordedError(RetrotapeError, ValueError):
         super().__init__(f"The {role} {target} is not on this tape: {reason}. {remedy}")
 
 
+_INSIDE = (
+    "Open the tape inside the replica function and ask there: `def step(x): with rt.Tape() as tape: ...; return "
+    "tape.gradient(...)`, then `strategy.run(step, ...)`; or, in one process, call `strategy.run` in eager code inside "
+    "the block: `with rt.Tape() as tape: ...`."
+)
+
+
+class ReplicaError(NotRecordedError):
+    """The answer depends on other replicas of a `tf.distribute.Strategy`, of which the tape knows too little."""
+
+    def __init__(self, problem: str, remedy: str = _INSIDE) -> None:
+        self.target, self.reason = "", problem
+        RetrotapeError.__init__(self, f"{problem}. {remedy}")
+
+    @classmethod
+    def on_path(cls, what: str) -> ReplicaError:
+        """Return the error for a path through `what`."""
+        return cls(f"The path from the source to the target passes {what}, which this tape has not recorded")
+
+
 class NotDifferentiableError(RetrotapeError, TypeError):
     """A target has a dtype that has no derivative."""
 

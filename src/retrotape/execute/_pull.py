@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from retrotape import _hooks, _tf, _tf_functions, _tf_tangents
+from retrotape import _hooks, _tf, _tf_functions, _tf_replicas, _tf_tangents
 from retrotape._tf import tf, zeros
-from retrotape.errors import NoRuleError, NotRecordedError, OpaqueUpdateError, UnrepairableError
+from retrotape.errors import NoRuleError, NotRecordedError, OpaqueUpdateError, ReplicaError, UnrepairableError
 from retrotape.execute._functions import pull_call
 from retrotape.execute._inline import inline
 from retrotape.execute._past import PastVariables
@@ -73,9 +73,12 @@ class Puller:
         eqn = plan.eqns[index]
         if all(grad is None for grad in grads):
             return [None] * len(eqn.inputs)
+        if index in self._recording.foreign and self._depth == 1:
+            raise ReplicaError.on_path(f"{eqn.op} of a merge_call or of another replica (at {self._where(eqn)})")
         backward = self._recording.backwards.get(index)
         call = self._recording.calls.get(index)
         if call is not None:
+            self._refuse_communication(eqn, call, backward is None or plan.through_updates)
             sides = self._comes_by_sides(eqn, call, grads)
             if call.function in _tf_tangents.made:
                 self._refuse_wrong_tangents(eqn, call, grads)
@@ -100,8 +103,12 @@ class Puller:
         rule = lookup(eqn.op) if operation is None else lookup_operation(operation)
         if isinstance(rule, NoGradient):
             return [None] * len(eqn.inputs)
+        if eqn.op.startswith("Collective"):
+            raise ReplicaError.on_path(f"{eqn.op} (at {self._where(eqn)}), by which replicas communicate")
         if not isinstance(rule, Rule):
             raise NoRuleError(eqn.op, self._where(eqn))
+        if operation is not None and eqn.op == "IdentityN" and _tf_replicas.is_elsewhere(rule.function):
+            return grads
         if operation is not None:
             self._refuse_unrepairable(eqn, operation, plan)
             if eqn.op.endswith("PartitionedCall") and _tf.accumulating():
@@ -167,7 +174,8 @@ class Puller:
             with _hooks.variables_as(past):
                 found = pull_call(self._recording, eqn, call, backward, given, self._values, past)
         else:
-            found = self._run_custom(index, backward, given)
+            with _tf_replicas.in_its_replica(backward.function, lambda: self._where(eqn)):
+                found = self._run_custom(index, backward, given)
         return [*found, *[None] * (len(eqn.inputs) - len(found))]
 
     def _must_look_inside(self, index: int, eqn: Eqn, call: _hooks.FunctionCall, plan: Plan) -> bool:
@@ -248,6 +256,11 @@ class Puller:
         """Let variables that are read hold what they held when an equation ran."""
         recording = self._recording
         return _hooks.variables_as(PastVariables(recording, index, self._values)) if recording.cells else nullcontext()
+
+    def _refuse_communication(self, eqn: Eqn, call: _hooks.FunctionCall, inside: bool) -> None:
+        """Raise where a path would have to be followed inside a function in which replicas communicate."""
+        if inside and function_traits(call.function).communicates:
+            raise ReplicaError.on_path(f"{eqn.op} (at {self._where(eqn)}), a tf.function in which replicas communicate")
 
     def _refuse_opaque(self, eqn: Eqn, grads: list[Cotangent | None]) -> None:
         opaque = self._recording.opaque

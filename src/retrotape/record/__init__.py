@@ -4,7 +4,7 @@ from retrotape.record._attrs import default_attrs, for_execution, for_rule
 from retrotape.record._away import is_away
 from retrotape.record._born import born
 from retrotape.record._cells import UNCOUNTED, Backward, Cell, Look, Scope, same
-from retrotape.record._eager import EagerLog
+from retrotape.record._eager import EagerLog, cells_in
 from retrotape.record._frames import Called, stacklevel
 from retrotape.record._functions import function_traits, is_repeatable
 from retrotape.record._interpret import run_op_by_op
@@ -32,6 +32,7 @@ __all__ = [
     "Scope",
     "Stack",
     "born",
+    "cells_in",
     "current_stack",
     "default_attrs",
     "for_execution",

@@ -8,12 +8,19 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from retrotape import _hooks, _tf
+from retrotape._tf_replicas import handle_of, handles_of
 from retrotape.record._cells import Cell
 from retrotape.record._recording import Recording
 from retrotape.record._rollback import mark, rollback
 from retrotape.record._stack import Stack, current_stack, next_stamp
 
 Tensor = Any
+
+
+def cells_in(recording: Recording, variable: Any) -> list[Cell]:
+    """Return what a recording knows of a variable on each device."""
+    found = [recording.cells.get(handle._id) for handle in handles_of(variable)]
+    return [cell for cell in found if cell is not None]
 
 
 class EagerLog:
@@ -145,17 +152,18 @@ class EagerLog:
 
     def watch(self, variable: Any) -> None:
         """Let a variable be a target although no op may use it."""
-        self._watched.add(variable.handle._id)
+        self._watched.add(handle_of(variable)._id)
 
     def watches(self, variable: Any) -> bool:
         """Say whether `watch` was told of a variable."""
-        return variable.handle._id in self._watched
+        return handle_of(variable)._id in self._watched
 
     def stand_in(self, variable: Any) -> int:
         """Return a var for a variable that no op has used: nothing depends on it, and its value is not known."""
-        identity = variable.handle._id
+        handle = handle_of(variable)
+        identity = handle._id
         if identity not in self._stand_ins:
-            self._stand_ins[identity] = self.recording.stand_in(variable.handle)
+            self._stand_ins[identity] = self.recording.stand_in(handle)
         return self._stand_ins[identity]
 
     def variables(self) -> list[Any]:
@@ -182,8 +190,12 @@ class EagerLog:
         return self.recording.find(tensor)
 
     def cell(self, variable: Any) -> Cell | None:
-        """Return what is known of a variable."""
-        return self.recording.cells.get(variable.handle._id)
+        """Return what is known of a variable; where it consists of one for each device, of the first that was used."""
+        return next(iter(self.cells_of(variable)), None)
+
+    def cells_of(self, variable: Any) -> list[Cell]:
+        """Return what is known of a variable on each device; of most variables there is one."""
+        return cells_in(self.recording, variable)
 
     def why_absent(self, tensor: Tensor) -> tuple[str, str] | None:
         """Say why a tensor has no var and what to do about it; None if it was made in the block, but by no op."""

@@ -24,6 +24,7 @@ class FunctionTraits(NamedTuple):
     scatters: bool  # changes single rows of variables
     recomputes: bool  # contains a `tf.recompute_grad`
     compiled: bool  # by XLA
+    communicates: bool  # with other replicas, or other processes
     op_by_op: bool  # to be run that way: Python code inside has a gradient only where it runs by itself
 
 
@@ -52,6 +53,7 @@ def function_traits(function: Any) -> FunctionTraits:
     found = _known.get(function)
     if found is None:
         ops = set(_tf_functions.operations_within(function))
+        communicates = any(op.startswith("Collective") for op in ops)
         found = _known[function] = FunctionTraits(
             all(is_repeatable(op) for op in ops),
             _tf.written_inputs(function),
@@ -59,7 +61,11 @@ def function_traits(function: Any) -> FunctionTraits:
             any(is_sparse_write(op) for op in ops),
             any(map(_tf.is_recompute, _tf_functions.custom_rules(function))),
             _tf_functions.is_compiled(function),
-            "EagerPyFunc" in ops and all(map(_runs_alone, ops)) and not _tf_functions.custom_rules(function),
+            communicates,
+            "EagerPyFunc" in ops
+            and not communicates
+            and all(map(_runs_alone, ops))
+            and not _tf_functions.custom_rules(function),
         )
     return found
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple, Protocol
 
-from retrotape import _tf, _tf_functions
+from retrotape import _tf, _tf_functions, _tf_replicas
 from retrotape._tf import tf
-from retrotape.errors import OpaqueUpdateError
+from retrotape.errors import OpaqueUpdateError, ReplicaError
 from retrotape.record._frames import is_moments
 
 Tensor = Any
@@ -60,7 +60,8 @@ def run_op_by_op(
         stack.place = operations.get(step.spec.name, called)  # the line inside the function, where it is known
         custom = "_gradient_op_type" in step.spec.attr and step.op not in _CALLS
         # The ops of a `tf.recompute_grad` are recorded: that does what it wants to do, and draws nothing anew.
-        custom = custom and not _tf_functions.is_recomputed(step.spec)
+        # The same holds for a reduction over replicas.
+        custom = custom and not (_tf_functions.is_recomputed(step.spec) or _tf_replicas.is_reduced(step.spec))
         with _tf.stop_stock_tapes() if custom else nullcontext():  # they are told of the custom gradient
             outputs = _run_step(stack, step, inputs, graph, effects)
         if step.op == "StopGradient" and _is_of_moments(step, body, operations.get(step.spec.name)):
@@ -104,6 +105,8 @@ def _run_step(stack: Runner, step: _Step, inputs: list[Tensor], graph: Any, effe
             while _truth(stack, run(attr["cond"].func.name, inputs)[0]):
                 inputs = run(attr["body"].func.name, inputs)
             return inputs
+    if step.op.startswith("Collective"):  # it would wait for the others, who are not asking
+        raise ReplicaError.on_path(f"{step.op} in a tf.function, by which replicas communicate")
     if _tf.op_def(step.op) is None:
         return run(step.op, inputs)
     return _tf.run(step.op, inputs, step.attrs, len(step.outputs))

@@ -236,9 +236,13 @@ class Ledger:
         return bool(variable.trainable if owner is None else owner.trainable)
 
     def trainable(self, variables: Iterable[Any]) -> list[Any]:
-        """Return those of some variables that are trainable now; of one that Keras has, the Keras variable."""
+        """Return those of some variables that are trainable now; of one that Keras has, the Keras variable.
+
+        Of one that has a part on each device, the whole of it, once.
+        """
         found = [(variable, self.owner_of(variable)) for variable in variables if self.is_trainable(variable)]
-        return [variable if owner is None else owner for variable, owner in found]
+        wholes = [_first(owner, whole_of(variable), variable) for variable, owner in found]
+        return list({id(whole): whole for whole in wholes}.values())
 
     def is_frozen(self, variable: Any) -> bool:
         """Say whether a variable was made to be trained, and Keras says that it is not to be."""
@@ -272,3 +276,8 @@ class Ledger:
         if kind.dtype not in TRAINABLE:
             self.inert.add(version)
         return version
+
+
+def _first(*values: Any) -> Any:
+    """Return the first that is not None."""
+    return next(value for value in values if value is not None)

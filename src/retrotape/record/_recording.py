@@ -48,6 +48,7 @@ class Recording(Ledger):
         self.backwards: dict[int, Backward] = {}  # by equation
         self.calls: dict[int, _hooks.FunctionCall] = {}  # by equation
         self.ends: set[int] = set()  # vars made by an op without gradient: paths may start here, but not pass
+        self.foreign: set[int] = set()  # equations of other replicas than the one that the tape is inside of
         self.inlined: dict[tuple[tuple[int, ...], bool], Any] = {}  # bodies of calls that were run again, by outputs
         self.moments: set[int] = set()  # identities of tensors that `tf.nn.moments` has stopped the gradient of
         self.recomputed: set[int] = set()  # equations inside of a `tf.recompute_grad`, which stock tapes do not see

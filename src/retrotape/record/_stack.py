@@ -11,14 +11,14 @@ from math import prod
 from typing import Any
 from weakref import WeakSet
 
-from retrotape import _hooks, _tf, _tf_functions, _tf_tangents
+from retrotape import _hooks, _tf, _tf_functions, _tf_replicas, _tf_tangents
 from retrotape._tf import tf
 from retrotape.record._cells import FOREVER, UNCOUNTED, Look, Scope
 from retrotape.record._frames import here, in_moments, looker
 from retrotape.record._functions import function_traits, keras_variables_in, variables_in
 from retrotape.record._interpret import run_op_by_op
-from retrotape.record._openings import Openings
 from retrotape.record._recording import WATCHED, Recording
+from retrotape.record._replicas import Replicas
 from retrotape.record._traits import Kind, traits
 
 Tensor = Any
@@ -34,14 +34,14 @@ _NOT_COMPILED = "XLA compilation requires"
 _OUTSIDE = 3  # from `here` past `on_op` and the hook to TensorFlow's own code
 
 
-class Stack(Openings):
+class Stack(Replicas):
     """Hears of everything that runs on a thread and tells the recordings that are open there."""
 
     def __init__(self) -> None:
         super().__init__()
         self.place: Any = None  # whose line it is, where ops are run again for somebody else
         self._events: list[Any] = []  # plain tuples in the order of `Event`, which is cheaper
-        self._batch = BATCH
+        self._batch = self._most = BATCH
         self._calls: list[_hooks.FunctionCall] = []
         self._custom: list[bool] = []
         self._frugal = 0
@@ -57,6 +57,18 @@ class Stack(Openings):
 
     def _listener(self) -> Stack:
         return self
+
+    def next_stamp(self) -> int:
+        """Return a moment after everything that has run."""
+        return next(_stamps)
+
+    def in_replica(self) -> Stack:
+        """Return the stack of this thread, which is that of a replica: what runs on both is recorded in order."""
+        _thread.stack = stack = Stack()
+        stack.inherit(self)
+        stack._batch = stack._most = 1
+        stack._layers = list(self._layers)
+        return stack
 
     # ------------------------------------------------------------------ what recordings are told
 
@@ -150,7 +162,7 @@ class Stack(Openings):
             return
         self._events = []
         size = sum([prod(tensor._shape_tuple()) for event in events for tensor in event[3]])
-        self._batch = max(1, min(BATCH, ELEMENTS * len(events) // max(1, size)))
+        self._batch = max(1, min(self._most, ELEMENTS * len(events) // max(1, size)))
         for recording in self._active:
             recording.waiting.extend(events)
             if size > ELEMENTS or len(recording.waiting) > WAITING:
@@ -188,7 +200,7 @@ class Stack(Openings):
     def on_variable(self, variable: Any) -> None:
         """Note which variable is read."""
         for recording in self._active:
-            recording.variables.setdefault(variable.handle._id, variable)
+            recording.variables.setdefault(_tf_replicas.handle_of(variable)._id, variable)
 
     def on_keras_variable(self, variable: Any) -> None:
         """Note which Keras variable a variable is inside of."""
@@ -291,7 +303,7 @@ class Stack(Openings):
         """Write down that `outputs` go back to `inputs` by `backward`, whatever ops made them."""
         self.settle()
         place, stamp = self.place or here(2), next(_stamps)
-        for recording in self._active:
+        for recording in self.for_backward():
             recording.append_backward(name, outputs, inputs, backward, recording.frames.number(place))
             recording.stamps.append(stamp)
 
@@ -387,7 +399,7 @@ class Stack(Openings):
         function, known = call.function, function_traits(call.function)
         inputs = given.arguments + given.captures
         if function in _not_watched:
-            return self._run_noted(call, given)
+            return self._run_unwatched(call, given)
         with ExitStack() as stack:
             if known.recomputes and not known.deterministic:
                 stack.enter_context(_hooks.recomputed_is_kept(function))
@@ -406,6 +418,11 @@ class Stack(Openings):
                     if not (known.compiled and _NOT_COMPILED in str(error)):
                         raise
                     _not_watched.add(function)  # nothing has run: it was not compiled
+        return self._run_unwatched(call, given)
+
+    def _run_unwatched(self, call: _hooks.FunctionCall, given: _hooks.FunctionCall) -> Any:
+        for variable in _tf_functions.graph_of(call.function).variables:  # TensorFlow tells only of what is watched
+            self.on_variable(variable)
         return self._run_noted(call, given)
 
     def _run_noted(self, call: _hooks.FunctionCall, given: _hooks.FunctionCall) -> Any:

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from retrotape import _hooks, _keras, _tf, _tf_functions
+from retrotape._tf_replicas import handle_of, handles_of
 from retrotape.ir import Attr
 from retrotape.record._attrs import canonical
 from retrotape.record._cells import Cell, Event
@@ -40,6 +41,7 @@ class GraphLog:
         self._stretches: list[tuple[int, int]] = []
         self._since: int | None = None
         self._calls: dict[Any, tuple[Sequence[Tensor], Sequence[Tensor], Callable]] = {}
+        self._merges: list[tuple[int, int]] = []  # operations that other replicas added, or all together
 
     @property
     def is_open(self) -> bool:
@@ -80,6 +82,15 @@ class GraphLog:
     def on_call(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], backward: Callable) -> None:
         """Note TensorFlow's own way back through a call, which knows the side outputs that a stock tape asked for."""
         self._calls[outputs[0].op] = (outputs, inputs, backward)
+
+    @contextmanager
+    def merging(self) -> Iterator[None]:
+        """Let what is added meanwhile be that of other replicas: no path of this one passes it."""
+        begin = self._now()
+        try:
+            yield
+        finally:
+            self._merges.append((begin, self._now()))
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -136,6 +147,8 @@ class GraphLog:
         self.recording = Recording("all", _dtype_of)
         self.recording.owners = self._owners
         self.operations = _in_order(inside)
+        others = {operation for start, stop in self._merges for operation in operations[start:stop]}
+        self.recording.foreign = {index for index, one in enumerate(self.operations) if one in others}
         for operation in self.operations:
             _append(self.recording, operation)
             if operation.type == "StopGradient" and any(is_moments(e.filename, e.name) for e in operation.traceback):
@@ -150,15 +163,15 @@ class GraphLog:
 
     def watch(self, variable: Any) -> None:
         """Let a variable be a target although no operation may use it."""
-        self._watched.add(_inside(self.graph, variable.handle)._id)
+        self._watched.add(_inside(self.graph, handle_of(variable))._id)
 
     def watches(self, variable: Any) -> bool:
         """Say whether `watch` was told of a variable."""
-        return _inside(self.graph, variable.handle)._id in self._watched
+        return _inside(self.graph, handle_of(variable))._id in self._watched
 
     def stand_in(self, variable: Any) -> int:
         """Return a var, for this question, for a variable that no operation has used."""
-        return self.recording.stand_in(_inside(self.graph, variable.handle))
+        return self.recording.stand_in(_inside(self.graph, handle_of(variable)))
 
     def variables(self) -> list[Any]:
         """Return the variables that were read."""
@@ -174,8 +187,13 @@ class GraphLog:
         return self.recording.find(_inside(self.graph, tensor))
 
     def cell(self, variable: Any) -> Cell | None:
-        """Return what is known of a variable."""
-        return self.recording.cells.get(_inside(self.graph, variable.handle)._id)
+        """Return what is known of a variable; where it consists of one for each device, of the first that was used."""
+        return next(iter(self.cells_of(variable)), None)
+
+    def cells_of(self, variable: Any) -> list[Cell]:
+        """Return what is known of a variable on each device; of most variables there is one."""
+        found = [self.recording.cells.get(_inside(self.graph, handle)._id) for handle in handles_of(variable)]
+        return [cell for cell in found if cell is not None]
 
     def crossings(self) -> list[tuple[int, int]]:
         """Return the vars of tensors that the graph took from what was recorded in eager code, here and there."""

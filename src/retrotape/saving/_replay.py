@@ -8,10 +8,10 @@ from typing import Any
 
 from retrotape import _tf
 from retrotape._nests import describe, is_variable
-from retrotape.errors import LostValueError, NotRecordedError, ReplayError, TapeUseError
+from retrotape.errors import LostValueError, NotRecordedError, ReplayError, ReplicaError, TapeUseError
 from retrotape.execute import Values, run_eqn
 from retrotape.ir import Eqn, Frame, TensorType
-from retrotape.record import Backward, Cell, Recording, born, current_stack, looked_at
+from retrotape.record import Backward, Cell, Recording, born, cells_in, current_stack, looked_at
 from retrotape.record import same as is_same
 from retrotape.saving._functions import portable
 from retrotape.saving._kept import is_computed
@@ -51,7 +51,13 @@ def replay(recording: Recording, given: Sequence[tuple[Any, Tensor]], resample: 
 
 def _leaf(recording: Recording, part: Any) -> int:
     """Return the leaf that a new value takes the place of."""
-    cell = recording.cells.get(part.handle._id) if is_variable(part) else None
+    cells = cells_in(recording, part) if is_variable(part) else []
+    if len(cells) > 1:
+        raise ReplicaError(
+            f"{describe(part)} has a part in each replica",
+            "Give a new value for each part: `strategy.experimental_local_results(variable)`.",
+        )
+    cell = cells[0] if cells else None
     var = recording.known(part._id) if not is_variable(part) else (cell.versions[0] if cell is not None else None)
     if var is None:
         raise NotRecordedError(describe(part), "it took no part in what was recorded", "Use it inside the block.")

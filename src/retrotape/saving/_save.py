@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 from retrotape import _tf, store
 from retrotape._nests import describe, is_variable, unwrap
-from retrotape._tf import tf
+from retrotape._tf import tf, whole_of
 from retrotape._version import __version__
-from retrotape.errors import NotRecordedError
+from retrotape.errors import NotRecordedError, ReplicaError
 from retrotape.ir import Program
-from retrotape.record import CUSTOM, UNCOUNTED, Recording, born
+from retrotape.record import CUSTOM, UNCOUNTED, Recording, born, cells_in
 from retrotape.saving._document import Document, backwards_to_json
 from retrotape.saving._functions import portable
 from retrotape.saving._kept import VALUES, Kept
@@ -65,6 +65,7 @@ def prepare(
     if values not in VALUES:
         raise ValueError(f"values must be one of {', '.join(map(repr, VALUES))}, got {values!r}.")
     redact, freeze = _several("redact", redact), _several("freeze", freeze)
+    _refuse_parts(recording)
     whole = portable(recording, freeze)
     named = name_everything(whole, names)
     unknown = redact - named.keys()
@@ -99,6 +100,18 @@ def prepare(
     return Prepared(Document(str(program), functions, fields), kept.tensors(), _opdefs(program, functions))
 
 
+def _refuse_parts(recording: Recording) -> None:
+    """Raise where a variable has a part in each of several replicas: in a file its name would stand for one of them."""
+    for variable in recording.variables.values():
+        whole = whole_of(variable)
+        if whole is not None and len(cells_in(recording, whole)) > 1:
+            raise ReplicaError(
+                f"This tape cannot be saved: {whole.name!r} has a part in each replica",
+                "Save tapes that were opened inside the replica function: `def step(x): with rt.Tape() as tape: ...; "
+                "tape.save(...)`, or ask this one in its own process.",
+            )
+
+
 def _several(option: str, given: Collection[str]) -> set[str]:
     if isinstance(given, str):
         raise TypeError(f"{option}= takes a list of names, got {given!r}: `{option}=[{given!r}]`.")
@@ -124,7 +137,7 @@ def name_everything(recording: Recording, names: Mapping[str, Any]) -> dict[str,
             raise ValueError(f"names= gives the name {name!r} twice.")
         part = unwrap(value)
         if is_variable(part):
-            cell = recording.cells.get(part.handle._id)
+            cell = next(iter(cells_in(recording, part)), None)
             if cell is None:
                 raise _absent(name, part, "no op read or assigned it while recording")
             found[name] = {"variable": order[id(cell)]}

@@ -11,7 +11,7 @@ from retrotape._tf import tf
 from retrotape._versions import Version
 from retrotape.errors import LostValueError, NotPersistableError, OpaqueUpdateError, UnseenUpdateError
 from retrotape.execute import Plan, add, flatten
-from retrotape.record import TRAINABLE, EagerLog, Recording, current_stack
+from retrotape.record import TRAINABLE, EagerLog, Recording, cells_in, current_stack
 from retrotape.why._absent import absent
 from retrotape.why._apart import apart
 from retrotape.why._change import largest_change, live_path
@@ -98,11 +98,13 @@ class _Inquiry:
     def _sources(self, recording: Recording) -> list[int]:
         source = self._source
         if isinstance(source, Version):
-            return [recording.cells[source.variable.handle._id].versions[source.number]]
+            return [cells_in(recording, source.variable)[0].versions[source.number]]
         if not is_variable(source):
             return [_var(recording, source)]
-        cell = recording.cells[source.handle._id]
-        return [cell.number(self._since or 0)] if self._through else list(cell.versions)
+        cells = cells_in(recording, source)
+        if self._through:
+            return [cell.number(self._since or 0) for cell in cells]
+        return [version for cell in cells for version in cell.versions]
 
     def explain(self) -> Explanation:
         """Return what is so."""
@@ -222,7 +224,7 @@ _OPAQUE = "The function as a whole gives zero for it, and it cannot be told wher
 
 def _var(recording: Recording, part: Any) -> int:
     if is_variable(part):
-        return recording.cells[part.handle._id].current
+        return cells_in(recording, part)[0].current
     found = recording.known(part._id)
     assert found is not None
     return found

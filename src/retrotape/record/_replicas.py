@@ -1,0 +1,188 @@
+"""What a thread records of the replicas of a `tf.distribute.Strategy`.
+
+Replicas take turns: each runs on a thread of its own until it meets the others, and the thread that called `run`
+waits meanwhile. So the tapes that are open there record all replicas, in the order in which they run. A tape that is
+opened inside of a replica records only that one.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from retrotape import _hooks, _tf
+from retrotape._tf import tf
+from retrotape.errors import ReplicaError
+from retrotape.record._cells import Event, same
+from retrotape.record._frames import here
+from retrotape.record._openings import Openings
+from retrotape.record._recording import Recording
+
+Tensor = Any
+
+
+class Replicas(Openings):
+    """The recordings that are open on one thread, which may be that of a replica."""
+
+    place: Any
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._parent: Replicas | None = None  # of the thread that called `run`
+        self._outer: list[Recording] = []  # those that are open there
+        self._reductions = 0  # calls of `all_reduce` and `all_gather` that have not ended
+        self._alone = 0  # those of them where there is one replica, whose ops say everything
+
+    def inherit(self, parent: Replicas) -> None:
+        """Record for the tapes that are open on the thread that called `run`."""
+        parent.flush()
+        self._parent, self._outer = parent, list(parent._open)
+        self._open = list(parent._open)
+        self._hear(list(parent._active))
+        # What these recordings know of variables is the same on both threads.
+        self._known, self._seen = parent._known, parent._seen
+        self._known.clear()
+
+    def _own(self) -> list[Recording]:
+        return [one for one in self._active if not any(one is other for other in self._outer)]
+
+    @abstractmethod
+    def settle(self) -> None:
+        """Bring all recordings up to date."""
+
+    @abstractmethod
+    def next_stamp(self) -> int:
+        """Return a moment after everything that has run."""
+
+    def on_merge_call(self, given: Sequence[Any], run: Callable[[], Any]) -> Any:
+        """Let the other replicas run, and what is done with the values of all."""
+        self.flush()
+        since = _hooks.now()
+        result = run()
+        if self._parent is not None:
+            self._parent.flush()
+        self._known.clear()
+        own = self._own()
+        for recording in [one for one in self._open if not any(one is other for other in self._outer)]:
+            for identity, when in list(_hooks.writes.items()):
+                if when > since:
+                    recording.mark_written(identity)
+        if own and not self._reductions:
+            self._refuse(own, "a merge_call", given, tf.nest.flatten(result, expand_composites=True))
+        return result
+
+    def on_reduction(self, alone: bool, has_backward: bool, run: Callable[[], Any]) -> Any:
+        """Run an `all_reduce` or `all_gather` of a replica, which says itself how it goes back."""
+        self._reductions += has_backward
+        self._alone += alone
+        try:
+            return run()
+        finally:
+            self._reductions -= has_backward
+            self._alone -= alone
+
+    def for_backward(self) -> list[Recording]:
+        """Return the recordings that take a backward function: of a reduction, those of this replica alone.
+
+        The others have the values of all replicas, and the sum that the reduction is.
+        """
+        if self._alone:
+            return []
+        return self._own() if self._reductions and self._outer else self._active
+
+    def on_all_reduce(self, op: str, size: int, values: Sequence[Any], run: Callable[[], Any]) -> Any:
+        """Run an all-reduce, and record a sum for each tensor."""
+        return self._across(values, run, lambda *each: self._write_reduction(op, size, *each))
+
+    def on_all_gather(self, axis: int, size: int, values: Sequence[Any], run: Callable[[], Any]) -> Any:
+        """Run an all-gather, and record a concatenation for each tensor."""
+        return self._across(values, run, lambda *each: self._write_concatenation(axis, size, *each))
+
+    def _across(self, values: Sequence[Any], run: Callable[[], Any], write: Callable[..., None]) -> Any:
+        with self.unheard():
+            results = run()
+        self.settle()
+        for value, result in zip(values, results, strict=True):
+            given, made = _tensors(value), _tensors(result)
+            for recording in self._active:
+                write(recording, given, made)
+        return results
+
+    def _write_reduction(self, op: str, size: int, recording: Recording, given: list[Any], made: list[Any]) -> None:
+        if not any(isinstance(one, tf.IndexedSlices) for one in (*given, *made)):
+            self._write_sum(op, size, recording, given, made)
+        elif op == "SUM" and size == len(given) and self._is_concatenation(given, made):
+            for part in ("values", "indices"):
+                rows = ([getattr(one, part) for one in some] for some in (given, made))
+                self._write_concatenation(0, size, recording, *rows)
+        else:
+            self._refuse([recording], "an all-reduce of tf.IndexedSlices", _flat(given), _flat(made))
+
+    def _is_concatenation(self, given: list[Any], made: list[Any]) -> bool:
+        """Say whether slices were reduced as TensorFlow does it when this was written: one after the other."""
+        with self.unheard():
+            return all(
+                same(tf.concat([getattr(one, part) for one in given], 0), getattr(result, part))
+                for result in made
+                for part in ("values", "indices")
+            )
+
+    def _write_sum(self, op: str, size: int, recording: Recording, given: list[Tensor], made: list[Tensor]) -> None:
+        if size > len(given):
+            self._refuse([recording], f"an all-reduce over {size} replicas in several processes", given, made)
+            return
+        if made[0].dtype != given[0].dtype:  # the mean of integers
+            self._refuse([recording], "an all-reduce of integers", given, made)
+            return
+        dtype, total = given[0].dtype, made[0]
+        with self.unheard():
+            if op == "MEAN":
+                total, count = tf.add_n(given), tf.constant(size, dtype)
+        kind = dtype.as_datatype_enum
+        self._write(recording, "AddN", given, ("N", len(given), "T", kind), total)
+        if op == "MEAN":
+            self._write(recording, "RealDiv", (total, count), ("T", kind), made[0])
+        for other in made[1:]:
+            recording.alias(other._id, recording.operand(made[0]))
+
+    def _write_concatenation(
+        self, axis: int, size: int, recording: Recording, given: list[Tensor], made: list[Tensor]
+    ) -> None:
+        if size > len(given):
+            self._refuse([recording], f"an all-gather over {size} replicas in several processes", given, made)
+            return
+        with self.unheard():
+            where = tf.constant(axis)
+        attrs = ("N", len(given), "T", given[0].dtype.as_datatype_enum, "Tidx", tf.int32.as_datatype_enum)
+        self._write(recording, "ConcatV2", (*given, where), attrs, made[0])
+        for other in made[1:]:
+            recording.alias(other._id, recording.operand(made[0]))
+
+    def _write(self, recording: Recording, op: str, inputs: Sequence[Tensor], attrs: Any, output: Tensor) -> None:
+        place = self.place or here(4)
+        recording.digest([Event(op, tuple(inputs), attrs, (output,), place, False, self.next_stamp())])
+
+    def _refuse(self, recordings: Sequence[Recording], what: str, given: Sequence[Any], made: Sequence[Any]) -> None:
+        """Let every path from what was given to what was made raise."""
+        inputs, outputs = ([one for one in some if isinstance(one, _tf.EagerTensor)] for some in (given, made))
+        if not inputs or not outputs:
+            return
+        place = self.place or here(4)
+
+        def back(*_: Any) -> NoReturn:
+            raise ReplicaError.on_path(what)
+
+        self.settle()
+        for recording in recordings:
+            frame = recording.frames.number(place)
+            recording.append_backward(what, outputs, inputs, back, frame)
+            recording.stamps.append(self.next_stamp())
+
+
+def _tensors(value: Any) -> list[Any]:
+    return list(getattr(value, "_values", None) or [value])
+
+
+def _flat(values: Sequence[Any]) -> list[Any]:
+    return tf.nest.flatten(list(values), expand_composites=True)
