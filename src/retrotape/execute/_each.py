@@ -20,7 +20,7 @@ def answer_each(
 ) -> list[list[Cotangent | None]]:
     """Answer questions that differ only in their targets and seeds; each answer is what `answer` gives, to the bit."""
     first = questions[0]
-    wanted = [var for source in first.sources for var in source]
+    wanted = [var for source in first.all_sources(recording) for var in source]
     targets = [question.targets for question in questions]
     whole, plans = make_plans(recording, targets, wanted, first.through_updates, first.since)
     if _bytes_to_compute(recording, whole) > SEGMENT:

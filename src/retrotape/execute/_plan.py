@@ -94,7 +94,9 @@ def make_plan(
     plan = _between(
         recording, view, targets, frozenset(view.renamed.get(var, var) for var in sources), stops, through_updates
     )
-    _refuse_gaps(recording, view, targets, plan.sources.union(stops))
+    gap = _meets_gap(recording, view, targets, stops)
+    for source in plan.sources if gap is not None else ():
+        _refuse_gaps(recording, view, targets, stops | {source})  # each as if it were the only one
     return plan
 
 
@@ -123,14 +125,18 @@ def make_plans(
 
 def _refuse_gaps(recording: Recording, view: View, targets: Sequence[int], stops: Collection[int]) -> None:
     """Raise where the targets depend, beyond `stops`, on a value that a variable got by an unrecorded update."""
+    var = _meets_gap(recording, view, targets, stops)
+    if var is not None:
+        raise UnseenUpdateError(recording.name_of(recording.cell_of[var]))
+
+
+def _meets_gap(recording: Recording, view: View, targets: Sequence[int], stops: Collection[int]) -> int | None:
     if not recording.gaps:
-        return
+        return None
     eqns = view.program.eqns
     indices = slice_to(view.program, targets, stops, differentiable_inputs)
     seen = {var for index in indices for var in differentiable_inputs(eqns[index])}.union(targets)
-    for var in seen & recording.gaps:
-        if var not in stops:
-            raise UnseenUpdateError(recording.name_of(recording.cell_of[var]))
+    return min((var for var in seen & recording.gaps if var not in stops), default=None)
 
 
 def plan_between(recording: Recording, targets: Iterable[int], sources: Iterable[int]) -> Plan:

@@ -30,8 +30,17 @@ class Question(NamedTuple):
 
     def plan(self, recording: Recording) -> Plan:
         """Return the equations that the question concerns."""
-        wanted = [var for source in self.sources for var in source]
+        wanted = [var for source in self.all_sources(recording) for var in source]
         return make_plan(recording, self.targets, wanted, self.through_updates, self.since)
+
+    def all_sources(self, recording: Recording) -> list[tuple[int, ...]]:
+        """Return the vars of each source; of a variable, also the values that calls which were looked into gave it.
+
+        Where assignments end paths, every read of a variable counts, and so do those that follow one inside of a call.
+        """
+        if self.through_updates or not recording.inlined:
+            return list(self.sources)
+        return [(*source, *_given_inside(recording, source)) for source in self.sources]
 
 
 def answer(
@@ -62,7 +71,7 @@ def stream(
         if seed is not None:
             seeds.setdefault(var, []).append(seed)
     renamed = plan.view.renamed
-    sources = [tuple(renamed.get(var, var) for var in source) for source in question.sources]
+    sources = [tuple(renamed.get(var, var) for var in source) for source in question.all_sources(recording)]
     positions: dict[int, list[int]] = {}
     for position, source in enumerate(sources):
         for var in source:
@@ -81,6 +90,14 @@ def stream(
     for position, by_var in arrived.items():
         # The newest value first: that is the order in which the stock tape meets the reads.
         yield position, told(add([by_var[var] for var in reversed(sources[position]) if var in by_var]))
+
+
+def _given_inside(recording: Recording, source: tuple[int, ...]) -> list[int]:
+    """Return the values that calls, whose ops were run again, gave a variable."""
+    handles = {recording.cell_of[var].handle._id for var in source if var in recording.cell_of}
+    stand_ins = [body.handles[one] for body in recording.inlined.values() for one in handles if one in body.handles]
+    cells = [recording.cells[handle._id] for handle in stand_ins if handle._id in recording.cells]
+    return [var for cell in cells for var in cell.versions[1:]]
 
 
 def _as_it_is(cotangent: Cotangent) -> Cotangent:
