@@ -35,6 +35,7 @@ from retrotape._tf import (
     tf,
     written_inputs,
 )
+from retrotape.errors import TapeUseError
 
 Tensor = Any
 
@@ -62,8 +63,7 @@ def _execute(op: Any, num_outputs: int, inputs: Any, attrs: Any, ctx: Any, name:
         with _writing(op, _handles_in(inputs)):
             tensors = _original["quick_execute"](op, num_outputs, inputs, attrs, ctx, name)
     else:
-        if op in _GATHERS:
-            inputs = _on_gather(inputs)
+        inputs = _on_gather(inputs) if op in _GATHERS else [_in_the_past(arg) for arg in inputs]
         tensors = _original["quick_execute"](op, num_outputs, inputs, attrs, ctx, name)
     for callback in ctx.op_callbacks:
         callback(op, tuple(inputs), attrs, tensors, name)
@@ -98,7 +98,7 @@ def _fast_path(ctx: Any, op: str, name: Any, *args: Any) -> Any:
     # Every op of the process passes here while anything records: no more than this for the most of them.
     if op in _ACCESSES:
         return _access(ctx, op, name, args)
-    if _PLAIN.issuperset(map(type, args)):
+    if _PLAIN.issuperset(map(type, args)) and _thread.past is None:
         return _fast_path_original(ctx, op, name, *args)
     if op == "ReadVariableOp":
         return _read(ctx, args[0], args[-1])
@@ -188,9 +188,10 @@ def _in_the_past(arg: Any) -> Any:
 
 def _with_reads(ctx: Any, arg: Any) -> Any:
     if isinstance(arg, (list, tuple)):
-        return [_with_reads(ctx, item) for item in arg] if any(isinstance(item, BaseVariable) for item in arg) else arg
+        inside = any(isinstance(item, BaseVariable) for item in arg) or _thread.past is not None
+        return [_with_reads(ctx, item) for item in arg] if inside else arg
     if not isinstance(arg, BaseVariable):
-        return arg
+        return _in_the_past(arg)
     if arg.trainable:  # what the fast path itself would tell
         pywrap_tfe.TFE_Py_TapeVariableAccessed(arg)
         pywrap_tfe.TFE_Py_VariableWatcherVariableAccessed(arg)
@@ -292,6 +293,9 @@ def _call_flat(self: Any, tensor_inputs: Any, captured_inputs: Any) -> Any:
 
 
 def _eager_func_call(self: Any, device: Any, token: Any, args: Any) -> Any:
+    if _thread.past is None and _pasts:  # Python code in a function runs on whatever thread TensorFlow takes
+        with variables_as(_only_past()):
+            return _eager_func_call(self, device, token, args)
     original = _original["__call__"]
     listener, outer = _thread.listener, _thread.py_inputs
     _thread.py_inputs = None
@@ -425,17 +429,33 @@ def detach_graph(log: Any) -> None:
     _uninstall()
 
 
+_pasts: list[Past] = []  # of backward functions that run now, on any thread
+
+
 @contextmanager
 def variables_as(past: Past | None) -> Iterator[None]:
     """Let reads of variables give what `past` says that they held, for backward functions that read them."""
     before = _thread.past
     _install()
     _thread.past = past
+    if past is not None:
+        _pasts.append(past)
     try:
         yield
     finally:
+        if past is not None:
+            _pasts.remove(past)
         _thread.past = before
         _uninstall()
+
+
+def _only_past() -> Past:
+    if any(past is not _pasts[-1] for past in _pasts):
+        raise TapeUseError(
+            "Python code in a tf.function runs for several backward functions at once, and it cannot be told for which "
+            "of them. Ask one tape at a time."
+        )
+    return _pasts[-1]
 
 
 class FunctionCall(NamedTuple):

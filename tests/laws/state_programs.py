@@ -30,6 +30,10 @@ def _in_function(v: Any) -> Tensor:
     return tf.function(lambda: v * 1.0)()
 
 
+def _by_a_copy_of_its_handle(v: Any) -> Tensor:
+    return tf.raw_ops.ReadVariableOp(resource=tf.identity(v.handle), dtype=v.dtype)
+
+
 # How a backward function may read a variable, and what that gives of its value.
 READS: dict[str, tuple[Callable[[Any], Tensor], Callable[[Tensor], Tensor]]] = {
     "whole": (lambda v: v * 1.0, lambda a: a),
@@ -40,6 +44,7 @@ READS: dict[str, tuple[Callable[[Any], Tensor], Callable[[Tensor], Tensor]]] = {
     "lookup": (lambda v: tf.nn.embedding_lookup(v, ROW), lambda a: tf.gather(a, ROW)),
     "slice": (lambda v: v[::-1], lambda a: a[::-1]),
     "function": (_in_function, lambda a: a),
+    "handle": (_by_a_copy_of_its_handle, lambda a: a),
     "vectorized_map": (
         lambda v: tf.vectorized_map(lambda i: tf.gather(v, i), tf.constant(ROW)),
         lambda a: tf.gather(a, ROW),
@@ -323,7 +328,9 @@ def truth(
     return tape.gradient(target, wanted), target, machine.versions
 
 
-def second_truth(program: Sequence[Block], values: Sequence[Any], ways: Sequence[Any]) -> list[Tensor | None]:
+def second_truth(
+    program: Sequence[Block], values: Sequence[Any], ways: Sequence[Any], plain: bool
+) -> list[Tensor | None]:
     """Return the product of the Hessian of the program, as a function of values, with `ways`."""
     tensors, states = ([tf.constant(value) for value in part] for part in (values[:2], values[2:]))
     wanted = [*tensors, *states]
@@ -331,7 +338,7 @@ def second_truth(program: Sequence[Block], values: Sequence[Any], ways: Sequence
         outer.watch(wanted)
         with tf.GradientTape() as inner:
             inner.watch(wanted)
-            machine = Values(states, tensors, plain=False)
+            machine = Values(states, tensors, plain)
             machine.tensors.append(end(machine) * machine.tensors[0])
             for block in program:
                 machine.run_block(block)

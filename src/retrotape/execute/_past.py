@@ -37,7 +37,7 @@ class PastVariables:
             handle = body.handles[handle._id]
         elif body is not None and handle._id not in [stand_in._id for stand_in in body.handles.values()]:
             index = body.call
-        cell = recording.cells.get(recording.stand_ins.get(handle._id, handle._id))
+        cell = recording.known_cell(handle)
         return None if cell is None else self._values(cell.at(index))
 
     def stand_in(self, handle: Tensor) -> Tensor | None:

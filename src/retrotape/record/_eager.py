@@ -90,8 +90,8 @@ class EagerLog:
         assert stack is not None
         try:
             if stack is current_stack():
-                stack.look_at_assigned(self.recording)
                 stack.hold_copied(self.recording)
+                stack.look_at_assigned(self.recording)
         finally:
             stack.pop(self.recording)
             self.recording.end_scopes(next_stamp())

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 from retrotape import _keras, _tf, _tf_functions
 from retrotape._closures import values_in
 from retrotape._tf import tf
-from retrotape.record._traits import RESOURCE, is_sparse_write
+from retrotape.record._traits import RESOURCE, makes_copies
 from retrotape.rules import has_wrong_second
 
 
@@ -21,7 +21,7 @@ class FunctionTraits(NamedTuple):
     deterministic: bool  # the same again for the same arguments and variables
     writes: tuple[int, ...]  # inputs that are variables which it may assign
     wrong_second: bool  # contains something whose second derivative TensorFlow has wrong
-    scatters: bool  # changes single rows of variables
+    scatters: bool  # reads or changes parts of variables
     recomputes: bool  # contains a `tf.recompute_grad`
     compiled: bool  # by XLA
     communicates: bool  # with other replicas, or other processes
@@ -58,7 +58,7 @@ def function_traits(function: Any) -> FunctionTraits:
             all(is_repeatable(op) for op in ops),
             _tf.written_inputs(function),
             has_wrong_second(ops),
-            any(is_sparse_write(op) for op in ops),
+            any(makes_copies(op) for op in ops),
             any(map(_tf.is_recompute, _tf_functions.custom_rules(function))),
             _tf_functions.is_compiled(function),
             communicates,

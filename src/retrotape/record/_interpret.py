@@ -145,7 +145,8 @@ def _emit_custom(stack: Runner, step: _Step, inputs: list[Tensor], outputs: list
     def back(*given: Any) -> list[Any]:
         grads = [tf.convert_to_tensor(grad) for grad in given]  # rows of a gather, as one tensor
         traced = _tf_functions.trace_rule(graph, operations[step.spec.name], grads)
-        seen = [env[_reference(place.body, operations, tensor)] for tensor in traced.captures]
+        inside = [_inside(graph, tensor, step) for tensor in traced.captures]
+        seen = [env[_reference(place.body, operations, tensor)] for tensor in inside]
         found = iter(traced.run([*grads, *seen]))
         return [next(found) if there else None for there in traced.connected]
 
@@ -166,6 +167,16 @@ def _operations_of(body: _Body, graph: Any) -> dict[str, Any]:
     if [kinds[name] for name in body.listed] != [operation.type for operation in traced]:
         return {}
     return dict(zip(body.listed, traced, strict=True))
+
+
+def _inside(graph: Any, tensor: Tensor, step: _Step) -> Tensor:
+    """Return what a tensor of an outer function is called in `graph`."""
+    if tensor.graph is graph:
+        return tensor
+    for outer, inner in graph.captures:
+        if outer is tensor:
+            return inner
+    raise OpaqueUpdateError("a custom gradient that reads a tensor from outside of its function", "a value", step.op)
 
 
 def _reference(body: _Body, operations: dict[str, Any], tensor: Tensor) -> str:

@@ -15,7 +15,7 @@ from retrotape.record._frames import Frames
 from retrotape.record._functions import function_traits
 from retrotape.record._ledger import Ledger
 from retrotape.record._segments import Segments
-from retrotape.record._traits import CUSTOM, RESOURCE, TRAINABLE, Kind, is_sparse_write, traits
+from retrotape.record._traits import CUSTOM, RESOURCE, TRAINABLE, Kind, makes_copies, traits
 
 Tensor = Any
 WATCHED = -1  # in the place of frugal: a stock tape heard the op, and knows its tensors by identity only
@@ -198,9 +198,9 @@ class Recording(Ledger):
             ins, inputs, cells = ins[1:], inputs[1:], cells[:1]
         outs = self._define(outputs)
         self.values.update(zip(outs, outputs, strict=True))
+        if makes_copies(op):
+            self.scattered.update(cell.handle._id for cell in cells if cell is not None)
         if features.kind is not Kind.READ:
-            if is_sparse_write(op):
-                self.scattered.update(cell.handle._id for cell in cells if cell is not None)
             outs += tuple(self._update(cell, features.opaque) for cell in cells if cell is not None)
         self.builder.append(op, ins, outs, attrs, frame)
         for var, tensor in zip(ins, inputs, strict=True):
@@ -246,7 +246,7 @@ class Recording(Ledger):
         self.values.update(zip(outs, outputs, strict=True))
         written = [cells[position] for position in writes]
         if call is not None and function_traits(call.function).scatters:
-            self.scattered.update(cell.handle._id for cell in written if cell is not None)
+            self.scattered.update(cell.handle._id for cell in cells if cell is not None)
         outs += tuple(self._update(cell, opaque=True) for cell in written if cell is not None)
         if call is not None:
             for cell in written:

@@ -83,6 +83,7 @@ class Stack(Replicas):
 
     def hold_copied(self, recording: Recording) -> None:
         """Hold what variables that hand out copies really hold, or a later change could not be noticed."""
+        self.settle()
         with self.without(recording):
             for handle in recording.copied():
                 tf.raw_ops.DisableCopyOnRead(resource=handle)  # until its rows are changed again

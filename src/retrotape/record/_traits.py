@@ -77,9 +77,9 @@ def traits(op: str) -> Traits:
     return Traits(kind, inputs, outputs, not definition.is_stateful, op not in FORWARD, final)
 
 
-def is_sparse_write(op: str) -> bool:
-    """Say whether an op changes single rows of a variable: TensorFlow then copies the variable at every read."""
-    return op.startswith(("ResourceScatter", "ResourceSparse"))
+def makes_copies(op: str) -> bool:
+    """Say whether an op reads or changes a part of a variable: TensorFlow then hands out copies of the variable."""
+    return op.startswith(("ResourceGather", "ResourceScatter", "ResourceSparse", "ResourceStrided"))
 
 
 def _kept(op: str) -> tuple[Keep, Keep]:

@@ -11,6 +11,7 @@ from retrotape.errors import NotPersistableError, RetrotapeError, TooDeepError
 from retrotape.execute import PastVariables, Values, flatten, run_eqn
 from retrotape.ir import Eqn, Program, reached_from, slice_to
 from retrotape.record import CUSTOM, Backward, Look, Recording, current_stack
+from retrotape.saving._ops import allowed
 
 Tensor = Any
 Result = tuple[int, ...]  # a var; three for rows, their numbers and the shape of the whole; none for None
@@ -112,6 +113,10 @@ def _as_data(recording: Recording, index: int, back: Backward, depth: int) -> Ba
         for tensor in tensors:
             inner.operand(tensor)  # one that is handed back as it is took no part so far
     flat = flatten(inner)
+    refused = sorted({eqn.op for eqn in flat.builder.eqns} - allowed())
+    if refused:
+        reason = f"its backward function runs {', '.join(refused)}, which a file may not contain"
+        raise _not_persistable(recording, index, reason, "do that outside of the backward function")
     _make_data(flat, depth + 1)
     grad_vars = [flat.operand(grad) for grad in grads]
     _take_looks(recording, index, flat, grad_vars)
@@ -164,6 +169,9 @@ def _known_outside(recording: Recording, inner: Recording, var: int) -> int | No
     return None
 
 
+_SIZES = frozenset(("Shape", "ShapeN", "Size", "Rank"))
+
+
 def _take_looks(recording: Recording, index: int, inner: Recording, grads: Sequence[int]) -> None:
     """Note at which recorded values Python code in a backward function looks.
 
@@ -171,12 +179,13 @@ def _take_looks(recording: Recording, index: int, inner: Recording, grads: Seque
     at all, which are other ones for every question.
     """
     eqns = inner.builder.eqns
-    _, reached = reached_from(inner.builder, grads, range(len(eqns)))
+    sizes = {var for eqn in eqns if eqn.op in _SIZES for var in eqn.outputs}  # those of gradients are always the same
+    _, reached = reached_from(inner.builder, grads, range(len(eqns)), (sizes,))
     for identity, _, frame, how, _ in inner.looks:
         var = inner.known(identity)
         if var in reached:
-            reason = "its backward function looks at the gradient in Python"
-            raise _not_persistable(recording, index, reason, "write that with `tf.where` or `tf.cond`")
+            reason = "its backward function decides by the value of the gradient what it runs"
+            raise _not_persistable(recording, index, reason, "write that with `tf.where`")
         if var is None:  # it is only looked at, and no op takes it
             seen = {recording.known(identity)}
         else:
