@@ -87,10 +87,10 @@ def in_its_replica(backward: Any, where: Callable[[], str]) -> AbstractContextMa
     if found is None or tf.distribute.get_replica_context() is found:
         return nullcontext()
     count = found.strategy.num_replicas_in_sync
-    if count == 1:
+    if count == 1 and not isinstance(found, _Threaded):  # that of a thread can be entered only there
         return found
     raise ReplicaError.on_path(
-        f"an all_reduce or all_gather of {count} replicas (at {where()}), outside of the replica that recorded it"
+        f"an all_reduce or all_gather of {count} replica{'s'[: count > 1]} (at {where()}), outside of its replica"
     )
 
 

@@ -357,6 +357,15 @@ def joined(s: Setting) -> Any:
     return rt.join(*(tape for tape, _ in found)).gradient([y for _, y in found], s.w), s.sum
 
 
+@case()
+def joined_around(s: Setting) -> Any:
+    with rt.Tape() as first, rt.Tape() as second:
+        y = s.total(lambda x: all_reduce("MEAN", x * s.w) ** 2)
+    both = rt.join(first, second)
+    sums = sum(eqn.op == "RealDiv" for eqn in both.program.eqns)
+    return [both.gradient(y, s.w), sums], [6 * s.sum**2 / s.count, sum(e.op == "RealDiv" for e in first.program.eqns)]
+
+
 @case("UnseenUpdateError: The target depends on a value of 'Variable:0'", "mirrored")
 def update_by_a_merge(s: Setting) -> Any:
     with s.strategy.scope():

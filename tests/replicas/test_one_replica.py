@@ -80,3 +80,25 @@ def test_the_mean_of_slices_is_refused():
         y = made.values * 1.0
     with pytest.raises(rt.errors.ReplicaError, match=r"an all-reduce of tf\.IndexedSlices"):
         tape.gradient(y, x)
+
+
+def test_one_mirrored_replica():
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+    with strategy.scope():
+        w = tf.Variable(3.0)
+    inside = []
+
+    def replica() -> tf.Tensor:
+        with rt.Tape() as tape:
+            y = tf.distribute.get_replica_context().all_reduce("SUM", w * w)
+        inside.append((tape, y))
+        return tape.gradient(y, w)
+
+    with rt.Tape() as around:
+        slope = strategy.run(replica)
+    assert float(slope) == 6.0
+    assert float(around.gradient(slope, w)) == 2.0
+    tape, y = inside[0]
+    assert float(around.gradient(y, w)) == 6.0
+    with pytest.raises(rt.errors.ReplicaError, match=r"all_gather of 1 replica \(at .*test_one_replica\.py"):
+        tape.gradient(y, w)

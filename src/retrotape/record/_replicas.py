@@ -105,19 +105,18 @@ class Replicas(Openings):
         self.settle()
         for value, result in zip(values, results, strict=True):
             given, made = _tensors(value), _tensors(result)
-            for recording in self._active:
-                write(recording, given, made)
+            write(given, made)
         return results
 
-    def _write_reduction(self, op: str, size: int, recording: Recording, given: list[Any], made: list[Any]) -> None:
+    def _write_reduction(self, op: str, size: int, given: list[Any], made: list[Any]) -> None:
         if not any(isinstance(one, tf.IndexedSlices) for one in (*given, *made)):
-            self._write_sum(op, size, recording, given, made)
+            self._write_sum(op, size, given, made)
         elif op == "SUM" and size == len(given) and self._is_concatenation(given, made):
             for part in ("values", "indices"):
                 rows = ([getattr(one, part) for one in some] for some in (given, made))
-                self._write_concatenation(0, size, recording, *rows)
+                self._write_concatenation(0, size, *rows)
         else:
-            self._refuse([recording], "an all-reduce of tf.IndexedSlices", _flat(given), _flat(made))
+            self._refuse(self._active, "an all-reduce of tf.IndexedSlices", _flat(given), _flat(made))
 
     def _is_concatenation(self, given: list[Any], made: list[Any]) -> bool:
         """Say whether slices were reduced as TensorFlow does it when this was written: one after the other."""
@@ -128,40 +127,43 @@ class Replicas(Openings):
                 for part in ("values", "indices")
             )
 
-    def _write_sum(self, op: str, size: int, recording: Recording, given: list[Tensor], made: list[Tensor]) -> None:
+    def _write_sum(self, op: str, size: int, given: list[Tensor], made: list[Tensor]) -> None:
         if size > len(given):
-            self._refuse([recording], f"an all-reduce over {size} replicas in several processes", given, made)
+            self._refuse(self._active, f"an all-reduce over {size} replicas in several processes", given, made)
             return
         if made[0].dtype != given[0].dtype:  # the mean of integers
-            self._refuse([recording], "an all-reduce of integers", given, made)
+            self._refuse(self._active, "an all-reduce of integers", given, made)
             return
         dtype, total = given[0].dtype, made[0]
         with self.unheard():
             if op == "MEAN":
                 total, count = tf.add_n(given), tf.constant(size, dtype)
         kind = dtype.as_datatype_enum
-        self._write(recording, "AddN", given, ("N", len(given), "T", kind), total)
+        self._write("AddN", given, ("N", len(given), "T", kind), total)
         if op == "MEAN":
-            self._write(recording, "RealDiv", (total, count), ("T", kind), made[0])
-        for other in made[1:]:
-            recording.alias(other._id, recording.operand(made[0]))
+            self._write("RealDiv", (total, count), ("T", kind), made[0])
+        self._take_for_one(made)
 
-    def _write_concatenation(
-        self, axis: int, size: int, recording: Recording, given: list[Tensor], made: list[Tensor]
-    ) -> None:
+    def _write_concatenation(self, axis: int, size: int, given: list[Tensor], made: list[Tensor]) -> None:
         if size > len(given):
-            self._refuse([recording], f"an all-gather over {size} replicas in several processes", given, made)
+            self._refuse(self._active, f"an all-gather over {size} replicas in several processes", given, made)
             return
         with self.unheard():
             where = tf.constant(axis)
         attrs = ("N", len(given), "T", given[0].dtype.as_datatype_enum, "Tidx", tf.int32.as_datatype_enum)
-        self._write(recording, "ConcatV2", (*given, where), attrs, made[0])
-        for other in made[1:]:
-            recording.alias(other._id, recording.operand(made[0]))
+        self._write("ConcatV2", (*given, where), attrs, made[0])
+        self._take_for_one(made)
 
-    def _write(self, recording: Recording, op: str, inputs: Sequence[Tensor], attrs: Any, output: Tensor) -> None:
-        place = self.place or here(4)
-        recording.digest([Event(op, tuple(inputs), attrs, (output,), place, False, self.next_stamp())])
+    def _write(self, op: str, inputs: Sequence[Tensor], attrs: Any, output: Tensor) -> None:
+        place, stamp = self.place or here(4), self.next_stamp()
+        for recording in self._active:
+            recording.digest([Event(op, tuple(inputs), attrs, (output,), place, False, stamp)])
+
+    def _take_for_one(self, tensors: list[Tensor]) -> None:
+        """Let what each device has be one tensor."""
+        for recording in self._active:
+            for other in tensors[1:]:
+                recording.alias(other._id, recording.operand(tensors[0]))
 
     def _refuse(self, recordings: Sequence[Recording], what: str, given: Sequence[Any], made: Sequence[Any]) -> None:
         """Let every path from what was given to what was made raise."""
@@ -174,10 +176,10 @@ class Replicas(Openings):
             raise ReplicaError.on_path(what)
 
         self.settle()
+        stamp = self.next_stamp()
         for recording in recordings:
-            frame = recording.frames.number(place)
-            recording.append_backward(what, outputs, inputs, back, frame)
-            recording.stamps.append(self.next_stamp())
+            recording.append_backward(what, outputs, inputs, back, recording.frames.number(place))
+            recording.stamps.append(stamp)
 
 
 def _tensors(value: Any) -> list[Any]:
