@@ -9,7 +9,7 @@ from typing import Any
 
 from retrotape import _hooks
 from retrotape._closures import values_in
-from retrotape._hooks import _original, _thread
+from retrotape._hooks_ops import original, thread
 from retrotape._tf import (
     DistributedVariable,
     SyncOnReadVariable,
@@ -98,27 +98,27 @@ def in_its_replica(backward: Any, where: Callable[[], str]) -> AbstractContextMa
 
 
 def _record_state(self: Any) -> None:
-    _original["record_thread_local_eager_context_state"](self)
-    self._retrotape = _thread.listener, _thread.graph_logs
+    original["record_thread_local_eager_context_state"](self)
+    self._retrotape = thread.listener, thread.graph_logs
 
 
 def _restore_state(self: Any) -> None:
-    _original["restore_thread_local_eager_context_state"](self)
+    original["restore_thread_local_eager_context_state"](self)
     data = context.context()._thread_local_data
     data.op_callbacks = list(data.op_callbacks)  # not the list of the thread that called `run`
-    listener, _thread.graph_logs = getattr(self, "_retrotape", (None, ()))
+    listener, thread.graph_logs = getattr(self, "_retrotape", (None, ()))
     if listener is not None:
-        _thread.listener = mine = listener.in_replica()
+        thread.listener = mine = listener.in_replica()
         data.op_callbacks = [mine.on_op if one == listener.on_op else one for one in data.op_callbacks]
 
 
 def _merge_call(self: Any, fn: Any, args: Any, kwargs: Any) -> Any:
     def run() -> Any:
-        return _original["_merge_call"](self, fn, args, kwargs)
+        return original["_merge_call"](self, fn, args, kwargs)
 
     if not tf.executing_eagerly():
         return _merge_in_graph(run)
-    listener = _thread.listener
+    listener = thread.listener
     if listener is None:
         return run()
     given = [*tf.nest.flatten((args, kwargs), expand_composites=True), *values_in(fn)]
@@ -128,7 +128,7 @@ def _merge_call(self: Any, fn: Any, args: Any, kwargs: Any) -> Any:
 def _merge_in_graph(run: Callable[[], Any]) -> Any:
     """Tell the tapes inside of a replica which operations are not its own: all replicas add to one graph."""
     _, inherited = getattr(threading.current_thread(), "_retrotape", (None, ()))
-    own = [log for log in _thread.graph_logs if not any(log is other for other in inherited)]
+    own = [log for log in thread.graph_logs if not any(log is other for other in inherited)]
     with ExitStack() as stack:
         for log in own:
             stack.enter_context(log.merging())
@@ -136,15 +136,15 @@ def _merge_in_graph(run: Callable[[], Any]) -> Any:
 
 
 def _all_reduce(self: Any, reduce_op: Any, value: Any, options: Any = None) -> Any:
-    return _reducing(self, value, lambda: _original["all_reduce"](self, reduce_op, value, options))
+    return _reducing(self, value, lambda: original["all_reduce"](self, reduce_op, value, options))
 
 
 def _all_gather(self: Any, value: Any, axis: Any, options: Any = None) -> Any:
-    return _reducing(self, value, lambda: _original["all_gather"](self, value, axis, options))
+    return _reducing(self, value, lambda: original["all_gather"](self, value, axis, options))
 
 
 def _reducing(replica: Any, value: Any, run: Callable[[], Any]) -> Any:
-    listener = _thread.listener
+    listener = thread.listener
     if listener is None or not tf.executing_eagerly():
         return run()
     sparse = any(isinstance(item, tf.IndexedSlices) for item in tf.nest.flatten(value))
@@ -158,9 +158,9 @@ def _reducing(replica: Any, value: Any, run: Callable[[], Any]) -> Any:
 
 def _reduce_across(self: Any, reduce_op: Any, values: Any, options: Any) -> Any:
     def run() -> Any:
-        return _original["_all_reduce_per_replica_values"](self, reduce_op, values, options)
+        return original["_all_reduce_per_replica_values"](self, reduce_op, values, options)
 
-    listener = _thread.listener
+    listener = thread.listener
     if listener is None or not tf.executing_eagerly():
         return run()
     return listener.on_all_reduce(reduce_op.value, self._group_size, values, run)
@@ -168,9 +168,9 @@ def _reduce_across(self: Any, reduce_op: Any, values: Any, options: Any) -> Any:
 
 def _gather_across(self: Any, values: Any, axis: Any, options: Any) -> Any:
     def run() -> Any:
-        return _original["_batch_all_gather"](self, values, axis, options)
+        return original["_batch_all_gather"](self, values, axis, options)
 
-    listener = _thread.listener
+    listener = thread.listener
     if listener is None or not tf.executing_eagerly():
         return run()
     return listener.on_all_gather(int(axis), self._group_size, values, run)

@@ -16,13 +16,13 @@ from retrotape._tf import tf
 from retrotape.errors import ReplicaError
 from retrotape.record._cells import Event, same
 from retrotape.record._frames import here
-from retrotape.record._openings import Openings
 from retrotape.record._recording import Recording
+from retrotape.record._variables import Variables
 
 Tensor = Any
 
 
-class Replicas(Openings):
+class Replicas(Variables):
     """The recordings that are open on one thread, which may be that of a replica."""
 
     place: Any

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
 from itertools import count
 from math import prod
 from typing import Any
-from weakref import WeakSet
 
-from retrotape import _hooks, _tf, _tf_functions, _tf_replicas, _tf_tangents
+from retrotape import _hooks, _tf, _tf_tangents
 from retrotape._tf import tf
+from retrotape.record._calls import Calls
 from retrotape.record._cells import FOREVER, UNCOUNTED, Look, Scope
 from retrotape.record._frames import here, in_moments, looker
-from retrotape.record._functions import function_traits, keras_variables_in, variables_in
-from retrotape.record._interpret import run_op_by_op
+from retrotape.record._functions import function_traits, variables_in
 from retrotape.record._recording import WATCHED, Recording
-from retrotape.record._replicas import Replicas
 from retrotape.record._traits import Kind, traits
 
 Tensor = Any
@@ -29,12 +26,10 @@ BATCH = 64
 ELEMENTS = 250_000  # in the outputs of a batch, from which on it is digested at once
 WAITING = 4096  # events that may wait
 _stamps = count()  # of the whole process
-_not_watched: WeakSet[Any] = WeakSet()  # functions whose gradient TensorFlow cannot build, or cannot compile
-_NOT_COMPILED = "XLA compilation requires"
 _OUTSIDE = 3  # from `here` past `on_op` and the hook to TensorFlow's own code
 
 
-class Stack(Replicas):
+class Stack(Calls):
     """Hears of everything that runs on a thread and tells the recordings that are open there."""
 
     def __init__(self) -> None:
@@ -42,12 +37,10 @@ class Stack(Replicas):
         self.place: Any = None  # whose line it is, where ops are run again for somebody else
         self._events: list[Any] = []  # plain tuples in the order of `Event`, which is cheaper
         self._batch = self._most = BATCH
-        self._calls: list[_hooks.FunctionCall] = []
         self._custom: list[bool] = []
         self._frugal = 0
         self._returned: deque[Sequence[Tensor]] = deque()  # by `tf.py_function`s that have not been heard of yet
         self._inside_python = 0
-        self._written_at = 0  # when the function that runs now began to write
         self._layers: list[Scope] = []  # calls that have not ended
         self._early: set[int] = set()  # first outputs of ops that were recorded before their callback
 
@@ -72,35 +65,10 @@ class Stack(Replicas):
 
     # ------------------------------------------------------------------ what recordings are told
 
-    def look_at_assigned(self, recording: Recording) -> None:
-        """Read what was assigned last, while it is sure that nobody has changed it since."""
-        self.settle()
-        with self.without(recording):  # other tapes must know this tensor, or a path of theirs would end in it
-            for handle in recording.unread():
-                held = _tf_functions.handle_type(handle)
-                if held is not None and self._is_set(handle):
-                    recording.hold(handle, tf.raw_ops.ReadVariableOp(resource=handle, dtype=held[0]))
-
-    def hold_copied(self, recording: Recording) -> None:
-        """Hold what variables that hand out copies really hold, or a later change could not be noticed."""
-        self.settle()
-        with self.without(recording):
-            for handle in recording.copied():
-                tf.raw_ops.DisableCopyOnRead(resource=handle)  # until its rows are changed again
-                held = _tf_functions.handle_type(handle)
-                if held is not None and not recording.is_stale(handle) and self._is_set(handle):
-                    recording.hold(handle, tf.raw_ops.ReadVariableOp(resource=handle, dtype=held[0]))
-
     def note_moments(self, tensor: Tensor) -> None:
         """Note that `tf.nn.moments`, in a function that is run again, has stopped the gradient of a tensor."""
         for recording in self._active:
             recording.moments.add(tensor._id)
-
-    def adopt(self, handle: Tensor, value: Tensor) -> None:
-        """Let every open recording know that the variable behind `handle` holds `value`."""
-        self.settle()
-        for recording in self._active:
-            recording.adopt(handle, value)
 
     def open_besides(self, recording: Recording) -> list[Recording]:
         """Return the other recordings that are open, up to date; also in a pause, for they go on after it."""
@@ -198,16 +166,6 @@ class Stack(Replicas):
             self._known.clear()
             self.on_updated(call.written(), self._written_at)
 
-    def on_variable(self, variable: Any) -> None:
-        """Note which variable is read."""
-        for recording in self._active:
-            recording.variables.setdefault(_tf_replicas.handle_of(variable)._id, variable)
-
-    def on_keras_variable(self, variable: Any) -> None:
-        """Note which Keras variable a variable is inside of."""
-        for recording in self._active:
-            recording.owners[id(variable._value)] = variable
-
     def on_layer(self, name: str, run: Callable[[], Any]) -> Any:
         """Run a Keras layer, and note from when to when: what ran meanwhile belongs to it."""
         if not self._open or not tf.executing_eagerly():
@@ -231,61 +189,6 @@ class Stack(Replicas):
     def note_layers(self, recording: Recording) -> None:
         """Let a recording that begins know which layers are being called."""
         recording.scopes.update((scope.begin, scope) for scope in self._layers)
-
-    def on_read(self, handle: Tensor) -> None:
-        """Note that the value of a variable is about to be known, and whether somebody else has changed it."""
-        self._known.add(handle._id)
-        self._notice_writes(handle._id)
-
-    def _notice_writes(self, identity: int) -> None:
-        """Tell the recordings of writes that they do not have: on another thread, or by what then failed."""
-        written = _hooks.writes.get(identity, 0)
-        if written == self._seen.get(identity, 0):
-            return
-        self.settle()
-        for recording in {id(one): one for one in (*self._open, *self._active)}.values():
-            if written > self._seen.get(identity, recording.began):
-                recording.mark_written(identity)
-        self._seen[identity] = written
-
-    def on_gather(self, handles: Sequence[Tensor]) -> None:
-        """Read the whole of a variable before a part of it is read, where it may have changed."""
-        for handle in handles:
-            self._notice_writes(handle._id)
-            if any(recording.is_stale(handle) for recording in self._active):
-                self._read(handle)
-
-    def on_update(self, op: str, handles: Sequence[Tensor]) -> None:
-        """Read what is about to be overwritten, where nobody has: every value that a variable had is on the tape."""
-        for handle in handles:
-            self._notice_writes(handle._id)
-        self._tell_paused(handles)
-        if not self._active:
-            return
-        for handle in handles:
-            if handle._id not in self._known or any(recording.is_stale(handle) for recording in self._active):
-                self._read(handle)
-            if traits(op).opaque:
-                self._known.discard(handle._id)
-
-    def on_updated(self, handles: Sequence[Tensor], when: int) -> None:
-        """Note that a write has been recorded, or that those who do not record it have been told."""
-        self._seen.update((handle._id, when) for handle in handles)
-
-    def _tell_paused(self, handles: Sequence[Tensor]) -> None:
-        """Tell recordings in a pause of a write: the value may come out the same, and still has no past."""
-        for recording in self._open:
-            if recording not in self._active:
-                for handle in handles:
-                    recording.mark_written(handle._id)
-
-    def _is_set(self, handle: Tensor) -> bool:
-        before, self._active = self._active, []  # not `unheard`, which forgets what is known
-        try:
-            with _tf.stop_stock_tapes():  # a forward accumulator would look for its derivative
-                return bool(tf.raw_ops.VarIsInitializedOp(resource=handle))
-        finally:
-            self._active = before
 
     def on_backward(self, name: str, outputs: Sequence[Tensor], inputs: Sequence[Tensor], backward: Callable) -> None:
         """Write down a custom gradient, or how a function goes back."""
@@ -352,104 +255,6 @@ class Stack(Replicas):
         for recording in self._active:
             frame = recording.frames.number(self.place)
             recording.looks.append(Look(tensor._id, stamp, frame, "a condition in a tf.function", _tf.next_id()))
-
-    # ------------------------------------------------------------------ functions
-
-    def on_call(self, call: _hooks.FunctionCall) -> Any:
-        """Run a `tf.function` so that it can be asked about."""
-        if not self._active:
-            return self._run_unrecorded(call)
-        self._tell_paused(call.written())
-        if function_traits(call.function).op_by_op:
-            return self._run_op_by_op(call.function, call.arguments + call.captures)
-        tangents = _tf_tangents.tangents_for(call)
-        if tangents is None:
-            return self._call(call, call)
-        _tf_functions.access_variables(call.function)
-        with self.unheard():
-            wide, given = _tf_tangents.widened(call, tangents)
-        return _tf_tangents.narrowed(call, wide, self._call(wide, given))
-
-    def _call(self, call: _hooks.FunctionCall, given: _hooks.FunctionCall) -> Any:
-        """Run `given`, which is `call` with copies of some of its inputs."""
-        self._read_unheld(tensor for tensor in call.arguments + call.captures if tensor.dtype == tf.resource)
-        self.settle()
-        for owner in keras_variables_in(call.function):
-            self.on_keras_variable(owner)
-        self._calls.append(call)
-        try:
-            return self._run_watched(call, given)
-        finally:
-            self.flush()
-            self._calls.pop()
-
-    def _run_op_by_op(self, function: Any, inputs: Sequence[Tensor]) -> Any:
-        before, self.place = self.place, self.place or here(_OUTSIDE)
-        try:
-            name, graph = _tf_functions.function_name(function), _tf_functions.graph_of(function)
-            results = run_op_by_op(self, name, inputs, graph, effects=True)
-        finally:
-            self.place = before
-        return _tf_functions.structured(function, results)
-
-    def _run_watched(self, call: _hooks.FunctionCall, given: _hooks.FunctionCall) -> Any:
-        """Run a function so that TensorFlow keeps what its first derivative needs, where it can.
-
-        Where it cannot, nobody may want that derivative; whoever does is shown the ops inside, one by one.
-        """
-        function, known = call.function, function_traits(call.function)
-        inputs = given.arguments + given.captures
-        if function in _not_watched:
-            return self._run_unwatched(call, given)
-        with ExitStack() as stack:
-            if known.recomputes and not known.deterministic:
-                stack.enter_context(_hooks.recomputed_is_kept(function))
-            # With random draws inside, only TensorFlow's own record of the call can tell what was drawn, and
-            # only a persistent tape makes it record enough for every order.
-            stack.enter_context(_hooks.watching(inputs, persistent=not known.deterministic))
-            try:
-                captured = _tf.build_gradient(function, inputs)
-            except Exception:  # raised by user code, in a derivative that nobody has asked for
-                _not_watched.add(function)
-            else:
-                self._read_unheld(tensor for tensor in captured if tensor.dtype == tf.resource)
-                try:
-                    return self._run_noted(call, given)
-                except tf.errors.InvalidArgumentError as error:
-                    if not (known.compiled and _NOT_COMPILED in str(error)):
-                        raise
-                    _not_watched.add(function)  # nothing has run: it was not compiled
-        return self._run_unwatched(call, given)
-
-    def _run_unwatched(self, call: _hooks.FunctionCall, given: _hooks.FunctionCall) -> Any:
-        for variable in _tf_functions.graph_of(call.function).variables:  # TensorFlow tells only of what is watched
-            self.on_variable(variable)
-        return self._run_noted(call, given)
-
-    def _run_noted(self, call: _hooks.FunctionCall, given: _hooks.FunctionCall) -> Any:
-        self._written_at = call.note_writes()
-        return given.run()
-
-    def _run_unrecorded(self, call: _hooks.FunctionCall) -> Any:
-        written = call.written(initialized=True)
-        self._tell_paused(written)
-        when = call.note_writes()
-        result = call.run()
-        self.on_updated(call.written(), when)
-        return result
-
-    def _read_unheld(self, handles: Iterable[Tensor]) -> None:
-        """Record the values of variables that something is going to look at: by then they may have changed."""
-        self.settle()
-        for handle in handles:
-            self._notice_writes(handle._id)
-            if not all(recording.holds(handle) for recording in self._active):
-                self._read(handle)
-
-    def _read(self, handle: Tensor) -> None:
-        held = _tf_functions.handle_type(handle)
-        if held is not None and self._is_set(handle):
-            tf.raw_ops.ReadVariableOp(resource=handle, dtype=held[0])
 
 
 def _identity_of(result: Any) -> int:

@@ -1,0 +1,125 @@
+"""Calls of `tf.function`s, run so that they can be asked about."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any
+from weakref import WeakSet
+
+from retrotape import _hooks, _tf, _tf_functions, _tf_tangents
+from retrotape._tf import tf
+from retrotape.record._frames import here
+from retrotape.record._functions import function_traits, keras_variables_in
+from retrotape.record._interpret import run_op_by_op
+from retrotape.record._replicas import Replicas
+
+Tensor = Any
+_not_watched: WeakSet[Any] = WeakSet()  # functions whose gradient TensorFlow cannot build, or cannot compile
+_NOT_COMPILED = "XLA compilation requires"
+_OUTSIDE = 4  # from `here` past the hook to the code that calls
+
+
+class Calls(Replicas):
+    """Runs the functions that are called on one thread."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._calls: list[_hooks.FunctionCall] = []  # those that have not ended
+        self._written_at = 0  # when the function that runs now began to write
+
+    @abstractmethod
+    def note_choice(self, tensor: Tensor) -> None:
+        """Note that a value has decided what a function that is run op by op does next."""
+
+    @abstractmethod
+    def note_moments(self, tensor: Tensor) -> None:
+        """Note that `tf.nn.moments`, in a function that is run again, has stopped the gradient of a tensor."""
+
+    @abstractmethod
+    def emit(self, name: str, outputs: Sequence[Tensor], inputs: Sequence[Tensor], backward: Callable) -> None:
+        """Record that a backward function leads from `outputs` to `inputs`, whatever ops made them."""
+
+    def on_call(self, call: _hooks.FunctionCall) -> Any:
+        """Run a `tf.function` so that it can be asked about."""
+        if not self._active:
+            return self._run_unrecorded(call)
+        self._tell_paused(call.written())
+        if function_traits(call.function).op_by_op:
+            return self._run_op_by_op(call.function, call.arguments + call.captures)
+        tangents = _tf_tangents.tangents_for(call)
+        if tangents is None:
+            return self._call(call, call)
+        _tf_functions.access_variables(call.function)
+        with self.unheard():
+            wide, given = _tf_tangents.widened(call, tangents)
+        return _tf_tangents.narrowed(call, wide, self._call(wide, given))
+
+    def _call(self, call: _hooks.FunctionCall, given: _hooks.FunctionCall) -> Any:
+        """Run `given`, which is `call` with copies of some of its inputs."""
+        self._read_unheld(tensor for tensor in call.arguments + call.captures if tensor.dtype == tf.resource)
+        self.settle()
+        for owner in keras_variables_in(call.function):
+            self.on_keras_variable(owner)
+        self._calls.append(call)
+        try:
+            return self._run_watched(call, given)
+        finally:
+            self.flush()
+            self._calls.pop()
+
+    def _run_op_by_op(self, function: Any, inputs: Sequence[Tensor]) -> Any:
+        before, self.place = self.place, self.place or here(_OUTSIDE)
+        try:
+            name, graph = _tf_functions.function_name(function), _tf_functions.graph_of(function)
+            results = run_op_by_op(self, name, inputs, graph, effects=True)
+        finally:
+            self.place = before
+        return _tf_functions.structured(function, results)
+
+    def _run_watched(self, call: _hooks.FunctionCall, given: _hooks.FunctionCall) -> Any:
+        """Run a function so that TensorFlow keeps what its first derivative needs, where it can.
+
+        Where it cannot, nobody may want that derivative; whoever does is shown the ops inside, one by one.
+        """
+        function, known = call.function, function_traits(call.function)
+        inputs = given.arguments + given.captures
+        if function in _not_watched:
+            return self._run_unwatched(call, given)
+        with ExitStack() as stack:
+            if known.recomputes and not known.deterministic:
+                stack.enter_context(_hooks.recomputed_is_kept(function))
+            # With random draws inside, only TensorFlow's own record of the call can tell what was drawn, and
+            # only a persistent tape makes it record enough for every order.
+            stack.enter_context(_hooks.watching(inputs, persistent=not known.deterministic))
+            try:
+                captured = _tf.build_gradient(function, inputs)
+            except Exception:  # raised by user code, in a derivative that nobody has asked for
+                _not_watched.add(function)
+            else:
+                self._read_unheld(tensor for tensor in captured if tensor.dtype == tf.resource)
+                try:
+                    return self._run_noted(call, given)
+                except tf.errors.InvalidArgumentError as error:
+                    if not (known.compiled and _NOT_COMPILED in str(error)):
+                        raise
+                    _not_watched.add(function)  # nothing has run: it was not compiled
+        return self._run_unwatched(call, given)
+
+    def _run_unwatched(self, call: _hooks.FunctionCall, given: _hooks.FunctionCall) -> Any:
+        for variable in _tf_functions.graph_of(call.function).variables:  # TensorFlow tells only of what is watched
+            self.on_variable(variable)
+        return self._run_noted(call, given)
+
+    def _run_noted(self, call: _hooks.FunctionCall, given: _hooks.FunctionCall) -> Any:
+        self._written_at = call.note_writes()
+        return given.run()
+
+    def _run_unrecorded(self, call: _hooks.FunctionCall) -> Any:
+        written = call.written(only_initialized=True)
+        self._tell_paused(written)
+        when = call.note_writes()
+        result = call.run()
+        self.on_updated(call.written(), when)
+        return result

@@ -1,0 +1,126 @@
+"""Reads and writes of variables on one thread: every value that one had is on the tape, or known to be missing."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from retrotape import _hooks, _tf, _tf_functions, _tf_replicas
+from retrotape._tf import tf
+from retrotape.record._openings import Openings
+from retrotape.record._recording import Recording
+from retrotape.record._traits import traits
+
+Tensor = Any
+
+
+class Variables(Openings):
+    """What the recordings that are open on one thread know of variables."""
+
+    @abstractmethod
+    def settle(self) -> None:
+        """Bring all recordings up to date."""
+
+    def look_at_assigned(self, recording: Recording) -> None:
+        """Read what was assigned last, while it is sure that nobody has changed it since."""
+        self.settle()
+        with self.without(recording):  # other tapes must know this tensor, or a path of theirs would end in it
+            for handle in recording.unread():
+                held = _tf_functions.handle_type(handle)
+                if held is not None and self._is_set(handle):
+                    recording.hold(handle, tf.raw_ops.ReadVariableOp(resource=handle, dtype=held[0]))
+
+    def hold_copied(self, recording: Recording) -> None:
+        """Hold what variables that hand out copies really hold, or a later change could not be noticed."""
+        self.settle()
+        with self.without(recording):
+            for handle in recording.copied():
+                tf.raw_ops.DisableCopyOnRead(resource=handle)  # until its rows are changed again
+                held = _tf_functions.handle_type(handle)
+                if held is not None and not recording.is_stale(handle) and self._is_set(handle):
+                    recording.hold(handle, tf.raw_ops.ReadVariableOp(resource=handle, dtype=held[0]))
+
+    def adopt(self, handle: Tensor, value: Tensor) -> None:
+        """Let every open recording know that the variable behind `handle` holds `value`."""
+        self.settle()
+        for recording in self._active:
+            recording.adopt(handle, value)
+
+    def on_variable(self, variable: Any) -> None:
+        """Note which variable is read."""
+        for recording in self._active:
+            recording.variables.setdefault(_tf_replicas.handle_of(variable)._id, variable)
+
+    def on_keras_variable(self, variable: Any) -> None:
+        """Note which Keras variable a variable is inside of."""
+        for recording in self._active:
+            recording.owners[id(variable._value)] = variable
+
+    def on_read(self, handle: Tensor) -> None:
+        """Note that the value of a variable is about to be known, and whether somebody else has changed it."""
+        self._known.add(handle._id)
+        self._notice_writes(handle._id)
+
+    def _notice_writes(self, identity: int) -> None:
+        """Tell the recordings of writes that they do not have: on another thread, or by what then failed."""
+        written = _hooks.writes.get(identity, 0)
+        if written == self._seen.get(identity, 0):
+            return
+        self.settle()
+        for recording in {id(one): one for one in (*self._open, *self._active)}.values():
+            if written > self._seen.get(identity, recording.began):
+                recording.mark_written(identity)
+        self._seen[identity] = written
+
+    def on_gather(self, handles: Sequence[Tensor]) -> None:
+        """Read the whole of a variable before a part of it is read, where it may have changed."""
+        for handle in handles:
+            self._notice_writes(handle._id)
+            if any(recording.is_stale(handle) for recording in self._active):
+                self._read(handle)
+
+    def on_update(self, op: str, handles: Sequence[Tensor]) -> None:
+        """Read what is about to be overwritten, where nobody has: every value that a variable had is on the tape."""
+        for handle in handles:
+            self._notice_writes(handle._id)
+        self._tell_paused(handles)
+        if not self._active:
+            return
+        for handle in handles:
+            if handle._id not in self._known or any(recording.is_stale(handle) for recording in self._active):
+                self._read(handle)
+            if traits(op).opaque:
+                self._known.discard(handle._id)
+
+    def on_updated(self, handles: Sequence[Tensor], when: int) -> None:
+        """Note that a write has been recorded, or that those who do not record it have been told."""
+        self._seen.update((handle._id, when) for handle in handles)
+
+    def _tell_paused(self, handles: Sequence[Tensor]) -> None:
+        """Tell recordings in a pause of a write: the value may come out the same, and still has no past."""
+        for recording in self._open:
+            if recording not in self._active:
+                for handle in handles:
+                    recording.mark_written(handle._id)
+
+    def _is_set(self, handle: Tensor) -> bool:
+        before, self._active = self._active, []  # not `unheard`, which forgets what is known
+        try:
+            with _tf.stop_stock_tapes():  # a forward accumulator would look for its derivative
+                return bool(tf.raw_ops.VarIsInitializedOp(resource=handle))
+        finally:
+            self._active = before
+
+    def _read_unheld(self, handles: Iterable[Tensor]) -> None:
+        """Record the values of variables that something is going to look at: by then they may have changed."""
+        self.settle()
+        for handle in handles:
+            self._notice_writes(handle._id)
+            if not all(recording.holds(handle) for recording in self._active):
+                self._read(handle)
+
+    def _read(self, handle: Tensor) -> None:
+        held = _tf_functions.handle_type(handle)
+        if held is not None and self._is_set(handle):
+            tf.raw_ops.ReadVariableOp(resource=handle, dtype=held[0])
