@@ -45,10 +45,14 @@ class Request(NamedTuple):
     outside: tuple[tuple[int, ...], ...] = ()  # in a graph: the sources as the same tape knows them from eager code
     left_out: tuple[Any, ...] = ()  # targets of a dtype without derivative
 
+    def flowing(self) -> tuple[Tensor, ...]:
+        """Return what flows into the targets, in their shapes."""
+        return tuple(seed.tensor() if isinstance(seed, Fitted) else seed for seed in self.seeds)
+
     def questions(self) -> list[tuple[list[int], Question]]:
         """Return one question for sources that end at assignments and one for those that do not."""
         kinds = []
-        seeds = tuple(seed.tensor() if isinstance(seed, Fitted) else seed for seed in self.seeds)
+        seeds = self.flowing()
         for through in (False, True):
             positions = [position for position, kind in enumerate(self.through) if kind is through]
             if positions:
@@ -181,7 +185,7 @@ def _with_outside(log: GraphLog, request: Request, found: list[Any]) -> list[Any
     refuse_outside(request, any(request.through), "through updates")
     assert log.outer is not None
     crossings = log.crossings()
-    inner = Question(request.targets, request.seeds, tuple((here,) for here, _ in crossings), False)
+    inner = Question(request.targets, request.flowing(), tuple((here,) for here, _ in crossings), False)
     flowing = [
         (there, grad)
         for (_, there), grad in zip(crossings, answer(log.recording, inner, log.operations), strict=True)

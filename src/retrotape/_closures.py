@@ -9,8 +9,8 @@ from typing import Any
 _DEPTH = 6
 
 
-def values_in(function: Any, depth: int = _DEPTH) -> Iterator[Any]:
-    """Yield the values that a function sees, and those that functions in its closure see.
+def values_in(function: Any, depth: int = _DEPTH, seen: set[int] | None = None) -> Iterator[Any]:
+    """Yield the values that a function sees, and those that functions in its closure, and helpers it names, see.
 
     >>> scale = 3
     >>> 3 in list(values_in(lambda x: x * scale))
@@ -19,14 +19,23 @@ def values_in(function: Any, depth: int = _DEPTH) -> Iterator[Any]:
     if ismethod(function):
         yield function.__self__
         function = function.__func__
-    if not isfunction(function) or depth == 0:
+    seen = set() if seen is None else seen
+    if not isfunction(function) or depth == 0 or id(function) in seen:
         return
+    seen.add(id(function))
     inside = [cell.cell_contents for cell in function.__closure__ or () if _is_full(cell)]
     named = [function.__globals__[name] for name in function.__code__.co_names if name in function.__globals__]
     yield from [*inside, *(function.__defaults__ or ()), *named]
-    for value in inside:
-        if value is not function:
-            yield from values_in(value, depth - 1)
+    for value in [*inside, *(value for value in named if isfunction(value) and is_users(value))]:
+        yield from values_in(value, depth - 1, seen)
+
+
+_LIBRARIES = frozenset(("tensorflow", "keras", "numpy", "retrotape", "builtins"))
+
+
+def is_users(value: Any) -> bool:
+    """Say whether a function or class is the user's own, and so may lead to variables that nobody else knows."""
+    return (value.__module__ or "").partition(".")[0] not in _LIBRARIES
 
 
 def _is_full(cell: Any) -> bool:

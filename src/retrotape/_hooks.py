@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from retrotape import _keras
 from retrotape._hooks_ops import (
+    Noted,
     execute_cancellable,
     fast_path,
     in_the_past,
@@ -39,6 +40,7 @@ from retrotape._tf import (
     ops,
     own_gradients,
     pass_tangents,
+    python_tokens,
     pywrap_tfe,
     record,
     resource_variable_ops,
@@ -113,20 +115,25 @@ def _call_flat(self: Any, tensor_inputs: Any, captured_inputs: Any) -> Any:
     if not tf.executing_eagerly():
         return original["_call_flat"](self, tensor_inputs, captured_inputs)
     call = FunctionCall(self, list(tensor_inputs), list(captured_inputs))
-    written = call.written()
-    if thread.past is not None:
-        thread.past.on_write(written)
-        call = FunctionCall(self, *([in_the_past(arg) for arg in part] for part in (call.arguments, call.captures)))
-    listener = thread.listener
-    if listener is None:
-        note_writes(initialized(written))
-        return call.run()
-    return listener.on_call(call)
+    if thread.past is None:
+        return _call(call)
+    thread.past.on_write(call.written())
+    call = FunctionCall(self, *([in_the_past(arg) for arg in part] for part in (call.arguments, call.captures)))
+    with _python_in(self, thread.past):
+        return _call(call)
+
+
+def _call(call: FunctionCall) -> Any:
+    if thread.listener is not None:
+        return thread.listener.on_call(call)
+    note_writes(call.written(only_initialized=True))
+    return call.run()
 
 
 def _eager_func_call(self: Any, device: Any, token: Any, args: Any) -> Any:
-    if thread.past is None and _pasts:  # Python code in a function runs on whatever thread TensorFlow takes
-        with variables_as(_only_past()):
+    pasts = _python_pasts.get(token if type(token) is bytes else token.encode())
+    if thread.past is None and pasts:  # Python code in a function runs on whatever thread TensorFlow takes
+        with variables_as(_only(tuple(pasts))):
             return _eager_func_call(self, device, token, args)
     run = original["__call__"]
     listener, outer = thread.listener, thread.py_inputs
@@ -261,33 +268,40 @@ def detach_graph(log: Any) -> None:
     _uninstall()
 
 
-_pasts: list[Past] = []  # of backward functions that run now, on any thread
+_python_pasts: dict[bytes, list[Past]] = {}  # by token of a `tf.py_function` in a function that runs in the past
 
 
 @contextmanager
-def variables_as(past: Past | None) -> Iterator[None]:
+def variables_as(past: Past) -> Iterator[None]:
     """Let reads of variables give what `past` says that they held, for backward functions that read them."""
     before = thread.past
     _install()
     thread.past = past
-    if past is not None:
-        _pasts.append(past)
     try:
         yield
     finally:
-        if past is not None:
-            _pasts.remove(past)
         thread.past = before
         _uninstall()
 
 
-def _only_past() -> Past:
-    if any(past is not _pasts[-1] for past in _pasts):
-        raise TapeUseError(
-            "Python code in a tf.function runs for several backward functions at once, and it cannot be told for which "
-            "of them. Ask one tape at a time."
-        )
-    return _pasts[-1]
+@contextmanager
+def _python_in(function: Any, past: Past) -> Iterator[None]:
+    """Let Python code in a function, which runs on any thread, see the past too."""
+    tokens = python_tokens(function)
+    for token in tokens:
+        _python_pasts.setdefault(token, []).append(past)
+    try:
+        yield
+    finally:
+        for token in tokens:
+            _python_pasts[token].remove(past)
+
+
+def _only(pasts: tuple[Past, ...]) -> Past:
+    if any(past is not pasts[0] for past in pasts):
+        text = "Python code in a tf.function runs for several backward functions at once. Ask one tape at a time."
+        raise TapeUseError(text)
+    return pasts[0]
 
 
 class FunctionCall(NamedTuple):
@@ -308,8 +322,8 @@ class FunctionCall(NamedTuple):
         run = original.get("_call_flat", concrete_function.ConcreteFunction._call_flat)
         return run(self.function, self.arguments, self.captures)
 
-    def note_writes(self) -> int:
-        """Note that the variables which it may assign are about to be written, and return when that is."""
+    def note_writes(self) -> Noted:
+        """Note that the variables which it may assign are about to be written."""
         return note_writes(self.written())
 
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 from retrotape._listener import Listener, Past
 from retrotape._tf import BaseVariable, EagerTensor, FallbackException, context, pywrap_tfe, tf
@@ -25,6 +25,7 @@ class Thread(threading.local):
 thread = Thread()
 writes: dict[int, int] = {}  # by identity of the handle: when it was last written, since the hooks were installed
 _clock = count(1)
+_lock = threading.Lock()
 original: dict[str, Any] = {}
 
 
@@ -34,7 +35,11 @@ def run_op(op: Any, num_outputs: int, inputs: Any, attrs: Any, ctx: Any, name: A
     if op in _WRITES:
         with _writing(op, _handles_in(inputs)):
             tensors = original["quick_execute"](op, num_outputs, inputs, attrs, ctx, name)
+    elif op in _READ and thread.past is not None:
+        return [_read(ctx, inputs[0], attrs[1])]
     else:
+        if op in _READ and thread.listener is not None:
+            thread.listener.on_read(inputs[0])
         inputs = _on_gather(inputs) if op in _GATHERS else [in_the_past(arg) for arg in inputs]
         tensors = original["quick_execute"](op, num_outputs, inputs, attrs, ctx, name)
     for callback in ctx.op_callbacks:
@@ -62,7 +67,8 @@ _WRITES |= {op.encode() for op in _WRITES if isinstance(op, str)}
 _GATHERS: frozenset[str | bytes] = frozenset(
     ("ResourceGather", "ResourceGatherNd", b"ResourceGather", b"ResourceGatherNd")
 )
-_ACCESSES = _WRITES | _GATHERS
+_READ: frozenset[str | bytes] = frozenset(("ReadVariableOp", b"ReadVariableOp"))
+_ACCESSES = _WRITES | _GATHERS | _READ
 fast_path_original = pywrap_tfe.TFE_Py_FastPathExecute
 
 
@@ -72,8 +78,6 @@ def fast_path(ctx: Any, op: str, name: Any, *args: Any) -> Any:
         return _access(ctx, op, name, args)
     if _PLAIN.issuperset(map(type, args)) and thread.past is None:
         return fast_path_original(ctx, op, name, *args)
-    if op == "ReadVariableOp":
-        return _read(ctx, args[0], args[-1])
     return _run_with_reads(ctx, op, name, args)
 
 
@@ -86,6 +90,8 @@ def _run_with_reads(ctx: Any, op: str, name: Any, args: Sequence[Any]) -> Any:
 
 
 def _access(ctx: Any, op: str, name: Any, args: Sequence[Any]) -> Any:
+    if op in _READ:
+        return _read(ctx, args[0], args[-1])
     if op in _GATHERS:
         return _run_with_reads(ctx, op, name, _on_gather(args))
     with _writing(op, _handles_in(args)):
@@ -106,22 +112,41 @@ def _writing(op: Any, handles: list[Tensor]) -> Iterator[None]:
         listener.on_update(op if type(op) is str else op.decode(), handles)
     if thread.past is not None:
         thread.past.on_write(handles)
-    before, now = [writes.get(handle._id, 0) for handle in handles], note_writes(handles)
+    noted = note_writes(handles)
     try:
         yield
     except FallbackException:  # nothing has run: the slow path is taken next, and is noted there
-        writes.update(zip([handle._id for handle in handles], before, strict=True))
+        _forget_writes(noted)
         raise
     if listener is not None:
-        listener.on_updated(handles, now)
+        listener.on_updated(noted)
 
 
-def note_writes(handles: Sequence[Tensor]) -> int:
-    """Note that variables are about to be written, and return when that is."""
-    now = next(_clock)
-    for handle in handles:
-        writes[handle._id] = now
-    return now
+class Noted(NamedTuple):
+    """A write of variables.
+
+    Attributes:
+      when: When it was.
+      before: By identity of the handle, when the variable was written before that.
+    """
+
+    when: int
+    before: dict[int, int]
+
+
+def note_writes(handles: Sequence[Tensor]) -> Noted:
+    """Note that variables are about to be written."""
+    with _lock:
+        noted = Noted(next(_clock), {handle._id: writes.get(handle._id, 0) for handle in handles})
+        writes.update(dict.fromkeys(noted.before, noted.when))
+    return noted
+
+
+def _forget_writes(noted: Noted) -> None:
+    with _lock:
+        for identity, before in noted.before.items():
+            if writes.get(identity) == noted.when:  # nobody has written since
+                writes[identity] = before
 
 
 def now() -> int:

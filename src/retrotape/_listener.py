@@ -32,8 +32,8 @@ class Listener(Protocol):
     def on_update(self, op: str, handles: Sequence[Tensor]) -> None:
         """The values behind these handles are about to be changed."""
 
-    def on_updated(self, handles: Sequence[Tensor], when: int) -> None:
-        """The values behind these handles were changed, by an op that did not fail."""
+    def on_updated(self, noted: Any) -> None:
+        """Variables were changed, as was `noted`, by an op that did not fail."""
 
     def hearing(self) -> bool:
         """Say whether anything is being recorded now."""

@@ -187,6 +187,19 @@ def written_inputs(function: Any) -> tuple[int, ...]:
     return found
 
 
+_tokens: WeakKeyDictionary[Any, tuple[bytes, ...]] = WeakKeyDictionary()
+
+
+def python_tokens(function: Any) -> tuple[bytes, ...]:
+    """Return the tokens of the `tf.py_function`s in a concrete function and in the functions that it calls."""
+    found = _tokens.get(function)
+    if found is None:
+        graph_def = function._func_graph.as_graph_def()
+        nodes = [*graph_def.node, *(node for inner in graph_def.library.function for node in inner.node_def)]
+        found = _tokens[function] = tuple({node.attr["token"].s for node in nodes if node.op == "EagerPyFunc"})
+    return found
+
+
 def is_recompute(rule: Any) -> bool:
     """Say whether a gradient function is that of a `tf.recompute_grad`."""
     return any(

@@ -253,7 +253,7 @@ def broken(x):
 @pytest.mark.parametrize(
     ("function", "reason"),
     [
-        (choosy, "its backward function looks at the gradient in Python. Write that with `tf.where` or `tf.cond`"),
+        (choosy, "its backward function decides by the value of the gradient what it runs. Write that with `tf.where`"),
         (broken, "its backward function fails with OSError: no such printer"),
     ],
 )

@@ -42,7 +42,7 @@ class PastVariables:
 
     def stand_in(self, handle: Tensor) -> Tensor | None:
         """Return the handle of a variable that holds that value; None where nothing is known of it."""
-        found = self._variables.get(handle._id)
+        found = None if handle._id in self._written else self._variables.get(handle._id)
         if found is None:
             value = self.value(handle)
             if value is None:
@@ -67,6 +67,7 @@ class PastVariables:
                     "backward function."
                 )
             self._written.add(handle._id)
+            self._variables.pop(handle._id, None)
 
 
 def variable_with(value: Tensor, original: Tensor | None = None) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 from weakref import WeakSet
 
 from retrotape import _hooks, _tf, _tf_functions, _tf_tangents
+from retrotape._hooks_ops import Noted
 from retrotape._tf import tf
 from retrotape.record._frames import here
 from retrotape.record._functions import function_traits, keras_variables_in
@@ -27,7 +28,7 @@ class Calls(Replicas):
     def __init__(self) -> None:
         super().__init__()
         self._calls: list[_hooks.FunctionCall] = []  # those that have not ended
-        self._written_at = 0  # when the function that runs now began to write
+        self._noted = Noted(0, {})  # what the function that runs now may write
 
     @abstractmethod
     def note_choice(self, tensor: Tensor) -> None:
@@ -113,13 +114,13 @@ class Calls(Replicas):
         return self._run_noted(call, given)
 
     def _run_noted(self, call: _hooks.FunctionCall, given: _hooks.FunctionCall) -> Any:
-        self._written_at = call.note_writes()
+        self._noted = call.note_writes()
         return given.run()
 
     def _run_unrecorded(self, call: _hooks.FunctionCall) -> Any:
         written = call.written(only_initialized=True)
         self._tell_paused(written)
-        when = call.note_writes()
+        noted = call.note_writes()
         result = call.run()
-        self.on_updated(call.written(), when)
+        self.on_updated(noted)
         return result

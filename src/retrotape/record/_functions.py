@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from retrotape import _keras, _tf, _tf_functions
-from retrotape._closures import values_in
+from retrotape._closures import is_users, values_in
 from retrotape._tf import tf
 from retrotape.record._traits import RESOURCE, makes_copies
 from retrotape.rules import has_wrong_second
@@ -118,6 +118,7 @@ def variables_in(function: Callable) -> list[Any]:
 
 
 _DEPTH = 4  # containers inside of containers
+_MANY = 64  # attributes of an object that are looked at
 
 
 def _collect_variables(value: Any, found: dict[int, Any], depth: int) -> None:
@@ -135,6 +136,9 @@ def _collect_variables(value: Any, found: dict[int, Any], depth: int) -> None:
             _collect_variables(item, found, depth - 1)
     elif isinstance(value, tf.Module) or _is_layer(value):
         for item in value.variables:
+            _collect_variables(item, found, depth - 1)
+    elif is_users(type(value)) and hasattr(value, "__dict__"):
+        for item in list(vars(value).values())[:_MANY]:
             _collect_variables(item, found, depth - 1)
 
 

@@ -164,7 +164,7 @@ class Stack(Calls):
                 recording.append_call(op, inputs, outputs, recording.frames.number(place), writes, call)
                 recording.stamps.append(stamp)
             self._known.clear()
-            self.on_updated(call.written(), self._written_at)
+            self.on_updated(self._noted)
 
     def on_layer(self, name: str, run: Callable[[], Any]) -> Any:
         """Run a Keras layer, and note from when to when: what ran meanwhile belongs to it."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from retrotape import _hooks, _tf, _tf_functions, _tf_replicas
+from retrotape._hooks_ops import Noted
 from retrotape._tf import tf
 from retrotape.record._openings import Openings
 from retrotape.record._recording import Recording
@@ -93,9 +94,13 @@ class Variables(Openings):
             if traits(op).opaque:
                 self._known.discard(handle._id)
 
-    def on_updated(self, handles: Sequence[Tensor], when: int) -> None:
+    def on_updated(self, noted: Noted) -> None:
         """Note that a write has been recorded, or that those who do not record it have been told."""
-        self._seen.update((handle._id, when) for handle in handles)
+        for identity, before in noted.before.items():
+            if before != self._seen.get(identity, before):  # somebody else wrote in between
+                for recording in (*self._open, *self._active):
+                    recording.mark_written(identity)
+            self._seen[identity] = noted.when
 
     def _tell_paused(self, handles: Sequence[Tensor]) -> None:
         """Tell recordings in a pause of a write: the value may come out the same, and still has no past."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import retrotape as rt
-from recording_tools import assert_close
+from recording_tools import assert_close, in_threads
 
 
 def _dataset(v):
@@ -165,3 +167,91 @@ def test_a_variable_made_by_a_backward_function_is_not_saved(tmp_path):
         y = f(x)
     with pytest.raises(rt.errors.NotPersistableError, match="VarHandleOp, which a file may not contain"):
         tape.save(tmp_path / "a.tape", {"x": x, "y": y})
+
+
+def test_a_backward_function_that_reads_rows_and_then_assigns():
+    t, x = tf.Variable([2.0, 2.0]), tf.constant(1.0)
+
+    @tf.custom_gradient
+    def f(p):
+        def grad(g):
+            first = tf.gather(t, [0])
+            t.assign([5.0, 5.0])
+            return g * t.read_value()[0] + 0.0 * first[0]
+
+        return tf.sin(p), grad
+
+    with rt.Tape() as tape:
+        _ = t * 1.0
+        y = f(x)
+    assert float(tape.gradient(y, x)) == 5.0  # as run plainly
+    assert t.numpy().tolist() == [5.0, 5.0]
+
+
+def test_python_code_of_other_threads_sees_what_is():
+    v, x, seen = tf.Variable(1.0), tf.constant(1.0), []
+
+    def grad(g):
+        in_threads(lambda: seen.append(float(tf.py_function(lambda: v.read_value() * 1.0, [], tf.float32))))
+        return g * v
+
+    f = tf.custom_gradient(lambda p: (tf.sin(p), grad))
+    with rt.Tape() as tape:
+        _ = v * 1.0
+        y = f(x)
+    v.assign(100.0)
+    assert float(tape.gradient(y, x)) == 1.0
+    assert seen == [100.0]
+
+
+def test_a_read_by_the_number_of_its_dtype_is_a_read():
+    v = tf.Variable(2.0)
+    with rt.Tape() as tape:
+        _ = v * 1.0
+        in_threads(lambda: v.assign(2.0))
+        y = 3.0 * tf.raw_ops.ReadVariableOp(resource=v.handle, dtype=1)
+    assert float(tape.gradient(y, v)) == 3.0
+    with pytest.raises(rt.errors.UnseenUpdateError):
+        tape.gradient(y, v, through_updates=True)
+
+
+class _Config:
+    def __init__(self):
+        self.inner = SimpleNamespace(scale=tf.Variable(2.0))
+
+
+_scale = tf.Variable(2.0)
+
+
+def _helper():
+    return _scale * 1.0
+
+
+def _helper_of_a_helper():
+    return _helper()
+
+
+def test_variables_behind_helpers_and_objects():
+    config, x = _Config(), tf.constant(1.0)
+    f = tf.custom_gradient(lambda p: (tf.sin(p), lambda g: g * config.inner.scale.read_value()))
+    h = tf.custom_gradient(lambda p: (tf.sin(p), lambda g: g * _helper_of_a_helper()))
+    _scale.assign(2.0)
+    with rt.Tape() as tape:
+        y, z = f(x), h(x)
+    config.inner.scale.assign(50.0)
+    _scale.assign(50.0)
+    assert [float(tape.gradient(target, x)) for target in (y, z)] == [2.0, 2.0]
+
+
+def test_output_gradients_from_a_function_into_eager_code():
+    x, tape = tf.constant([1.0, 2.0]), rt.Tape()
+    with tape:
+        y = x * x
+
+    @tf.function
+    def asked():
+        with tape:
+            z = y * 3.0
+        return tape.gradient(z, x, output_gradients=tf.constant(2.0))
+
+    assert_close(asked(), 12.0 * x)
