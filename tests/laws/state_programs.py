@@ -30,10 +30,6 @@ def _in_function(v: Any) -> Tensor:
     return tf.function(lambda: v * 1.0)()
 
 
-def _by_a_copy_of_its_handle(v: Any) -> Tensor:
-    return tf.raw_ops.ReadVariableOp(resource=tf.identity(v.handle), dtype=v.dtype)
-
-
 # How a backward function may read a variable, and what that gives of its value.
 READS: dict[str, tuple[Callable[[Any], Tensor], Callable[[Tensor], Tensor]]] = {
     "whole": (lambda v: v * 1.0, lambda a: a),
@@ -44,7 +40,6 @@ READS: dict[str, tuple[Callable[[Any], Tensor], Callable[[Tensor], Tensor]]] = {
     "lookup": (lambda v: tf.nn.embedding_lookup(v, ROW), lambda a: tf.gather(a, ROW)),
     "slice": (lambda v: v[::-1], lambda a: a[::-1]),
     "function": (_in_function, lambda a: a),
-    "handle": (_by_a_copy_of_its_handle, lambda a: a),
     "vectorized_map": (
         lambda v: tf.vectorized_map(lambda i: tf.gather(v, i), tf.constant(ROW)),
         lambda a: tf.gather(a, ROW),

@@ -14,7 +14,6 @@ from laws.state_programs import (
     RECORDED,
     SIZE,
     UNRECORDED,
-    Block,
     begin,
     record,
     record_in_turns,
@@ -76,7 +75,7 @@ def check_unrecorded(seed: int) -> None:
 
 
 def check_saved(seed: int, folder: Any) -> None:
-    program, values = without_handles(write(seed, RECORDED)), begin(seed)
+    program, values = write(seed, RECORDED), begin(seed)
     tape, sources, y = record(program, values, KEEPS[seed % len(KEEPS)])
     train_on(sources[2:])
     names = {f"source_{number}": source for number, source in enumerate(sources)}
@@ -84,16 +83,6 @@ def check_saved(seed: int, folder: Any) -> None:
     loaded = rt.load(folder / "a.tape")
     same(loaded.gradient("y", list(names)), truth(program, values, plain=True)[0])
     same(loaded.gradient("y", list(names), through_updates=True), truth(program, values, plain=False)[0])
-
-
-def without_handles(program: list[Block]) -> list[Block]:
-    """Return a program that copies no handle: a file has no place for one."""
-    return [
-        block._replace(
-            statements=tuple(s._replace(read="whole") if s.read == "handle" else s for s in block.statements)
-        )
-        for block in program
-    ]
 
 
 def check_second(seed: int) -> None:

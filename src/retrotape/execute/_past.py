@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
+from weakref import finalize
 
 from retrotape import _hooks, _tf, _tf_tangents
 from retrotape._tf import tf
@@ -11,6 +12,9 @@ from retrotape.errors import TapeUseError
 from retrotape.record import Recording, current_stack, same
 
 Tensor = Any
+
+
+_stand_ins: set[int] = set()  # identities of handles that are given in the place of others: they hold the past already
 
 
 class PastVariables:
@@ -31,7 +35,7 @@ class PastVariables:
     def value(self, handle: Tensor) -> Tensor | None:
         """Return what the variable held; None where nothing is known of it."""
         recording, body, index = self._recording, self._body, self._index
-        if handle._id in self._written:
+        if handle._id in self._written or handle._id in _stand_ins:
             return None
         if body is not None and handle._id in body.handles:
             handle = body.handles[handle._id]
@@ -48,6 +52,8 @@ class PastVariables:
             if value is None:
                 return None
             found = self._variables[handle._id] = variable_with(value, handle)
+            _stand_ins.add(found.handle._id)
+            finalize(found, _stand_ins.discard, found.handle._id)
         return found.handle
 
     def on_write(self, handles: Sequence[Tensor]) -> None:
