@@ -72,6 +72,12 @@ class Ledger:
         """Know no tensor by a var that is not among the first `count`."""
         self._vars = {identity: var for identity, var in self._vars.items() if var < count}
 
+    def know_values(self) -> None:
+        """Know every value that is kept by its var: one may have been found by what was taken back."""
+        for var, value in self.values.items():
+            if not is_away(value):
+                self._vars.setdefault(value._id, var)
+
     def forget(self, identity: int) -> None:
         """Know a tensor no more."""
         self._vars.pop(identity, None)

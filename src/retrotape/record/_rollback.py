@@ -21,6 +21,7 @@ def rollback(recording: Recording, to: tuple[int, int, int]) -> None:
     if recording.segments is not None:
         recording.segments.forget_from(count, length)
     recording.forget_from(count)
+    recording.know_values()
     recording.backwards = {index: back for index, back in recording.backwards.items() if index < length}
     recording.recomputed = {index for index in recording.recomputed if index < length}
     recording.calls = {index: call for index, call in recording.calls.items() if index < length}

@@ -255,3 +255,20 @@ def test_output_gradients_from_a_function_into_eager_code():
         return tape.gradient(z, x, output_gradients=tf.constant(2.0))
 
     assert_close(asked(), 12.0 * x)
+
+
+@pytest.mark.parametrize("keep", ["needed", "all", "leaves"])
+def test_a_second_question_is_answered_like_the_first(keep):
+    v, x = tf.Variable(0.7), tf.constant(0.3)
+    f = tf.custom_gradient(lambda a: (tf.tanh(a), lambda g: g * (v.value() + 0.5)))
+
+    @tf.function(autograph=False)
+    def body(a):
+        y = f(a)
+        v.assign(tf.tanh(a) + 0.3 * a)
+        return y
+
+    with rt.Tape(keep=keep) as tape:
+        y = v * 1.0 * tf.sin(body(x))
+    first, second = (tape.hvp(y, [x, v], [tf.constant(1.0)] * 2, through_updates=True) for _ in range(2))
+    assert_close(first, second)
