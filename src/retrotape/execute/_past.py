@@ -12,8 +12,6 @@ from retrotape.errors import TapeUseError
 from retrotape.record import Recording, current_stack, same
 
 Tensor = Any
-
-
 _stand_ins: set[int] = set()  # identities of handles that are given in the place of others: they hold the past already
 
 
@@ -60,7 +58,7 @@ class PastVariables:
         """Let variables that the backward function itself assigns be what they are, unless they have changed since."""
         for handle in handles:
             value = self.value(handle)
-            if value is None or any(handle is found.handle for found in self._variables.values()):
+            if value is None:
                 continue
             with current_stack().unheard():
                 now = _hooks.live_value(handle, value.dtype)

@@ -208,17 +208,18 @@ def test_a_function_that_assigns_what_its_backward_function_reads(x):
     assert_close(tape.gradient(after, x), np.full(3, 5.0))
 
 
-def test_a_variable_that_is_made_in_a_function(x, tmp_path):
-    class Model(tf.Module):
-        w = None
+class BuiltByItsFirstCall(tf.Module):
+    w = None
 
-        @tf.function
-        def __call__(self, z):
-            if self.w is None:
-                self.w = tf.Variable([1.0, 2.0, 3.0], name="w")
-            return tf.reduce_sum(z * self.w**2)
+    @tf.function
+    def __call__(self, z):
+        if self.w is None:
+            self.w = tf.Variable([1.0, 2.0, 3.0], name="w")
+        return tf.reduce_sum(z * self.w**2)
 
-    model = Model()
+
+def test_a_variable_that_is_made_in_a_function(x):
+    model = BuiltByItsFirstCall()
     with rt.Tape() as tape:
         model(x)
         model.w.assign(model.w * x)
@@ -277,16 +278,7 @@ def test_closures_that_reach_any_dictionary(table):
 
 
 def test_a_variable_that_is_made_in_a_function_is_saved(x, tmp_path):
-    class Model(tf.Module):
-        w = None
-
-        @tf.function
-        def __call__(self, z):
-            if self.w is None:
-                self.w = tf.Variable([1.0, 2.0, 3.0], name="w")
-            return tf.reduce_sum(z * self.w**2)
-
-    model = Model()
+    model = BuiltByItsFirstCall()
     with rt.Tape() as tape:
         loss = model(x)
     tape.save(tmp_path / "a.tape", {"x": x, "loss": loss})
