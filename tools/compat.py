@@ -91,7 +91,7 @@ def main() -> int:
     code, last = run_tests(python, given.tests)
     print(f"compat: {found.stdout.strip()}: {'works' if code == 0 else 'DOES NOT WORK'}: {last.strip('= ')}")
     if code:
-        print("compat: what to do next is in docs/howto/new_tensorflow.md")
+        print("compat: what to do next is in docs/new_tensorflow.md")
     return code
 
 

@@ -167,9 +167,9 @@ def shown(version: object) -> str:
     """Return a version as a message names it.
 
     >>> shown("2.21.0"), shown(None), shown("")
-    ('2.21.0', 'of unknown version', 'of unknown version')
+    ('2.21.0', '(unknown version)', '(unknown version)')
     """
-    return str(version or "").strip() or "of unknown version"
+    return str(version or "").strip() or "(unknown version)"
 
 
 def minor_of(version: object) -> tuple[int, int] | None:

@@ -25,7 +25,7 @@ try:
 except ImportError as error:
     raise MissingTensorFlowError from error
 
-version: Any = getattr(tf, "__version__", None)  # whatever the build says
+version = shown(getattr(tf, "__version__", None))
 check_tensorflow(version)
 
 try:
@@ -58,7 +58,7 @@ try:
     from tensorflow.python.ops import resource_variable_ops as resource_variable_ops
     from tensorflow.python.ops import script_ops as script_ops
 except ImportError as error:
-    raise IncompatibleTensorFlowError(shown(version), str(error)) from error
+    raise IncompatibleTensorFlowError(version, str(error)) from error
 
 EagerTensor = ops.EagerTensor
 DistributedVariable = distribute_values.DistributedVariable

@@ -211,3 +211,37 @@ def test_which_versions_are_trusted() -> None:
         None: (False, False),
         "3.0": (False, True),
     }
+
+
+BUILD = """
+import sys, warnings, tensorflow as tf
+version = {version}
+if version == "missing":
+    del tf.__version__
+else:
+    tf.__version__ = version
+import retrotape as rt
+x = tf.constant(3.0)
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    with rt.Tape() as tape:
+        y = x * x
+    tape.save(sys.argv[1])
+rt.load(sys.argv[1])
+print(float(tape.gradient(y, x)), len(caught))
+"""
+
+
+@pytest.mark.parametrize("version", ["2.22.0-dev20261101", None, "missing"])
+def test_a_build_that_calls_itself_anything_records_and_saves(version: object, tmp_path: Path) -> None:
+    path = tmp_path / "a.tape"
+    done = subprocess.run(
+        [sys.executable, "-c", BUILD.format(version=repr(version)), str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(Path(rt.__file__).parents[1])},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["6.0", "1"]
+    assert path.exists()
