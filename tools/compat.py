@@ -26,17 +26,20 @@ def requirement(version: str, platform: str = sys.platform) -> str:
     """Return what pip is to install.
 
     >>> requirement("2.22", "linux"), requirement("2.22.0rc1", "linux"), requirement("nightly", "linux")
-    ('tensorflow-cpu==2.22.*', 'tensorflow-cpu==2.22.0rc1', 'tf-nightly-cpu')
+    ('tensorflow-cpu>=2.22.0.dev0,<2.23', 'tensorflow-cpu==2.22.0rc1', 'tf-nightly-cpu')
     >>> requirement("2.22", "darwin")
-    'tensorflow==2.22.*'
+    'tensorflow>=2.22.0.dev0,<2.23'
     """
     suffix = "" if platform == "darwin" else "-cpu"  # there is no CPU build for macOS: the plain one is it
     if version == "nightly":
         return f"tf-nightly{suffix}"
-    if not re.fullmatch(r"\d+\.\d+[\w.]*", version):
+    found = re.fullmatch(r"(\d+)\.(\d+)([\w.]*)", version)
+    if found is None:
         raise SystemExit(f"compat: got TF={version!r}; expected a version or nightly: `make compat TF=2.22`.")
-    exact = version if version.count(".") > 1 else f"{version}.*"
-    return f"tensorflow{suffix}=={exact}"
+    if found[3]:
+        return f"tensorflow{suffix}=={version}"
+    # Named this way, pip takes a candidate where there is no release yet, and of this package only.
+    return f"tensorflow{suffix}>={version}.0.dev0,<{found[1]}.{int(found[2]) + 1}"
 
 
 def install(version: str) -> Path:

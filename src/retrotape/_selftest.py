@@ -20,7 +20,9 @@ from retrotape.errors import IncompatibleTensorFlowError, UntriedTensorFlowWarni
 MakeTape = Callable[[], Any]
 Pairs = list[tuple[Any, Any]]  # what a tape gives, and what is right
 
+_lock = threading.Lock()
 _checked = False
+_tester: threading.Thread | None = None  # what runs the self test
 
 
 def check_once(make_tape: MakeTape) -> None:
@@ -31,17 +33,14 @@ def check_once(make_tape: MakeTape) -> None:
     """
     global _checked
     check_keras(_keras.imported(), _version())
-    if _checked:
+    if _checked or threading.current_thread() is _tester:  # the self test records too
         return
-    _checked = True  # before the check, which records
-    try:
-        if not (is_tried(_version()) and is_release(_version())):
+    with _lock:  # a tape on another thread waits for the result
+        if not _checked and not (is_tried(_version()) and is_release(_version())):
             check(make_tape)
             if not is_tried(_version()):
                 warnings.warn(UntriedTensorFlowWarning(shown(_version())), stacklevel=3)
-    except BaseException:
-        _checked = False
-        raise
+        _checked = True
 
 
 def _version() -> object:
@@ -50,10 +49,11 @@ def _version() -> object:
 
 def check(make_tape: MakeTape) -> None:
     """Run the programs of the self test, on a thread of their own: away from open tapes, graphs and strategies."""
+    global _tester
     failures: list[BaseException] = []
-    thread = threading.Thread(target=_run, args=(make_tape, failures), name="retrotape self test", daemon=True)
-    thread.start()
-    thread.join()
+    _tester = threading.Thread(target=_run, args=(make_tape, failures), name="retrotape self test", daemon=True)
+    _tester.start()
+    _tester.join()
     for failure in failures:
         raise failure
 

@@ -78,12 +78,12 @@ def compat() -> object:
 @pytest.mark.parametrize(
     ("version", "platform", "wanted"),
     [
-        ("2.22", "linux", "tensorflow-cpu==2.22.*"),
+        ("2.22", "linux", "tensorflow-cpu>=2.22.0.dev0,<2.23"),
         ("2.17.1", "win32", "tensorflow-cpu==2.17.1"),
         ("2.22.0rc1", "linux", "tensorflow-cpu==2.22.0rc1"),
         ("2.22.0.dev20260905", "linux", "tensorflow-cpu==2.22.0.dev20260905"),
         ("nightly", "linux", "tf-nightly-cpu"),
-        ("2.22", "darwin", "tensorflow==2.22.*"),
+        ("2.22", "darwin", "tensorflow>=2.22.0.dev0,<2.23"),
         ("nightly", "darwin", "tf-nightly"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -85,6 +86,29 @@ def test_it_runs_apart_from_what_is_open(checks: list, monkeypatch: Any) -> None
         assert float(square(tf.constant(3.0))) == 6.0
     assert len(checks) == 1
     assert stock.watched_variables() == ()
+
+
+def test_a_tape_on_another_thread_waits_for_the_result(checks: list, monkeypatch: Any) -> None:
+    monkeypatch.setattr(tf, "__version__", "2.19.0+nv24.5")
+    entered, go_on, found = Event(), Event(), []
+
+    def wait(make_tape: Any) -> list:
+        entered.set()
+        assert go_on.wait(60)
+        return []
+
+    monkeypatch.setitem(_selftest._PROGRAMS, "gathers", wait)
+    threads = [Thread(target=lambda: found.append(six())) for _ in range(2)]
+    threads[0].start()
+    assert entered.wait(60)
+    threads[1].start()
+    threads[1].join(0.2)
+    assert found == []
+    go_on.set()
+    for thread in threads:
+        thread.join(60)
+    assert found == [6.0, 6.0]
+    assert len(checks) == 1
 
 
 # ------------------------------------------------------------------ what it finds
