@@ -7,7 +7,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 3
 # What a test computes must not depend on which custom kernels the machine has.
 export TF_ENABLE_ONEDNN_OPTS ?= 0
 
-.PHONY: env demo test test-all lint format bench fuzz docs wheel pictures lock clean
+.PHONY: env demo test test-all compat lint format bench fuzz docs wheel pictures lock clean
 
 env: $(VENV)/.ready
 
@@ -20,6 +20,11 @@ test: env
 test-all: env $(OLDEST)/.ready
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile
 	$(OLDEST)/bin/python -m pytest -q tests/conform tests/unit tests/saving -m "not slow"
+
+# Another TensorFlow, in an environment of its own: `make compat TF=2.22`, `TF=2.22.0rc1`, `TF=nightly`;
+# `TESTS=tests/conform` runs a part only.
+compat:
+	@$(PYTHON) tools/compat.py "$(TF)" $(TESTS)
 
 lint: env
 	$(BIN)/ruff format --check .
@@ -79,4 +84,4 @@ lock:
 	uv pip compile -q --universal --python-version 3.10 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --no-annotate requirements/oldest.in -o requirements/oldest.lock
 
 clean:
-	rm -rf $(VENV) $(OLDEST) dist site
+	rm -rf $(VENV) $(OLDEST) .venv-compat-* dist site

@@ -22,13 +22,15 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from retrotape._closures import values_in
-from retrotape._tf import tf
+from retrotape._compatibility import check_keras
+from retrotape._tf import tf, version
 from retrotape.errors import KerasBackendError
 
 _installed: list[tuple[Any, str, Any, Any]] = []  # owner, name, what was there, what is there now
 
 
-def _imported() -> Any | None:
+def imported() -> Any | None:
+    """Return Keras, if the program has imported it, on whatever backend."""
     keras = sys.modules.get("keras")
     whole = hasattr(keras, "Layer") and hasattr(keras, "Variable") and hasattr(keras, "backend")
     return keras if whole else None  # else not there, or half imported
@@ -36,7 +38,7 @@ def _imported() -> Any | None:
 
 def loaded() -> Any | None:
     """Return Keras, if the program has imported it and runs it on TensorFlow."""
-    keras = _imported()
+    keras = imported()
     return keras if keras is not None and keras.backend.backend() == "tensorflow" else None
 
 
@@ -47,7 +49,7 @@ def refuse_other_backend(value: Any, role: str) -> None:
       value: What the user gave: a variable, a tensor, an optimizer.
       role: What it was to be.
     """
-    keras = _imported()
+    keras = imported()
     backend = "tensorflow" if keras is None else keras.backend.backend()
     if keras is None or backend == "tensorflow":
         return
@@ -66,6 +68,7 @@ def install(on_variable: Callable[[Any], None], on_layer: Callable[[str, Callabl
     keras = loaded()
     if keras is None:
         return
+    check_keras(keras, version)
     for cls in keras.Variable.__mro__:
         value = vars(cls).get("value")
         if isinstance(value, property):

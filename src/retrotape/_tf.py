@@ -1,50 +1,7 @@
 """TensorFlow's private surface: everything of `tensorflow.python` that retrotape touches, and no other file may.
 
-Tried with TensorFlow 2.16 and 2.21. What is used, and why there is no public way:
-
-=====================================================  ===========================================================
-`context.add_op_callback`, `.remove_op_callback`       hears of every eager op
-`execute.execute`, `.quick_execute`,                   the callbacks' dispatch on the slow path; TensorFlow's own
-`.execute_with_callbacks`, `.execute_with_cancellation`  switch is per process although callbacks are per thread
-`pywrap_tfe.TFE_Py_FastPathExecute`                    variables given straight to an op are read without a callback
-`core._FallbackException`                              says that the fast path has not run an op
-`record.record_operation`                              custom gradients and function calls say here how they go back
-`gradients_util.PossibleTapeGradientTypes`,            the gradient of a function is built before it runs, so that
-`ConcreteFunction._select_forward_and_backward_functions`  one that cannot be built does not stop the program
-`ConcreteFunction._first_order_tape_functions`,        a gradient that does not draw anew is kept apart from those
-`._higher_order_tape_functions`                        of stock tapes
-`ops.get_gradient_function`                            `tf.recompute_grad` around random draws computes other ones
-`TFE_Py_RegisterJVPFunction`,                          forward accumulators compute the tangents of an op before its
-`forwardprop._jvp_dispatch`                            callback runs: here the op is recorded first
-`TFE_Py_PackJVPs`, `TFE_Py_ForwardAccumulatorWatch`,   the tangents of what a function is called with, and of what it
-`record.record_operation_forwardprop_only`             returned
-`array_ops.stop_gradient`                              which `tf.nn.moments` means for first derivatives only
-`record.stop_recording`                                what is computed again is no news to stock tapes
-`custom_gradient._eager_mode_decorator`                where the body of a custom gradient begins and ends
-`resource_variable_ops.variable_accessed`,             which variables were read
-`TFE_Py_TapeVariableAccessed`,                         (and stock tapes and custom gradients must hear of it)
-`TFE_Py_VariableWatcherVariableAccessed`
-`ConcreteFunction._call_flat`, `._func_graph`          calls of a `tf.function`
-`script_ops.EagerFunc.__call__`                        what a `tf.py_function` was called with, and gave
-`script_ops.py_func_common`                            what a `tf.numpy_function` in eager code looks at
-`ops.gradient_registry`, `ops.get_gradient_function`   the gradient rules
-`op_def_library.apply_op`                              ops by name in a graph, for what is exported
-`FuncGraph`, `atomic_function.from_func_graph`         the gradient of a function, as a function
-`Function._omit_frequent_tracing_warning`              no advice to users about functions that are ours
-`backprop.GradientTape`                                the stock tape, where `tf.GradientTape` is ours
-`EagerTensor._numpy`                                   where Python looks at a value
-`Variable._distributed_container`, `._handle`           which variable of a strategy one on a device is a part of
-`_MirroredReplicaThread.record_thread_local_eager_context_state`,  a replica's thread records for the tapes
-`.restore_thread_local_eager_context_state`,           that are open where `strategy.run` was called
-`context._thread_local_data.op_callbacks`
-`_MirroredReplicaContext._merge_call`,                 where replicas meet; the all-reduce is recorded as a sum,
-`ReplicaContextBase.all_reduce`, `.all_gather`,        the gather as a concatenation: TensorFlow runs them on threads
-`CollectiveAllReduce._all_reduce_per_replica_values`,  of a pool, or in a function of its own
-`._batch_all_gather`, `._group_size`
-`distribute.values.DistributedVariable`,               the parts of a variable, one for each device
-`.SyncOnReadVariable`, `._values`
-`EagerTensor._id`, `._shape_tuple`, `._datatype_enum`  identity that is never reused; cheap types
-=====================================================  ===========================================================
+What is used, and why there is no public way, is in the table of `_tf_names`: a new line there is part of every new use.
+It is checked here, before anything else touches TensorFlow.
 
 `_hooks` changes modules only while a tape records, and puts them back when the last one stops.
 """
@@ -60,12 +17,16 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from retrotape._closures import values_in
+from retrotape._compatibility import check_tensorflow, shown
 from retrotape.errors import IncompatibleTensorFlowError, MissingTensorFlowError
 
 try:
     import tensorflow as tf
 except ImportError as error:
     raise MissingTensorFlowError from error
+
+version = shown(getattr(tf, "__version__", None))
+check_tensorflow(version)
 
 try:
     # Most are for `_hooks` and `_tf_functions`, which may not import them themselves.
@@ -97,7 +58,7 @@ try:
     from tensorflow.python.ops import resource_variable_ops as resource_variable_ops
     from tensorflow.python.ops import script_ops as script_ops
 except ImportError as error:
-    raise IncompatibleTensorFlowError(tf.__version__, str(error)) from error
+    raise IncompatibleTensorFlowError(version, str(error)) from error
 
 EagerTensor = ops.EagerTensor
 DistributedVariable = distribute_values.DistributedVariable

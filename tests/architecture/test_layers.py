@@ -18,8 +18,8 @@ LIMIT = 350
 LAYERS = [
     {"_version"},
     {"errors"},
-    {"ir", "_listener", "_closures"},
-    {"store"},
+    {"ir", "_listener", "_closures", "_tf_names"},
+    {"store", "_compatibility"},
     {"_tf"},
     {"_keras", "_hooks_ops"},
     {"_hooks", "_saved_variable", "_wire"},

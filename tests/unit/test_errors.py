@@ -80,8 +80,9 @@ def test_another_tensorflow_is_refused_by_version():
         "    print(error)\n"
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(f"retrotape cannot record on TensorFlow {tf.__version__}: ")
-    assert "Tried versions are 2.16 to 2.21; install one of them, or a newer retrotape." in done.stdout
+    assert done.stdout.startswith(f"retrotape {rt.__version__} cannot record on TensorFlow {tf.__version__}: ")
+    assert "there is no tensorflow.python.eager.record.record_operation;" in done.stdout
+    assert "Tried versions are 2.16 to 2.21; install one of them, `pip install" in done.stdout
 
 
 # ------------------------------------------------------------------ tapes that hold nothing

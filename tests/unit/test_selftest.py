@@ -2,46 +2,177 @@
 
 from __future__ import annotations
 
+import warnings
+from threading import Event, Thread
+from typing import Any
+
 import pytest
 import tensorflow as tf
 
 import retrotape as rt
-from retrotape import _hooks, _selftest
+from retrotape import _hooks, _hooks_ops, _selftest
+from retrotape.errors import IncompatibleTensorFlowError, UntriedTensorFlowWarning
+
+TRUSTED = ["2.16.1", "2.21.0"]
+CHECKED = ["2.20.0rc1", "2.19.0+nv24.5", "2.21.0-dev20251101"]  # silently: builds of versions that were tried
+UNTRIED = ["2.22.0", "2.22.0-dev20261101", "3.0", "2.15.1", "unknown", "", None]
 
 
 @pytest.fixture
-def untried(monkeypatch):
-    monkeypatch.setattr(_selftest, "TRIED", ((1, 0), (1, 15)))
+def checks(monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """Forget that the self test has run, and count how often it does."""
+    check, done = _selftest.check, []
     monkeypatch.setattr(_selftest, "_checked", False)
+    monkeypatch.setattr(_selftest, "check", lambda make_tape: done.append(check(make_tape)))
+    return done
 
 
-def test_an_untried_tensorflow_is_checked_once_before_it_is_trusted(untried, monkeypatch):
-    check, checked = _selftest.check, []
-    monkeypatch.setattr(_selftest, "check", lambda make_tape: checked.append(check(make_tape)))
+def six() -> float:
     x = tf.constant(3.0)
-    for _ in range(2):
+    with rt.Tape() as tape:
+        y = x * x
+    return float(tape.gradient(y, x))
+
+
+@pytest.mark.parametrize("version", UNTRIED)
+def test_an_untried_version_is_checked_and_warned_about_once(version: Any, checks: list, monkeypatch: Any) -> None:
+    monkeypatch.setattr(tf, "__version__", version)
+    with pytest.warns(UntriedTensorFlowWarning) as caught:
+        assert six() == six() == 6.0
+    assert len(caught) == len(checks) == 1
+    text = f"retrotape has not been tried on TensorFlow {version or '(unknown version)'}, only on 2.16 to 2.21. "
+    assert str(caught[0].message).startswith(text)
+    assert 'message="retrotape has not been tried"' in str(caught[0].message)
+    assert caught[0].filename == __file__
+
+
+def test_the_advice_about_the_warning_works(checks: list, monkeypatch: Any) -> None:
+    monkeypatch.setattr(tf, "__version__", "2.22.0")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="retrotape has not been tried")
+        assert six() == 6.0
+
+
+def test_a_tensorflow_without_a_version(checks: list, monkeypatch: Any) -> None:
+    monkeypatch.delattr(tf, "__version__")
+    with pytest.warns(UntriedTensorFlowWarning, match=r"TensorFlow \(unknown version\)"):
+        assert six() == 6.0
+
+
+@pytest.mark.parametrize("version", CHECKED)
+def test_another_build_of_a_tried_version_is_checked(version: str, checks: list, monkeypatch: Any) -> None:
+    monkeypatch.setattr(tf, "__version__", version)
+    assert six() == 6.0
+    assert len(checks) == 1
+
+
+@pytest.mark.parametrize("version", TRUSTED)
+def test_a_tried_version_is_not_checked(version: str, checks: list, monkeypatch: Any) -> None:
+    monkeypatch.setattr(tf, "__version__", version)
+    assert six() == 6.0
+    assert checks == []
+
+
+def test_it_runs_apart_from_what_is_open(checks: list, monkeypatch: Any) -> None:
+    monkeypatch.setattr(tf, "__version__", "2.19.0+nv24.5")
+
+    @tf.function
+    def square(value: tf.Tensor) -> Any:
         with rt.Tape() as tape:
-            y = x * x
-        assert float(tape.gradient(y, x)) == 6.0
-    assert len(checked) == 1
+            y = value * value
+        return tape.gradient(y, value)
+
+    with tf.GradientTape() as stock:
+        assert float(square(tf.constant(3.0))) == 6.0
+    assert len(checks) == 1
+    assert stock.watched_variables() == ()
 
 
-def test_a_tried_tensorflow_is_not_checked(monkeypatch):
-    monkeypatch.setattr(_selftest, "_checked", False)
-    monkeypatch.setattr(_selftest, "is_tried", lambda version: version == tf.__version__)
-    monkeypatch.setattr(_selftest, "check", lambda make_tape: pytest.fail("a check that nobody needs"))
-    with rt.Tape():
-        pass
+def test_a_tape_on_another_thread_waits_for_the_result(checks: list, monkeypatch: Any) -> None:
+    monkeypatch.setattr(tf, "__version__", "2.19.0+nv24.5")
+    entered, go_on, found = Event(), Event(), []
+
+    def wait(make_tape: Any) -> list:
+        entered.set()
+        assert go_on.wait(60)
+        return []
+
+    monkeypatch.setitem(_selftest._PROGRAMS, "gathers", wait)
+    threads = [Thread(target=lambda: found.append(six())) for _ in range(2)]
+    threads[0].start()
+    assert entered.wait(60)
+    threads[1].start()
+    threads[1].join(0.2)
+    assert found == []
+    go_on.set()
+    for thread in threads:
+        thread.join(60)
+    assert found == [6.0, 6.0]
+    assert len(checks) == 1
 
 
-def test_a_tensorflow_that_hides_reads_is_refused(untried, monkeypatch):
-    hooks = [hook for hook in _hooks._HOOKS if hook[1] != "TFE_Py_FastPathExecute"]
-    monkeypatch.setattr(_hooks, "_HOOKS", tuple(hooks))
+# ------------------------------------------------------------------ what it finds
+
+
+# The others are on ways that few programs take, or are needed for explanations only.
+NEEDED = ["TFE_Py_FastPathExecute", "execute", "record_operation", "variable_accessed", "_call_flat", "__call__"]
+
+
+@pytest.mark.parametrize("name", [*NEEDED, "get_gradient_function"])
+def test_a_tensorflow_that_passes_a_hook_by_is_refused(name: str, checks: list, monkeypatch: Any) -> None:
+    monkeypatch.setattr(tf, "__version__", "2.22.0")
+    owner = next(hook[0] for hook in _hooks._HOOKS if hook[1] == name)
+    monkeypatch.setattr(_hooks, "_HOOKS", tuple(hook for hook in _hooks._HOOKS if hook[1] != name))
+    monkeypatch.setitem(_hooks_ops.original, name, getattr(owner, name))
     for _ in range(2):  # and not only the first time
-        with (
-            pytest.raises(
-                rt.errors.IncompatibleTensorFlowError, match=r"cannot record on TensorFlow .*install one of them"
-            ),
-            rt.Tape(),
+        with pytest.raises(
+            IncompatibleTensorFlowError, match=r"on TensorFlow 2\.22\.0: the self test of .* install one of"
         ):
-            pass
+            six()
+
+
+@pytest.mark.parametrize("what", _selftest._PROGRAMS)
+def test_an_error_in_the_self_test_is_the_versions(what: str, checks: list, monkeypatch: Any) -> None:
+    monkeypatch.setattr(tf, "__version__", "2.22.0")
+
+    def fail(make_tape: Any) -> Any:
+        raise AttributeError("module 'x' has no attribute 'y'.")
+
+    monkeypatch.setitem(_selftest._PROGRAMS, what, fail)
+    text = rf"the self test of {what} failed with AttributeError: module 'x' has no attribute 'y'\. Tried versions"
+    with pytest.raises(IncompatibleTensorFlowError, match=text) as caught:
+        six()
+    assert isinstance(caught.value.__cause__, AttributeError)
+
+
+@pytest.mark.parametrize("what", _selftest._PROGRAMS)
+def test_every_result_of_the_self_test_counts(what: str, checks: list, monkeypatch: Any) -> None:
+    """One after the other is taken for wrong."""
+    program = _selftest._PROGRAMS[what]
+    count = len(program(rt.Tape))
+    for wrong in range(count):
+
+        def off(make_tape: Any, wrong: int = wrong) -> Any:
+            return [(got, right + (number == wrong)) for number, (got, right) in enumerate(pairs(make_tape))]
+
+        def pairs(make_tape: Any) -> list:
+            return [(got, tf.convert_to_tensor(right)) for got, right in program(make_tape)]
+
+        monkeypatch.setitem(_selftest._PROGRAMS, what, off)
+        with pytest.raises(IncompatibleTensorFlowError, match=f"the self test of {what} gave a wrong result"):
+            _selftest.check(rt.Tape)
+
+
+def test_a_result_that_is_none_is_wrong(checks: list, monkeypatch: Any) -> None:
+    monkeypatch.setitem(_selftest._PROGRAMS, "gathers", lambda make_tape: [(None, 1.0)])
+    with pytest.raises(IncompatibleTensorFlowError, match="the self test of gathers gave a wrong result"):
+        _selftest.check(rt.Tape)
+
+
+def test_want_of_memory_is_not_the_versions_fault(checks: list, monkeypatch: Any) -> None:
+    def fail(make_tape: Any) -> Any:
+        raise MemoryError
+
+    monkeypatch.setitem(_selftest._PROGRAMS, "gathers", fail)
+    with pytest.raises(MemoryError):
+        _selftest.check(rt.Tape)

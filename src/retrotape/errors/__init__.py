@@ -39,6 +39,7 @@ from retrotape.errors._queries import (
     UnrepairableError,
     UnseenByStockTapeError,
     UnseenUpdateError,
+    UntriedTensorFlowWarning,
     grouped,
 )
 
@@ -79,6 +80,7 @@ __all__ = [
     "UnsafeTapeError",
     "UnseenByStockTapeError",
     "UnseenUpdateError",
+    "UntriedTensorFlowWarning",
     "did_you_mean",
     "grouped",
 ]

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from retrotape._version import KERAS, TENSORFLOW, __version__
 from retrotape.errors._base import RetrotapeError, did_you_mean
+
+
+def _span(versions: tuple[tuple[int, int], tuple[int, int]]) -> str:
+    (first, oldest), (last, newest) = versions
+    return f"{first}.{oldest} to {last}.{newest}"
+
+
+def _install(package: str, versions: tuple[tuple[int, int], tuple[int, int]]) -> str:
+    (first, oldest), (last, newest) = versions
+    return f'`pip install "{package}>={first}.{oldest},<{last}.{newest + 1}"`'
 
 
 class MissingTensorFlowError(RetrotapeError, ImportError):
@@ -12,19 +23,42 @@ class MissingTensorFlowError(RetrotapeError, ImportError):
 
     def __init__(self) -> None:
         super().__init__(
-            "retrotape needs TensorFlow 2.16 to 2.21 and found none. "
+            f"retrotape needs TensorFlow {_span(TENSORFLOW)} and found none. "
             'Install one: `pip install "retrotape[tf]"`, or `pip install "retrotape[cpu]"` for the CPU build.'
         )
 
 
 class IncompatibleTensorFlowError(RetrotapeError):
-    """TensorFlow's internals are not what this version of retrotape was written against."""
+    """The internals of TensorFlow or Keras are not what this version of retrotape was written against.
 
-    def __init__(self, version: str, detail: str) -> None:
-        self.version, self.detail = version, detail
+    Attributes:
+      version: The version of TensorFlow.
+      keras: The version of Keras where the problem is there; None where it is in TensorFlow.
+      detail: What is missing or different.
+    """
+
+    def __init__(self, version: str, detail: str, keras: str | None = None) -> None:
+        self.version, self.detail, self.keras = version, detail, keras
+        found = f"TensorFlow {version}" if keras is None else f"Keras {keras} with TensorFlow {version}"
+        package, tried = ("tensorflow", TENSORFLOW) if keras is None else ("keras", KERAS)
+        build = " (or tensorflow-cpu)" if keras is None else ""
         super().__init__(
-            f"retrotape cannot record on TensorFlow {version}: {detail}. "
-            "Tried versions are 2.16 to 2.21; install one of them, or a newer retrotape."
+            f"retrotape {__version__} cannot record on {found}: {detail}. Tried versions are {_span(tried)}; install "
+            f"one of them, {_install(package, tried)}{build}, or a newer retrotape, `pip install --upgrade retrotape`. "
+            "If there is none yet, please report this message; `make compat TF=...` in a checkout shows what differs."
+        )
+
+
+class UntriedTensorFlowWarning(UserWarning):
+    """TensorFlow is a version that retrotape's tests have not run on. It has passed a self test."""
+
+    def __init__(self, version: str) -> None:
+        self.version = version
+        super().__init__(
+            f"retrotape has not been tried on TensorFlow {version}, only on {_span(TENSORFLOW)}. Its internals are as "
+            "expected and a self test gave the right gradients, so recording goes on. "
+            f"To be sure, {_install('tensorflow', TENSORFLOW)}; to hide this, "
+            '`warnings.filterwarnings("ignore", message="retrotape has not been tried")`.'
         )
 
 

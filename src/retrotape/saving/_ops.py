@@ -100,7 +100,7 @@ class OpCheck:
         if definition is None:
             raise TapeVersionError(
                 self._path,
-                f"the op {eqn.op}, which TensorFlow {tf.__version__} does not have",
+                f"the op {eqn.op}, which TensorFlow {_tf.version} does not have",
                 "Load it with the TensorFlow that saved it, or a newer one.",
             )
         kinds = {attr.name: attr.type for attr in definition.attr}
@@ -108,7 +108,7 @@ class OpCheck:
             if name not in kinds:
                 raise TapeVersionError(
                     self._path,
-                    f"op {eqn.op} with an attribute {name!r}, which TensorFlow {tf.__version__} does not know",
+                    f"op {eqn.op} with an attribute {name!r}, which TensorFlow {_tf.version} does not know",
                     "Load it with the TensorFlow that saved it, or a newer one.",
                 )
             if not _fits(kinds[name], value):

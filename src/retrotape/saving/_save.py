@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from retrotape import _tf, store
 from retrotape._nests import describe, is_variable, unwrap
-from retrotape._tf import tf, whole_of
+from retrotape._tf import whole_of
 from retrotape._version import __version__
 from retrotape.errors import NotRecordedError, ReplicaError
 from retrotape.ir import Program
@@ -81,7 +81,7 @@ def prepare(
     backwards = {thawed.moved[index]: back for index, back in whole.backwards.items() if index in thawed.moved}
     fields = {
         "retrotape": __version__,
-        "tensorflow": tf.__version__,
+        "tensorflow": _tf.version,
         "keras": getattr(sys.modules.get("keras"), "__version__", None),
         "platform": {"machine": platform.machine(), "byteorder": sys.byteorder},
         "names": named,
