@@ -75,6 +75,8 @@ class Puller:
             return [None] * len(eqn.inputs)
         if index in self._recording.foreign and self._depth == 1:
             raise ReplicaError.on_path(f"{eqn.op} of a merge_call or of another replica (at {self._where(eqn)})")
+        if self._recording.guard is not None and self._operations is None:
+            self._recording.guard.check_rule(eqn, grads, self._recording.builder.types, self._values)
         backward = self._recording.backwards.get(index)
         call = self._recording.calls.get(index)
         if call is not None:
