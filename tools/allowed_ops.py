@@ -1,18 +1,18 @@
-"""Write the list of ops that a saved tape may name, `src/retrotape/saving/allowed_ops.txt`, from `allowed_ops.toml` here.
+"""Write the list of ops that a saved tape may name, `src/retrotape/saving/allowed_ops.txt`, from `allowed_ops.toml`.
 
-Ops are listed by family, each with the argument why it is safe to run: they get on the list by being read, never by a rule.
-What can be checked by machine is: an op that touches more than its inputs, or that TensorFlow does not have, is refused.
-Run: `python tools/allowed_ops.py`
+Ops are listed by family, each with the argument why it is safe to run: they get on the list by being read, never by a
+rule. What can be checked by machine is: an op that touches more than its inputs, or that TensorFlow does not have, is
+refused. Run: `python tools/allowed_ops.py`
 """
 
 from __future__ import annotations
 
-import tomllib
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
+import tomllib
 from tensorflow.python.framework import op_def_registry
 
 from retrotape.rules import FORWARD

@@ -1,11 +1,12 @@
 """Calls of one op that are right in their types and wrong in everything else: made at random, the same for each seed.
 
-Shapes, attributes and values are drawn until TensorFlow's shape function takes them, so that the guard lets them pass and
-the kernel has to cope; calls that were taken are changed a little for the next ones.
+Shapes, attributes and values are drawn until TensorFlow's shape function takes them, so that the guard lets them pass
+and the kernel has to cope; calls that were taken are changed a little for the next ones.
 """
 
 from __future__ import annotations
 
+import math
 import random
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from retrotape._tf import tf
 from retrotape.ir import DTYPE_NUMBERS, LEAF, DType, Eqn, Frame, Program, Shape, TensorType
 from retrotape.record import Kind, default_attrs, traits
 from retrotape.saving._call import Call
+from retrotape.saving._op_guards import GUARDS
 from retrotape.saving._ops import _dtypes
 from retrotape.saving._shapes import _Scratch
 from retrotape.saving._updates import as_plain, update_shapes
@@ -83,7 +85,7 @@ class Cases:
         self._sizes = [rng.choice((0, 1, 1, 2, 3, 4, 5, 7, 8)) for _ in range(rng.choice((1, 1, 2, 3)))]
         attrs = {attr.name: self._attr(attr) for attr in self._definition.attr}
         for name, value in default_attrs(self._op):
-            if not isinstance(value, DType) and rng.random() < 0.6:
+            if not isinstance(value, DType) and name in attrs and not self._counts_name(name) and rng.random() < 0.6:
                 attrs[name] = value
         dtypes = self._dtypes(_Draft(attrs, [], []))
         shapes = [self._shape() for _ in dtypes]
@@ -97,7 +99,9 @@ class Cases:
         attrs, shapes, values = dict(old.attrs), list(old.shapes), list(old.values)
         dtypes = self._dtypes(old)
         what = rng.random()
-        plain = [attr for attr in self._definition.attr if attr.type not in ("type", "list(type)") and not self._counts(attr)]
+        plain = [
+            attr for attr in self._definition.attr if attr.type not in ("type", "list(type)") and not self._counts(attr)
+        ]
         if what < 0.35 and plain:
             attr = rng.choice(plain)
             attrs[attr.name] = self._attr(attr, wild=True)
@@ -118,8 +122,11 @@ class Cases:
         return _Draft(attrs, shapes, values)
 
     def _counts(self, attr: Any) -> bool:
+        return self._counts_name(attr.name)
+
+    def _counts_name(self, name: str) -> bool:
         args = (*self._definition.input_arg, *self._definition.output_arg)
-        return any(attr.name in (arg.number_attr, arg.type_list_attr) for arg in args)
+        return any(name in (arg.number_attr, arg.type_list_attr) for arg in args)
 
     def _size(self) -> int:
         return self._random.choice(self._sizes)
@@ -127,16 +134,26 @@ class Cases:
     def _shape(self, rank: int | None = None) -> tuple[int, ...]:
         rng = self._random
         if rank is None:
-            rank = self._rank if self._rank is not None and rng.random() < 0.6 else rng.choice((0, 0, 1, 1, 1, 2, 2, 3, 4, 5))
+            rank = (
+                self._rank
+                if self._rank is not None and rng.random() < 0.6
+                else rng.choice((0, 0, 1, 1, 1, 2, 2, 3, 4, 5))
+            )
         return tuple(self._size() if rng.random() < 0.85 else rng.choice((0, 1, 2, 3)) for _ in range(rank))
 
     def _wrong(self, dims: Any) -> Any:
-        return None if dims is None else tuple(dims[:-1]) if dims and self._random.random() < 0.5 else (*(dims or ()), 2)
+        return (
+            None if dims is None else tuple(dims[:-1]) if dims and self._random.random() < 0.5 else (*(dims or ()), 2)
+        )
 
     def _attr(self, attr: Any, wild: bool = False) -> Any:
         kind = attr.type
         if kind.startswith("list("):
-            count = self._random.choice((0, 1, 2, 4, 4, 5, 5, self._rank or 1)) if not self._counts(attr) else self._random.randrange(1, 4)
+            count = (
+                self._random.choice((0, 1, 2, 4, 4, 5, 5, self._rank or 1))
+                if not self._counts(attr)
+                else self._random.randrange(1, 4)
+            )
             return tuple(self._item(kind[5:-1], attr, wild and self._random.random() < 0.3) for _ in range(count))
         return self._item(kind, attr, wild)
 
@@ -151,7 +168,9 @@ class Cases:
                 if self._counts(attr):
                     return rng.randrange(max(1, attr.minimum), 4)
                 usual = (1, 1, 1, 2, 3, max(1, attr.minimum))
-                return rng.choice((0, -1, -2, 5, 17, 64, 1000, 2**31 - 1, -(2**31), 2**40, 2**62) if wild else (*usual, 0, -1))
+                return rng.choice(
+                    (0, -1, -2, 5, 17, 64, 1000, 2**31 - 1, -(2**31), 2**40, 2**62) if wild else (*usual, 0, -1)
+                )
             case "bool":
                 return rng.random() < 0.5
             case "float":
@@ -161,7 +180,9 @@ class Cases:
                 usual = (attr.default_value.s, b"", b"a", b"NHWC", b"i,j->ij", b"ab,bc->ac", b"%s", b"(a|b)*")
                 return rng.choice(allowed) if allowed and rng.random() < 0.97 else rng.choice(usual)
             case "shape":
-                return Shape(None if rng.random() < 0.2 else tuple(rng.choice((-1, 0, 1, 2, 3)) for _ in range(rng.randrange(4))))
+                return Shape(
+                    None if rng.random() < 0.2 else tuple(rng.choice((-1, 0, 1, 2, 3)) for _ in range(rng.randrange(4)))
+                )
         raise KeyError(kind)
 
     def _value(self, dtype: int, shape: tuple[int, ...], wild: bool = False) -> Any:
@@ -207,16 +228,19 @@ class Cases:
             lambda: draws.choice((1, 2, 2, 4, 8), count),
         ]
         extremes = [low, high, -1, 0, 1, 2**16, 2**20, 2**24, 2**31 - 1, -7, 100]
-        found = draws.choice(extremes, count) if wild and rng.random() < 0.6 else rng.choice(styles)()
-        if wild and count and rng.random() < 0.5:
-            found = np.array(rng.choice(styles)())
+        found = [int(number) for number in rng.choice(styles)()]
+        if wild and rng.random() < 0.6:
+            found = [rng.choice(extremes) for _ in range(count)]
+        elif wild and count:
             found[rng.randrange(count)] = rng.choice(extremes)
-        return np.clip(np.asarray(found, np.float64 if high > 2**63 else np.int64), max(low, -(2**63)), min(high, 2**62)).astype(numpy).reshape(shape)
+        return np.array([min(max(number, low), high) for number in found], numpy).reshape(shape)
 
     # ------------------------------------------------------------------ the call as a program
 
     def _dtypes(self, draft: _Draft, results: bool = False) -> list[int]:
-        takes, gives = (_dtypes(args, draft.attrs) for args in (self._definition.input_arg, self._definition.output_arg))
+        takes, gives = (
+            _dtypes(args, draft.attrs) for args in (self._definition.input_arg, self._definition.output_arg)
+        )
         held = _value_dtype(draft.attrs)
         if traits(self._op).kind is Kind.PLAIN:
             return gives if results else takes
@@ -234,8 +258,11 @@ class Cases:
         count = len(self._dtypes(draft, results=True))
         eqn = Eqn(self._op, tuple(range(len(kinds))), tuple(range(count)), tuple(sorted(draft.attrs.items())), 0)
         plain = as_plain(eqn)
+        call = Call(self._op, draft.attrs, kinds, lambda position: tf.constant(draft.values[position]))
+        if GUARDS.get(self._op, lambda call: None)(call):
+            raise ValueError("it would be refused")
         if plain is None:
-            return list(update_shapes(Call(self._op, draft.attrs, kinds, lambda position: tf.constant(0))))
+            return list(update_shapes(call))
         integers = {
             position: value
             for position, value in enumerate(draft.values)
@@ -280,13 +307,21 @@ class Cases:
         stored = {
             var: self._value(types[var].dtype, types[var].shape or (), wild=True)
             for var in outputs
-            if types[var].dtype not in (VARIANT, RESOURCE) and np.prod(types[var].shape or (1,)) < 2**16
+            if types[var].dtype not in (VARIANT, RESOURCE) and _is_small(types[var].shape)
         }
         return Case(program, values, stored)
 
 
+def _is_small(shape: Any) -> bool:
+    return (
+        len(shape) <= 32
+        and all(0 <= size < 2**16 for size in shape)
+        and math.prod(max(1, size) for size in shape) < 2**16
+    )
+
+
 def _value_dtype(attrs: dict[str, Any]) -> int:
-    return next((attrs[name].number for name in ("T", "dtype") if name in attrs), 1)
+    return next((attrs[name].number for name in ("T", "dtype") if isinstance(attrs.get(name), DType)), 1)
 
 
 def _list_maker(which: int, leaf: Any) -> tuple[str, Any, tuple[int, ...]]:

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +24,9 @@ TESTS = Path(__file__).parents[1]
 SECONDS = 10  # of processor time, for one case
 MEMORY = 2**30  # bytes by which one case may grow the process
 CEILING = 6 << 30  # bytes of address space beyond what TensorFlow has: protects the machine
-FIELDS: dict[str, Any] = dict.fromkeys(("redacted", "variables", "assigned", "opaque", "gaps", "moments", "looks", "backwards"), ())
+FIELDS: dict[str, Any] = dict.fromkeys(
+    ("redacted", "variables", "assigned", "opaque", "gaps", "moments", "looks", "backwards"), ()
+)
 
 
 class Report(NamedTuple):
@@ -41,11 +44,11 @@ class Report(NamedTuple):
 # ------------------------------------------------------------------ in the parent
 
 
-def fuzz(ops: list[str], cases: int, seed: int = 0, first: int = 0) -> Report:
-    """Run cases of some ops, each op from case number `first` on."""
+def fuzz(ops: list[str], cases: int, seed: int = 0, show: Callable[[str], None] | None = None) -> Report:
+    """Run cases of some ops; `show` is told of each fault when it is found."""
     outcomes: Counter[str] = Counter()
     faults: list[str] = []
-    at, number = 0, first
+    at, number = 0, 0
     with tempfile.TemporaryDirectory() as folder:
         said = Path(folder, "said")
         while at < len(ops):
@@ -55,6 +58,7 @@ def fuzz(ops: list[str], cases: int, seed: int = 0, first: int = 0) -> Report:
                 kind, _, text = line.partition(" ")
                 if kind == "fault":
                     faults.append(text)
+                    (show or str)(text)
                 elif kind == "counts":
                     outcomes.update(json.loads(text))
             doing = Path(folder, "doing").read_text().split("\n")[0]
@@ -63,9 +67,10 @@ def fuzz(ops: list[str], cases: int, seed: int = 0, first: int = 0) -> Report:
             op, reached, phase = doing.split()
             name = signal.Signals(-code).name if code < 0 else f"code {code}"
             faults.append(f"{op} {reached}: {name} while {phase}{_last_words(Path(folder, 'errors'))}")
+            (show or str)(faults[-1])
             at, number = ops.index(op), int(reached) + 1
             if number >= cases or phase == "generating":
-                at, number = at + 1, first
+                at, number = at + 1, 0
     return Report(outcomes, faults)
 
 
@@ -126,21 +131,25 @@ class _Child:
                 if not stored:
                     tape.value("y")
                     self._counts["value"] += 1
+                    self._counts[f"ran {op}"] += 1
                 sources = [name for name in tape.names if name.startswith("x")]
                 for name in tape.names if sources else ():
                     if name.startswith("y"):
-                        self._ask(tape, name, sources, second=number % 8 == 0)
+                        self._ask(op, tape, name, sources, second=number % 8 == 0)
             except RetrotapeError as error:
                 self._counts[type(error).__name__] += 1
             except Exception as error:
-                self._said.write(f"fault {op} {number}: {type(error).__module__}.{type(error).__name__}: {str(error)[:150]!r}\n")
+                self._said.write(
+                    f"fault {op} {number}: {type(error).__module__}.{type(error).__name__}: {str(error)[:150]!r}\n"
+                )
             grown = _memory() - before
             if grown > MEMORY:
                 self._said.write(f"fault {op} {number}: {grown >> 20} MiB, stored={stored}\n")
 
-    def _ask(self, tape: Any, target: str, sources: list[str], second: bool) -> None:
+    def _ask(self, op: str, tape: Any, target: str, sources: list[str], second: bool) -> None:
         tape.gradient(target, sources)
         self._counts["gradient"] += 1
+        self._counts[f"went back {op}"] += 1
         if second:
             tape.hvp(target, sources[:1], [tape.value(sources[0])])
             self._counts["second"] += 1
@@ -159,7 +168,11 @@ class _Child:
             data = list(flat) if dtype == "string" else flat.tobytes()
             tensors.append(store.Stored(f"v/{var}", dtype, np.shape(value), data))
         results = program.eqns[-1].outputs
-        floats = [v for v in case.values if DTYPE_NAMES[program.types[v].dtype] in ("float32", "float64", "complex64", "float16")]
+        floats = [
+            v
+            for v in case.values
+            if DTYPE_NAMES[program.types[v].dtype] in ("float32", "float64", "complex64", "float16")
+        ]
         names = {f"x{var}": {"var": var} for var in floats} | {f"y{var}": {"var": var} for var in results[1:]}
         names |= {"y": {"var": results[0]}} if results else {}
         entries = {"program.txt": str(program).encode(), "functions.json": b"{}", "opdefs.pb": b""}
@@ -188,7 +201,6 @@ def main() -> None:
     if given.child:
         import resource
 
-        import retrotape.loaded
         from retrotape import _tf
 
         _tf.tf.zeros([])
@@ -199,9 +211,11 @@ def main() -> None:
         return
     from retrotape.saving._ops import allowed
 
-    found = fuzz(given.ops or sorted(allowed() - {"custom_gradient"}), given.cases, given.seed, given.first)
-    print(*found.faults, sep="\n")
-    print(dict(found.outcomes), len(found.faults), "faults")
+    ops = given.ops or sorted(allowed() - {"custom_gradient"})
+    found = fuzz(ops, given.cases, given.seed, lambda fault: print(fault, flush=True))
+    print({name: count for name, count in found.outcomes.items() if " " not in name}, len(found.faults), "faults")
+    for how in ("ran", "went back"):
+        print(f"never {how}:", *[op for op in ops if not found.outcomes[f"{how} {op}"]])
 
 
 if __name__ == "__main__":

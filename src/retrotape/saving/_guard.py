@@ -127,16 +127,18 @@ class Guard:
             raise self._explain(error, eqn.op) from error
 
     def check_gradient(self, op: str, kind: TensorType, grad: Any) -> None:
-        """Raise where a gradient is not like what it is the gradient of."""
+        """Raise where a gradient is not like the value that it belongs to."""
+        said = f"{grad.dtype.name}{grad.shape}"
         if isinstance(grad, tf.IndexedSlices):
             whole = None if grad.dense_shape is None else tf.get_static_value(grad.dense_shape)
             rows = (grad.indices.shape[0] if grad.indices.shape.rank == 1 else -1, *(kind.shape or ())[1:])
             fits = (whole is None or tuple(whole) == kind.shape) and grad.values.shape.is_compatible_with(rows)
+            said = f"rows of {None if whole is None else whole.tolist()}"
         else:
             fits = grad.shape.is_compatible_with(kind.shape)
         if not fits or grad.dtype.as_datatype_enum != kind.dtype:
             raise UnsafeTapeError(
-                self._path, f"the gradient of a result of op {op} is {grad.dtype.name}{grad.shape}, not {kind}"
+                self._path, f"a gradient at op {op} is {said}, and the value that it belongs to {kind}"
             )
 
     def extend(self, size: int) -> None:
