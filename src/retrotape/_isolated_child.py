@@ -26,7 +26,7 @@ def main() -> None:
     _limit(limits)
     try:
         agreed = None if limits["limits"] is None else store.Limits(**limits["limits"])
-        tape = retrotape.loaded.load(path, limits=agreed, **limits["load"])
+        tape = retrotape.loaded.load_here(path, isolated=True, limits=agreed, **limits["load"])
         program = tape.program
         _wire.send(answers, {"names": list(tape.names), "equations": len(program.eqns)})
     except Exception as error:

@@ -277,7 +277,6 @@ def load(
     12.0
     """
     from retrotape import store  # late, as all that reads files: most programs load nothing
-    from retrotape.saving import read
 
     if isinstance(allow_ops, str):
         raise TypeError(f"allow_ops= takes a list of ops, got {allow_ops!r}: `allow_ops=[{allow_ops!r}]`.")
@@ -289,7 +288,14 @@ def load(
         )
     if memory is not None or seconds is not None:
         raise ValueError("memory= and seconds= bound a process of its own; give isolate=True with them.")
-    opened = read(path, mmap=mmap, allow_ops=allow_ops, limits=limits)
+    return load_here(path, mmap=mmap, allow_ops=allow_ops, limits=limits)
+
+
+def load_here(path: Path, *, isolated: bool = False, **options: Any) -> LoadedTape:
+    """Return the tape in a file, held by this process; `isolated` says that it holds nothing else."""
+    from retrotape.saving import read
+
+    opened = read(path, isolated=isolated, **options)
     return LoadedTape(opened.recording, opened.names)
 
 

@@ -17,7 +17,7 @@ from retrotape.execute import _functions as gradients_of_functions
 from retrotape.record import _attrs, _frames, _functions, _traits
 
 # Caches without bound, each with the reason.
-BOUNDED_BY_ITSELF = {"retrotape.saving._sizes._is_plain": "is asked about ops of TensorFlow only"}
+BOUNDED_BY_ITSELF: dict[str, str] = {}
 
 
 def caches() -> Iterator[tuple[str, functools._lru_cache_wrapper]]:

@@ -247,7 +247,7 @@ def test_an_op_that_would_fill_the_memory_is_refused(run, tmp_path):
         store.write(tmp_path / f"{name}.tape", entries, tensors, {**FIELDS, "names": {"y": {"var": 2}}})
     done = run("diff", tmp_path / "small.tape", tmp_path / "large.tape")
     assert done.code == 2
-    assert "op Fill would make 1073741824 elements where the tape says float32[2]" in done.failure()
+    assert "op Fill would make float32[1073741824] where the tape says float32[2]" in done.failure()
 
 
 def test_values_are_let_go(saved):

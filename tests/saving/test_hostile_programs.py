@@ -376,7 +376,10 @@ def test_small_files_that_ask_for_a_lot(name, tmp_path):
     assert os.path.getsize(path) < 2**21
     loaded = rt.load(path)
     began, before = time.monotonic(), _peak()
-    with pytest.raises(RetrotapeError, match=r"would make \d+ elements where the tape says|is longer than|fails with"):
+    with pytest.raises(
+        RetrotapeError,
+        match=r"would make .* where the tape says|is longer than|with what there is, more than|fails with",
+    ):
         loaded["y"]
     assert _peak() - before < 2**28
     assert time.monotonic() - began < 20.0
@@ -420,7 +423,9 @@ def test_a_bomb_inside_of_a_function(honest, tmp_path):
     forged = forged.with_program(f"%{outer} : int64[1]\n{forged.program()}")
     forged.tensors.append(store.Stored(f"v/{outer}", "int64", (1,), np.array([HUGE]).tobytes()))
     loaded = rt.load(forged.write(tmp_path / "a.tape"))
-    with pytest.raises(UnsafeTapeError, match="op Tile would make more than 3,298,534,883,328 bytes"):
+    with pytest.raises(
+        UnsafeTapeError, match=r"op Tile would make 13,194,139,533,312 bytes, .* with what there is, more than 1,\d+"
+    ):
         loaded.gradient("y", "x", through_updates=True)
 
 

@@ -182,7 +182,9 @@ def test_values_that_are_there_are_not_computed_again(network, tmp_path, monkeyp
     for values in VALUES:
         loaded = trip(tape, {"x": x, "loss": loss}, tmp_path, values=values).loaded
         guard, ran = loaded._log.recording.guard, []
-        monkeypatch.setattr(guard, "after", lambda eqn, outputs, types, ran=ran: ran.append(eqn.op))
+        monkeypatch.setattr(
+            guard, "run", lambda eqn, *rest, run=guard.run, ran=ran: ran.append(eqn.op) or run(eqn, *rest)
+        )
         assert_same(loaded.value("loss"), loss)
         loaded.gradient("loss", "x")
         counts[values] = len(ran)

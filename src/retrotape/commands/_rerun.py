@@ -10,7 +10,6 @@ from retrotape.commands._distance import Distance, distance
 from retrotape.commands._pairing import Pairing
 from retrotape.commands._suspects import Pair, Suspects
 from retrotape.commands._tape import SavedTape
-from retrotape.execute import run_eqn
 from retrotape.ir import Eqn, slice_to
 from retrotape.saving import read
 
@@ -136,9 +135,7 @@ class _Side:
         if inputs is None or any(value is None for value in inputs):
             self._alive.update(dict.fromkeys(missing))
             return
-        guard.before(eqn, inputs, types)
-        made = run_eqn(eqn, inputs)
-        guard.after(eqn, made, types)
+        made = guard.run(eqn, inputs, types)
         self._alive.update((var, value) for var, value in zip(eqn.outputs, made, strict=False) if var in missing)
 
     def let_go(self, eqn: Eqn, uses: Counter[int]) -> None:

@@ -75,6 +75,8 @@ class Puller:
             return [None] * len(eqn.inputs)
         if index in self._recording.foreign and self._depth == 1:
             raise ReplicaError.on_path(f"{eqn.op} of a merge_call or of another replica (at {self._where(eqn)})")
+        if self._recording.guard is not None and self._operations is None:
+            self._recording.guard.check_rule(eqn, grads, self._recording.builder.types, self._values)
         backward = self._recording.backwards.get(index)
         call = self._recording.calls.get(index)
         if call is not None:
@@ -176,6 +178,7 @@ class Puller:
         else:
             with _tf_replicas.in_its_replica(backward.function, lambda: self._where(eqn)):
                 found = self._run_custom(index, backward, given)
+            self._check_rows(eqn, backward, found)
         return [*found, *[None] * (len(eqn.inputs) - len(found))]
 
     def _must_look_inside(self, index: int, eqn: Eqn, call: _hooks.FunctionCall, plan: Plan) -> bool:
@@ -251,6 +254,13 @@ class Puller:
             seen = [self._values(var) for var in backward.captures]
             found = (looking(seen) if looking else backward.function)(*grads)
         return _gradients_of(found)
+
+    def _check_rows(self, eqn: Eqn, backward: Backward, found: Sequence[Cotangent | None]) -> None:
+        """Raise where a backward function of a file gives rows of a whole that is not there: it may be made dense."""
+        guard, types = self._recording.guard, self._recording.builder.types
+        for var, grad in zip(backward.inputs, found, strict=False):
+            if guard is not None and isinstance(grad, tf.IndexedSlices):
+                guard.check_gradient(eqn.op, types[var], grad)
 
     def _as_of(self, index: int) -> AbstractContextManager[None]:
         """Let variables that are read hold what they held when an equation ran."""

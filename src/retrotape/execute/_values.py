@@ -225,13 +225,10 @@ class Values:
 
 
 def evaluate(recording: Recording, eqn: Eqn, inputs: list[Tensor]) -> list[Tensor]:
-    """Compute the outputs of an equation of a recording; of a file, checked before and after."""
+    """Compute the outputs of an equation of a recording; one of a file is checked before and after it runs."""
     if recording.guard is None:
         return run_eqn(eqn, inputs)
-    recording.guard.before(eqn, inputs, recording.builder.types)
-    outputs = run_eqn(eqn, inputs)
-    recording.guard.after(eqn, outputs, recording.builder.types)
-    return outputs
+    return recording.guard.run(eqn, inputs, recording.builder.types)
 
 
 def run_eqn(eqn: Eqn, inputs: list[Tensor]) -> list[Tensor]:

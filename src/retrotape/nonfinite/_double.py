@@ -60,7 +60,7 @@ def _exceeds(scene: Scene, eqn: Eqn, kind: TensorType, compute: Callable[..., Te
         return None
     guard = scene.recording.guard
     if guard is not None:
-        guard.within(eqn, inputs)
+        guard.check(eqn, inputs, scene.recording.builder.types)
     wide = _in_double(eqn)
     try:
         doubles = [tf.cast(value, tf.float64) if value.dtype.is_floating else value for value in inputs]

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from retrotape.ir import Eqn, Frame, Functions, Program, WayBack
 from retrotape.record import CUSTOM, Backward, default_attrs
 from retrotape.saving._functions import SavedFunction
+from retrotape.saving._guard import Guard
 from retrotape.saving._ops import OpCheck
 
 Json = Any
@@ -63,11 +64,12 @@ class FunctionReader:
 
     Args:
       functions: As `backwards_to_json` made them.
-      guard: Checks each program that is found, and its ops when they run.
+      check: Checks each program that is found.
+      guard: Runs the ops of what comes from a file.
     """
 
-    def __init__(self, functions: Json, guard: OpCheck) -> None:
-        self._functions = Functions(functions, guard.check)
+    def __init__(self, functions: Json, check: OpCheck, guard: Guard) -> None:
+        self._functions = Functions(functions, check.check)
         self._guard = guard
         self._made: dict[str, SavedFunction] = {}
 

@@ -27,7 +27,7 @@ class SavedFunction(NamedTuple):
       captured: The leaves that stand for what it looks at.
       results: For each of its inputs, the vars of the gradient.
       backwards: The ways back through custom gradients inside, by equation.
-      guard: Checks what an op is about to do, where all this comes from a file.
+      guard: Runs its ops, where all this comes from a file.
     """
 
     program: Program
@@ -51,8 +51,9 @@ class SavedFunction(NamedTuple):
         for index, eqn in enumerate(self.program.eqns):
             inputs = [env[var] for var in eqn.inputs]
             if self.guard is not None and tf.executing_eagerly():  # in a graph nothing runs yet, and nothing has a size
-                self.guard.within(eqn, inputs)
-            outputs = run_eqn(eqn, inputs)
+                outputs = self.guard.run(eqn, inputs, self.program.types, resized=True)
+            else:
+                outputs = run_eqn(eqn, inputs)
             if eqn.op == CUSTOM:
                 outputs = [tf.identity(value) for value in outputs]
                 self._emit(index, eqn, env, inputs, outputs)

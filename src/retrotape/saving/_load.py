@@ -15,7 +15,9 @@ from retrotape.errors import CorruptTapeError, MalformedProgramError
 from retrotape.execute import Values
 from retrotape.ir import LEAF, Fields, LayerRow, Malformed, Program, TensorType
 from retrotape.record import CUSTOM, TRAINABLE, UNCOUNTED, Called, Cell, Look, Recording, Scope, next_stamp, traits
+from retrotape.saving._budget import default_limit
 from retrotape.saving._document import FunctionReader, with_defaults
+from retrotape.saving._guard import Guard
 from retrotape.saving._kept import Withheld, is_computed
 from retrotape.saving._mapped import Mapped
 from retrotape.saving._ops import OpCheck
@@ -48,19 +50,27 @@ def read(
     mmap: bool = True,
     allow_ops: Collection[str] = (),
     limits: store.Limits | None = None,
+    isolated: bool = False,
 ) -> Opened:
-    """Return the recording in a file, or raise where the file is damaged or not to be trusted."""
+    """Return the recording in a file, or raise where the file is damaged or not to be trusted.
+
+    With `isolated`, this process holds nothing else, and ops may run of which nobody can tell how much they make.
+    """
     limits = limits or store.Limits()
     container = store.open_tape(path, mmap=mmap, limits=limits)
     try:
-        return _Reader(container, OpCheck(container.path, allow_ops, limits.total_bytes)).read()
+        limit = limits.total_bytes
+        if limit is None:
+            limit = default_limit(sum(info.nbytes for info in container.tensors.values()))
+        guard = Guard(container.path, allow_ops, limit, isolated)
+        return _Reader(container, OpCheck(container.path, allow_ops, limit), guard).read()
     except (Malformed, MalformedProgramError, UnicodeDecodeError, RecursionError, json.JSONDecodeError) as error:
         raise CorruptTapeError(container.path, f"what it says makes no sense: {error}") from error
 
 
 class _Reader:
-    def __init__(self, container: store.Container, check: OpCheck) -> None:
-        self._container, self._check = container, check
+    def __init__(self, container: store.Container, check: OpCheck, guard: Guard) -> None:
+        self._container, self._check, self._guard = container, check, guard
         self._program = Program.parse(container.entry("program.txt").decode())
         self._fields = Fields(container.meta, self._program)
         check.check(self._program)
@@ -70,7 +80,7 @@ class _Reader:
         recording = self._recording()
         self._add_values(recording)
         self._add_variables(recording)
-        reader = FunctionReader(json.loads(self._container.entry("functions.json")), self._check)
+        reader = FunctionReader(json.loads(self._container.entry("functions.json")), self._check, self._guard)
         recording.backwards = reader.backwards(self._container.meta.get("backwards"), self._program)
         self._add_looks(recording)
         recording.births = {var: looks - 0.5 for var, looks in self._fields.births}  # between two looks
@@ -93,7 +103,7 @@ class _Reader:
         }
         for name in ("assigned", "opaque", "gaps"):
             getattr(recording, name).update(self._fields.vars(name))
-        recording.guard = self._check
+        recording.guard = self._guard
         return recording
 
     def _add_values(self, recording: Recording) -> None:

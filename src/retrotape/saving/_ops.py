@@ -1,27 +1,23 @@
-"""Which ops a saved tape may name, and what is checked before one of them runs."""
+"""Which ops a saved tape may name, and what is checked of them when a file is read."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from retrotape import _tf
 from retrotape._tf import tf
-from retrotape.errors import CorruptTapeError, RetrotapeError, TapeVersionError, UnsafeTapeError
-from retrotape.ir import DTYPE_NAMES, DType, Eqn, Func, Program, Proto, Shape, TensorType, bytes_of
+from retrotape.errors import CorruptTapeError, TapeVersionError, UnsafeTapeError
+from retrotape.ir import DTYPE_NAMES, LEAF, DType, Eqn, Func, Program, Proto, Shape, TensorType, bytes_of
 from retrotape.record import CUSTOM, Kind, default_attrs, traits
-from retrotape.saving._sizes import Sizes
 
-Tensor = Any
 LARGEST_CONSTANT = 2**22  # bytes in an attribute; larger tensors are tensors
-LARGEST_VALUE = 2**34  # bytes of one value, where the user sets no limit
-_RESOURCE = 20
+_STRING, _RESOURCE = 7, 20
 _RANK_LIMIT = 254  # TensorFlow's own
-_STRING_BYTES = 24  # of one string, empty
+STRING_BYTES = 24  # of one string, empty
 
 
 @cache
@@ -37,22 +33,23 @@ class OpCheck:
     Args:
       path: Of the file, for messages.
       more: Names that are allowed too.
-      largest: How many bytes one value may have.
+      limit: How many bytes a value may have, and all that the program starts from.
     """
 
-    def __init__(self, path: str, more: Collection[str] = (), largest: int | None = None) -> None:
+    def __init__(self, path: str, more: Collection[str], limit: int) -> None:
         self._path = path
         self._allowed = allowed() | set(more)
-        self._largest = LARGEST_VALUE if largest is None else largest
+        self._limit = limit
         self._known: set[tuple[str, tuple]] = set()
-        self._sizes = Sizes()
-
-    # ------------------------------------------------------------------ when a program is read
 
     def check(self, program: Program) -> None:
         """Raise where a program has an op that may not run, or what the definitions of its ops do not allow."""
+        started = 0
         for var, kind in enumerate(program.types):
-            self._check_type(var, kind)
+            size = self._check_type(var, kind)
+            started += size if program.producers[var] == LEAF else 0
+        if started > self._limit:
+            raise self._too_large("what its program starts from has", started)
         for index, eqn in enumerate(program.eqns):
             if eqn.frame >= len(program.frames):
                 raise CorruptTapeError(self._path, f"equation {index} is at line {eqn.frame} of those that it lists")
@@ -64,21 +61,25 @@ class OpCheck:
                 self._check_value(eqn, name, value)
             self._check_signature(index, eqn, program.types)
 
-    def _check_type(self, var: int, kind: TensorType) -> None:
+    def _check_type(self, var: int, kind: TensorType) -> int:
+        """Return how many bytes a value of this type has."""
         if kind.dtype not in DTYPE_NAMES:
             raise TapeVersionError(self._path, f"the dtype number {kind.dtype}", "those that it knows by name")
-        if kind.shape is not None and len(kind.shape) > _RANK_LIMIT:
+        if kind.shape is None or None in kind.shape:
+            raise UnsafeTapeError(self._path, f"%{var} is {kind}; whatever was recorded has a known size")
+        if len(kind.shape) > _RANK_LIMIT:
             raise UnsafeTapeError(self._path, f"%{var} has {len(kind.shape)} dimensions, more than {_RANK_LIMIT}")
-        size = bytes_of(kind)
-        if DTYPE_NAMES[kind.dtype] == "string" and kind.shape is not None:
-            size = _STRING_BYTES * math.prod(dim or 0 for dim in kind.shape)
-        if size > self._largest:
+        if not _is_countable(kind.shape):
+            raise UnsafeTapeError(self._path, f"%{var} is {kind}, more than TensorFlow can count")
+        size = STRING_BYTES * math.prod(kind.shape) if kind.dtype == _STRING else bytes_of(kind)  # type: ignore[arg-type]
+        if size > self._limit:
             raise self._too_large(f"%{var}, {kind}, has", size)
+        return size
 
     def _too_large(self, what: str, size: int) -> UnsafeTapeError:
         return UnsafeTapeError(
             self._path,
-            f"{what} {size:,} bytes, more than {self._largest:,}",
+            f"{what} {size:,} bytes, more than {self._limit:,}",
             f"If you trust it: `rt.load(path, limits=retrotape.store.Limits(total_bytes={size}))`.",
         )
 
@@ -112,14 +113,21 @@ class OpCheck:
                     "Load it with the TensorFlow that saved it, or a newer one.",
                 )
             if not _fits(kinds[name], value):
-                raise UnsafeTapeError(self._path, f"attribute {name!r} of op {eqn.op} is not of type {kinds[name]}")
+                raise self._of_wrong_type(eqn, name, kinds[name])
         missing = kinds.keys() - {*names, *dict(default_attrs(eqn.op))}
         if missing:  # TensorFlow does not say so, but ends the process
             raise CorruptTapeError(self._path, f"op {eqn.op} has no attribute {', '.join(sorted(missing))}")
 
+    def _of_wrong_type(self, eqn: Eqn, name: str, kind: str) -> UnsafeTapeError:
+        return UnsafeTapeError(self._path, f"attribute {name!r} of op {eqn.op} is not of type {kind}")
+
     def _check_value(self, eqn: Eqn, name: str, value: Any) -> None:
         if isinstance(value, Func):
             raise UnsafeTapeError(self._path, f"op {eqn.op} calls a function, {value.name!r}, and a tape has none")
+        if type(value) is tuple and eqn.op != CUSTOM:  # two lists are of one type in Python, whatever they hold
+            kind = next(attr.type for attr in _tf.op_def(eqn.op).attr if attr.name == name)  # type: ignore[union-attr]
+            if not _fits(kind, value):
+                raise self._of_wrong_type(eqn, name, kind)
         if not _is_sound(value):
             raise UnsafeTapeError(self._path, f"attribute {name!r} of op {eqn.op} is no value that TensorFlow knows")
         size = len(value.data) if isinstance(value, Proto) else len(value) if isinstance(value, bytes) else 0
@@ -135,59 +143,6 @@ class OpCheck:
             fits = _has_signature(eqn, [kind.dtype for kind in given], [kind.dtype for kind in made])
         if not fits:
             raise CorruptTapeError(self._path, f"equation {index} is not how {eqn.op} can be called")
-
-    # ------------------------------------------------------------------ when an op runs
-
-    def before(self, eqn: Eqn, inputs: Sequence[Tensor], types: Sequence[TensorType]) -> None:
-        """Raise where an op would make something much larger than the tape says."""
-        if eqn.op == CUSTOM or traits(eqn.op).kind is not Kind.PLAIN:
-            return
-        said = [types[var].shape for var in eqn.outputs]
-        if any(dims is None or None in dims for dims in said):
-            return
-        most = max((math.prod(dims) for dims in said), default=0)  # type: ignore[arg-type]
-        for would in self._expected(eqn, inputs):
-            if would > most:
-                names = ", ".join(str(types[var]) for var in eqn.outputs)
-                raise UnsafeTapeError(
-                    self._path, f"op {eqn.op} would make {would} elements where the tape says {names}"
-                )
-
-    def within(self, eqn: Eqn, inputs: Sequence[Tensor]) -> None:
-        """Raise where an op would make more than a value may have, whatever the tape says of it."""
-        if eqn.op == CUSTOM or traits(eqn.op).kind is not Kind.PLAIN:
-            return
-        for would in self._expected(eqn, inputs):
-            if would > self._largest:
-                raise self._too_large(f"op {eqn.op} would make more than", would)
-
-    def _expected(self, eqn: Eqn, inputs: Sequence[Tensor]) -> list[int]:
-        with self.explained(eqn.op):
-            shapes = self._sizes.of(eqn, inputs)
-        return [math.prod(dims) for dims in shapes if dims is not None and None not in dims]  # type: ignore[arg-type]
-
-    def after(self, eqn: Eqn, outputs: Sequence[Tensor], types: Sequence[TensorType]) -> None:
-        """Raise where an op has made something else than the tape says."""
-        for var, tensor in zip(eqn.outputs, outputs, strict=False):
-            said = types[var]
-            if said.dtype != _tf.eager_dtype(tensor) or said.shape != tensor._shape_tuple():
-                made = TensorType(_tf.eager_dtype(tensor), tensor._shape_tuple())
-                raise UnsafeTapeError(self._path, f"op {eqn.op} makes {made} where the tape says {said}")
-
-    @contextmanager
-    def explained(self, what: str = "an answer") -> Iterator[None]:
-        """Let what goes wrong with ops that a file names be said of the file."""
-        try:
-            yield
-        except (RetrotapeError, MemoryError, tf.errors.ResourceExhaustedError):
-            raise
-        except Exception as error:
-            line = (str(error).strip().splitlines() or [""])[0][:200]
-            raise CorruptTapeError(
-                self._path,
-                f"{what} that needs what it says fails with {type(error).__name__}: {line}",
-                "If the tape that was recorded gives an answer, the file was changed: save it anew.",
-            ) from error
 
 
 def _has_signature(eqn: Eqn, given: list[int], made: list[int]) -> bool:
@@ -238,7 +193,10 @@ def _is_sound(value: Any) -> bool:
         case DType(number):
             return number in DTYPE_NAMES
         case Shape(dims):
-            return dims is None or (isinstance(dims, tuple) and len(dims) <= _RANK_LIMIT and all(map(_is_size, dims)))
+            if dims is None:
+                return True
+            sizes = isinstance(dims, tuple) and len(dims) <= _RANK_LIMIT and all(map(_is_size, dims))
+            return sizes and _is_countable(dims)
         case Proto(data):
             return isinstance(data, bytes)
         case tuple():
@@ -250,3 +208,8 @@ def _is_sound(value: Any) -> bool:
 
 def _is_size(dim: Any) -> bool:
     return type(dim) is int and -1 <= dim < 2**62
+
+
+def _is_countable(dims: Sequence[int | None]) -> bool:
+    """Say whether TensorFlow can count the elements: it multiplies all sizes but those that are zero."""
+    return math.prod(max(1, dim or 1) for dim in dims) < 2**58  # of 16 bytes at most

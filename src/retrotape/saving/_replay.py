@@ -10,7 +10,7 @@ from retrotape import _tf
 from retrotape._nests import describe, is_variable
 from retrotape.errors import LostValueError, NotRecordedError, ReplayError, ReplicaError, TapeUseError
 from retrotape.execute import Values, run_eqn
-from retrotape.ir import Eqn, Frame, TensorType
+from retrotape.ir import Eqn, Frame, TensorType, bytes_of
 from retrotape.record import Backward, Cell, Recording, born, cells_in, current_stack, looked_at
 from retrotape.record import same as is_same
 from retrotape.saving._functions import portable
@@ -42,6 +42,10 @@ def replay(recording: Recording, given: Sequence[tuple[Any, Tensor]], resample: 
         leaves[leaf] = value
     if resample:
         leaves = {**new_seeds(whole), **leaves}
+    if whole.guard is not None:
+        whole.guard.extend(
+            sum(bytes_of(TensorType(_tf.eager_dtype(new), new._shape_tuple())) for new in leaves.values())
+        )
     births = born(whole, recording)  # while both hold the same values: what lies in a file is looked up below
     with whole.explained():
         found = _Replay(whole, leaves, resample, trust).run()
@@ -106,8 +110,9 @@ class _Replay:
     def _run(self, eqn: Eqn) -> None:
         inputs = [self._value(var) for var in eqn.inputs]
         if self._old.guard is not None:
-            self._old.guard.within(eqn, inputs)
-        outputs = run_eqn(eqn, inputs)
+            outputs = self._old.guard.run(eqn, inputs, self._old.builder.types, resized=True)
+        else:
+            outputs = run_eqn(eqn, inputs)
         self._check_sizes(eqn, outputs)
         self._new.update(zip(eqn.outputs, outputs, strict=False))
 

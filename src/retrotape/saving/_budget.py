@@ -1,0 +1,62 @@
+"""How much memory what a file computes may take: values that are alive are counted, and none may be too many."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+from weakref import ref
+
+Tensor = Any
+LEAST = 2**30  # bytes that every tape may take
+GROWTH = 64  # bytes for each byte of tensors that it brings along: activations of a batch are many times its size
+
+
+class Budget:
+    """Counts the bytes of the values that are alive.
+
+    Args:
+      limit: How many there may be.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = self._granted = limit
+        self._alive = 0
+        self._gone: deque[int] = deque()  # filled by whoever drops a tensor, on any thread
+        self._refs: dict[int, Any] = {}
+
+    def fits(self, size: int) -> bool:
+        """Say whether so many bytes may be added."""
+        while self._gone:
+            self._alive -= self._gone.popleft()
+        return self._alive + size <= self.limit
+
+    def extend(self, size: int) -> None:
+        """Allow besides the limit what is in proportion to so many bytes."""
+        self.limit = max(self.limit, self._granted + GROWTH * size)
+
+    @property
+    def alive(self) -> int:
+        """How many bytes are alive."""
+        return self._alive
+
+    def count(self, tensors: Iterable[Tensor], sizes: Iterable[int]) -> None:
+        """Count tensors for as long as they live."""
+        for tensor, size in zip(tensors, sizes, strict=False):
+            if size:
+                self._alive += size
+                self._watch(tensor, size)
+
+    def _watch(self, tensor: Tensor, size: int) -> None:
+        identity, gone, refs = tensor._id, self._gone, self._refs  # not self: it may be gone before its tensors
+
+        def drop(_: Any) -> None:
+            gone.append(size)
+            refs.pop(identity, None)
+
+        refs[identity] = ref(tensor, drop)
+
+
+def default_limit(stored: int) -> int:
+    """Return how many bytes what a file computes may take where the user sets no limit, given what it brings along."""
+    return LEAST + GROWTH * stored

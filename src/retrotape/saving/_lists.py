@@ -1,0 +1,91 @@
+"""How long lists of tensors become, and how much comes out of one: their elements lie behind a handle."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+from retrotape._tf import tf
+from retrotape.saving._call import Call
+
+ELEMENT_BYTES = 64  # of a list, for each element, besides what the element itself holds
+_LONGEST = 2**24
+
+
+def _length(call: Call, position: int = 0) -> int:
+    return int(tf.raw_ops.TensorListLength(input_handle=call.fetch(position)))
+
+
+def _scattered(call: Call) -> int:
+    """Return the length of a list that reaches to the highest index, or is as long as it is said to be."""
+    said = call.highest(3) if len(call.kinds) > 3 else 0
+    return max(call.highest(1) + 1, said)
+
+
+# op → how long a list it makes
+LENGTHS: Mapping[str, Callable[[Call], int]] = {
+    "EmptyTensorList": lambda call: 0,
+    "TensorListReserve": lambda call: call.highest(1),
+    "TensorListResize": lambda call: max(call.highest(1), _length(call)),
+    "TensorListFromTensor": lambda call: call.shape(0)[0] if call.rank(0) else 0,
+    "TensorListScatter": _scattered,
+    "TensorListScatterV2": _scattered,
+    "TensorListScatterIntoExistingList": lambda call: max(_length(call), call.highest(2) + 1),
+    "TensorListSetItem": lambda call: max(_length(call), call.highest(1) + 1),
+    "TensorListPushBack": lambda call: _length(call) + 1,
+    "TensorListPopBack": _length,
+    "TensorListSplit": lambda call: call.size(2),
+}
+# Where a list is an input, and all others are refused: its kernels take one list, not a tensor of lists.
+TAKES_LIST = frozenset(
+    (
+        *("TensorListResize", "TensorListScatterIntoExistingList", "TensorListSetItem", "TensorListPushBack"),
+        *("TensorListPopBack", "TensorListLength", "TensorListElementShape", "TensorListStack", "TensorListConcatV2"),
+        *("TensorListGather", "TensorListGetItem", "TensorListConcat"),
+    )
+)
+
+
+def made_length(call: Call) -> int:
+    """Return how long the list that an op makes is.
+
+    Raises:
+      ValueError: If that is too long.
+    """
+    length = LENGTHS[call.op](call)
+    if length > _LONGEST:
+        raise ValueError(f"a list of {length} tensors is longer than {_LONGEST}")
+    return length
+
+
+def _element(call: Call, at: int) -> int:
+    """Return how many elements one item of a list has, at least 1."""
+    held = tf.raw_ops.TensorListElementShape(input_handle=call.fetch(0), shape_type=tf.int64).numpy().reshape(-1)
+    said = call.numbers(-1 if call.op != "TensorListConcatV2" else 1) if call.op != "TensorListConcat" else []
+    filled = [math.prod(max(1, size) for size in sizes) for sizes in (said, held.tolist())]
+    return max(*filled, 1) if max(filled) > 2**40 or not _length(call) else max(*filled, _held(call, at))
+
+
+def _held(call: Call, at: int) -> int:
+    kind = tf.as_dtype(call.attrs["element_dtype"].number)
+    any_shape = tf.constant(-1)
+    try:
+        item = tf.raw_ops.TensorListGetItem(
+            input_handle=call.fetch(0), index=at, element_shape=any_shape, element_dtype=kind
+        )
+    except (
+        tf.errors.InvalidArgumentError
+    ):  # it was reserved and never set: what is made of it has the shape that is said
+        return 1
+    return max(1, math.prod(item.shape))
+
+
+# op → how many elements come out of a list
+LIST_ELEMENTS: Mapping[str, Callable[[Call], int]] = {
+    "TensorListGetItem": lambda call: _element(call, max(0, min(call.highest(1), _length(call) - 1))),
+    "TensorListPopBack": lambda call: _element(call, _length(call) - 1),
+    "TensorListStack": lambda call: _length(call) * _element(call, 0),  # all have one shape
+    "TensorListGather": lambda call: call.size(1) * max((_element(call, at) for at in range(_length(call))), default=1),
+    "TensorListConcatV2": lambda call: sum(_element(call, at) for at in range(_length(call))) + _length(call),
+    "TensorListElementShape": lambda call: 254,  # dimensions
+}
