@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from retrotape.errors._base import RetrotapeError, did_you_mean
+from retrotape.errors._base import RetrotapeError, did_you_mean, without_controls
 
 
 class MissingTensorFlowError(RetrotapeError, ImportError):
@@ -195,7 +195,7 @@ class UnknownSourceError(RetrotapeError, KeyError):
         )
 
     def __str__(self) -> str:
-        return str(self.args[0])  # a KeyError shows its text in quotes otherwise
+        return without_controls(str(self.args[0]))  # a KeyError shows its text in quotes otherwise
 
 
 class UnknownVariableError(RetrotapeError, ValueError):
