@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -12,8 +11,8 @@ from typing import Any, NamedTuple
 
 from retrotape import store
 from retrotape.commands._text import printable
-from retrotape.errors import CorruptTapeError, MalformedProgramError
-from retrotape.ir import LEAF, Eqn, Fields, Frame, Malformed, TensorType, read_program
+from retrotape.errors import CorruptTapeError
+from retrotape.ir import LEAF, NONSENSE, Eqn, Fields, Frame, TensorType, makes_no_sense, read_program
 
 Json = Any
 
@@ -54,7 +53,7 @@ class SavedTape:
     @cached_property
     def functions(self) -> Json:
         """The ways back of custom gradients, as they are written."""
-        return json.loads(self.container.entry("functions.json"))
+        return self.container.json("functions.json")
 
     @property
     def format(self) -> str:
@@ -120,5 +119,5 @@ def sense(path: str) -> Iterator[None]:
     """Say of a file that it makes no sense, where it does not."""
     try:
         yield
-    except (Malformed, MalformedProgramError, UnicodeDecodeError, RecursionError, json.JSONDecodeError) as error:
-        raise CorruptTapeError(path, f"what it says makes no sense: {printable(str(error))}") from error
+    except NONSENSE as error:
+        raise CorruptTapeError(path, makes_no_sense(error)) from error

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from retrotape.errors import MalformedProgramError, printable
 from retrotape.ir._program import DTYPE_NUMBERS, Program
 
 Json = Any
@@ -13,6 +14,15 @@ Json = Any
 
 class Malformed(Exception):
     """A field is not what it should be."""
+
+
+# What reading the text of a program and its fields may raise.
+NONSENSE = (Malformed, MalformedProgramError, UnicodeDecodeError)
+
+
+def makes_no_sense(error: Exception) -> str:
+    """Return one of these as a message: on one line, and no longer than a file should make it."""
+    return f"what it says makes no sense: {printable(str(error).removesuffix('.'), 400)}"
 
 
 class VariableRow(NamedTuple):
@@ -59,13 +69,26 @@ class Fields:
 
     def check(self) -> None:
         """Raise where any of them makes no sense."""
-        for name in ("assigned", "opaque", "gaps", "moments"):
-            self.vars(name)
+        self.vars("moments")
+        for name in ("assigned", "gaps"):
+            self.versions(name)
         _ = self.variables, self.looks, self.layers, self.called, self.births, self.names, self.redacted
 
     def vars(self, name: str) -> tuple[int, ...]:
         """Return a field that is a list of vars."""
         return numbers(self._written.get(name), len(self._program.types), name)
+
+    def versions(self, name: str) -> tuple[int, ...]:
+        """Return a field that is a list of values of variables."""
+        found = self.vars(name)
+        for var in found:
+            if var not in self._versions:
+                raise Malformed(f"{name} says %{var}, which is no value of a variable")
+        return found
+
+    @cached_property
+    def _versions(self) -> frozenset[int]:
+        return frozenset(var for row in self.variables for var in row.versions)
 
     def var_of(self, tensor: str, dtype: str, shape: tuple[int, ...]) -> int:
         """Return the var that a tensor of the file is the value of."""

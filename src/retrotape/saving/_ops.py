@@ -56,7 +56,7 @@ class OpCheck:
         for index, eqn in enumerate(program.eqns):
             if eqn.frame >= len(program.frames):
                 raise CorruptTapeError(self._path, f"equation {index} is at line {eqn.frame} of those that it lists")
-            key = (eqn.op, tuple((name, type(value)) for name, value in eqn.attrs))
+            key = (eqn.op, tuple((name, _kind(value)) for name, value in eqn.attrs))
             if key not in self._known:
                 self._check_op(eqn)
                 self._known.add(key)
@@ -214,6 +214,11 @@ def _dtypes(args: Any, attrs: dict[str, Any]) -> list[int]:
         count = attrs[arg.number_attr] if arg.number_attr else 1
         found += [dtype] * min(max(count, 0), 2**20)
     return found
+
+
+def _kind(value: Any) -> Any:
+    """Return the type of an attribute, of a list also of its items: `_fits` says the same of all that share it."""
+    return (tuple, frozenset(map(_kind, value))) if type(value) is tuple else type(value)
 
 
 def _fits(kind: str, value: Any) -> bool:

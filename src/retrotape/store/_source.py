@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from retrotape.store._files import read_at
+from retrotape.store._files import read_at, read_into
 from retrotape.store._format import ALIGN, PIECE
 from retrotape.store._tables import Tables
 from retrotape.store._where import Where
@@ -16,6 +16,7 @@ from retrotape.store._where import Where
 if TYPE_CHECKING:
     import numpy as np
 
+_SHORTER = "the file became shorter while it was read"
 Seen = Callable[[int], None]  # is told the size of every piece that has been verified
 
 
@@ -50,7 +51,7 @@ def read_exactly(where: Where, descriptor: int, start: int, size: int) -> bytes:
     """Return `size` bytes; the file had so many when it was opened."""
     data = read_at(descriptor, start, size)
     if len(data) != size:
-        raise where.corrupt("the file became shorter while it was read")
+        raise where.corrupt(_SHORTER)
     return data
 
 
@@ -66,10 +67,9 @@ def read_aligned(where: Where, descriptor: int, start: int, size: int) -> np.nda
 
     room = np.empty(size + ALIGN, np.uint8)
     first = -room.ctypes.data % ALIGN
-    found, at = room[first : first + size], 0
-    for piece in pieces(where, descriptor, start, size):
-        found[at : at + len(piece)] = np.frombuffer(piece, np.uint8)
-        at += len(piece)
+    found = room[first : first + size]
+    if read_into(descriptor, found.data, start) != size:
+        raise where.corrupt(_SHORTER)
     return found
 
 
@@ -78,7 +78,7 @@ def map_file(where: Where, descriptor: int, size: int) -> mmap.mmap | None:
     try:
         return mmap.mmap(descriptor, size, access=mmap.ACCESS_COPY)
     except ValueError:
-        raise where.corrupt("the file became shorter while it was read") from None
+        raise where.corrupt(_SHORTER) from None
     except OSError:  # no room for more mappings, or a file system without them
         return None
 
