@@ -10,9 +10,8 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from retrotape import store
-from retrotape.commands._text import printable
 from retrotape.errors import CorruptTapeError
-from retrotape.ir import LEAF, NONSENSE, Eqn, Fields, Frame, TensorType, makes_no_sense, read_program
+from retrotape.ir import LEAF, NONSENSE, Eqn, Fields, Frame, TensorType, makes_no_sense, printable_frame, read_program
 
 Json = Any
 
@@ -78,8 +77,7 @@ class SavedTape:
 
     def place(self, eqn: Eqn) -> Frame:
         """Return the line of the user's code, safe to print."""
-        frame = self.program.frames[eqn.frame]
-        return Frame(printable(frame.file), frame.line, printable(frame.function))
+        return printable_frame(self.program.frames[eqn.frame])
 
     @cached_property
     def called(self) -> dict[int, str]:

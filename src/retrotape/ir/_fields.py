@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from retrotape.errors import MalformedProgramError, printable
-from retrotape.ir._program import DTYPE_NUMBERS, Program
+from retrotape.ir._program import DTYPE_NUMBERS, Frame, Program
 
 Json = Any
 
@@ -57,7 +57,7 @@ class LayerRow(NamedTuple):
 
 
 class Fields:
-    """The fields that say what a program means.
+    """The fields that say what a program means. Text that is shown to people is made printable here; names are not.
 
     Args:
       written: As they stand in `tape.json`.
@@ -119,7 +119,7 @@ class Fields:
             if not isinstance(frozen, bool) or (frozen and trainable):
                 raise Malformed(f"variable {name!r} is trainable and frozen")
             taken.update(versions)
-            found.append(VariableRow(name, trainable, versions, since, frozen))
+            found.append(VariableRow(printable(name), trainable, versions, since, frozen))
         return found
 
     @cached_property
@@ -130,7 +130,7 @@ class Fields:
             (var,) = numbers([row.get("var")], len(self._program.types), "looks")
             (before,) = numbers([row.get("before")], len(self._program.eqns) + 1, "looks")
             (frame,) = numbers([row.get("frame")], len(self._program.frames), "looks")
-            found.append(LookRow(var, before, frame, str(row.get("how"))))
+            found.append(LookRow(var, before, frame, printable(str(row.get("how")), 200)))
         return found
 
     @cached_property
@@ -144,7 +144,7 @@ class Fields:
             (returned,) = numbers(row[3:], len(self._program.types), "layers", lowest=-2)
             if end < begin or (found and begin < found[-1].begin):
                 raise Malformed(f"the layer {row[0]!r} ends before it begins, or begins too late")
-            found.append(LayerRow(row[0], begin, end, returned))
+            found.append(LayerRow(printable(row[0]), begin, end, returned))
         return found
 
     @cached_property
@@ -155,7 +155,7 @@ class Fields:
             if len(row) != 2 or not isinstance(row[1], str):
                 raise Malformed("called is not a list of a place and a name")
             (number,) = numbers(row[:1], len(self._program.frames), "called")
-            found[number] = row[1]
+            found[number] = printable(row[1])
         return found
 
     @cached_property
@@ -206,11 +206,16 @@ def read_program(text: str) -> Program:
     return program
 
 
+def printable_frame(frame: Frame) -> Frame:
+    """Return a place whose text cannot steer a terminal."""
+    return Frame(printable(frame.file), frame.line, printable(frame.function))
+
+
 def numbers(written: Json, bound: int, what: str, lowest: int = 0) -> tuple[int, ...]:
     """Return a list of whole numbers below `bound`, or raise."""
     for number in items(written, int, what):
         if isinstance(number, bool) or not lowest <= number < bound:
-            raise Malformed(f"{what} says {number!r}, which is not from {lowest} to {bound - 1}")
+            raise Malformed(f"{what} says {printable(repr(number), 40)}, which is not from {lowest} to {bound - 1}")
     return tuple(written)
 
 

@@ -83,6 +83,8 @@ class _Reader:
             self._declare(outputs, LEAF)
             return
         op = (_OP if outputs else _OP_ALONE).match(line, at) or _refuse()
+        if not op[1].isprintable():
+            raise ValueError("the name of an op has characters that cannot be printed")
         attrs: tuple[Attr, ...] = ()
         at = op.end()
         if line.startswith("{", at):

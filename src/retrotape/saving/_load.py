@@ -12,7 +12,7 @@ from retrotape._saved_variable import SavedVariable
 from retrotape._tf import tf
 from retrotape.errors import CorruptTapeError
 from retrotape.execute import Values
-from retrotape.ir import LEAF, NONSENSE, Fields, LayerRow, Program, TensorType, makes_no_sense
+from retrotape.ir import LEAF, NONSENSE, Fields, LayerRow, Program, TensorType, makes_no_sense, printable_frame
 from retrotape.record import (
     CUSTOM,
     TRAINABLE,
@@ -95,7 +95,7 @@ class _Reader:
         builder.types[:] = program.types
         builder.producers[:] = program.producers
         builder.eqns[:] = [with_defaults(eqn) for eqn in program.eqns]
-        for number, frame in enumerate(program.frames):
+        for number, frame in enumerate(map(printable_frame, program.frames)):
             called = self._fields.called.get(number)
             recording.frames.number(frame if called is None else Called(frame, called))
         recording.inert = {var for var, kind in enumerate(program.types) if kind.dtype not in TRAINABLE}
