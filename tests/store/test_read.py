@@ -143,11 +143,19 @@ def test_no_file_stays_open_after_an_error(tmp_path):
     assert open_files() == before
 
 
-def test_where_no_mapping_can_be_had_tensors_are_read(path, monkeypatch):
+@pytest.mark.parametrize("mmap", [True, False])
+def test_large_tensors_are_read_into_pages_of_their_own(path, mmap, monkeypatch):
+    monkeypatch.setattr(source, "_PAGES", 1)
+    assert read_all(path, mmap=mmap)["values"]["large"] == LARGE.tobytes()
+
+
+@pytest.mark.parametrize("pages", [1, 1 << 20])
+def test_where_no_mapping_can_be_had_tensors_are_read(path, pages, monkeypatch):
     def refuse(*args, **kwargs):
         raise OSError("no more mappings")
 
     monkeypatch.setattr(source.mmap, "mmap", refuse)
+    monkeypatch.setattr(source, "_PAGES", pages)
     assert read_all(path, mmap=True)["values"]["large"] == LARGE.tobytes()
 
 

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     import numpy as np
 
 _SHORTER = "the file became shorter while it was read"
+# Large tensors get pages of their own: numpy asks for huge ones, and a virtual machine may take four times as long to
+# find those as to read the file.
+_PAGES = 1 << 20
+_PRIVATE = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_ANONYMOUS") else {}
 Seen = Callable[[int], None]  # is told the size of every piece that has been verified
 
 
@@ -63,14 +67,23 @@ def pieces(where: Where, descriptor: int, start: int, size: int) -> Iterator[byt
 
 def read_aligned(where: Where, descriptor: int, start: int, size: int) -> np.ndarray:
     """Return the same in memory that begins at a multiple of 64."""
-    import numpy as np
-
-    room = np.empty(size + ALIGN, np.uint8)
-    first = -room.ctypes.data % ALIGN
-    found = room[first : first + size]
+    found = _room(size)
     if read_into(descriptor, found.data, start) != size:
         raise where.corrupt(_SHORTER)
     return found
+
+
+def _room(size: int) -> np.ndarray:
+    import numpy as np
+
+    if size >= _PAGES:
+        try:
+            return np.frombuffer(mmap.mmap(-1, size, **_PRIVATE), np.uint8)  # type: ignore[arg-type]
+        except OSError:
+            pass  # as many mappings as a process may have
+    room = np.empty(size + ALIGN, np.uint8)
+    first = -room.ctypes.data % ALIGN
+    return room[first : first + size]
 
 
 def map_file(where: Where, descriptor: int, size: int) -> mmap.mmap | None:
