@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from ast import literal_eval
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from retrotape.ir._program import DTYPE_NAMES, DTYPE_NUMBERS, Attr, AttrValue, DType, Func, Proto, Shape
 
@@ -27,8 +27,9 @@ _BYTES = {
 }
 _JSON = json.JSONDecoder()
 _INTEGER = re.compile(r"-?[0-9]+")
-_WORDS: dict[str, AttrValue | None] = {"True": True, "False": False, "None": None}
-_WRAPS = {"Shape": Shape, "Func": Func, "Proto": Proto}
+_WORDS = {"True": True, "False": False}
+_WRAPS: dict[str, Any] = {"Shape": Shape, "Func": Func, "Proto": Proto}
+_TAKES = {"Shape": "a list of whole numbers, or None", "Func": "a name", "Proto": "bytes"}
 
 
 def render_attrs(attrs: tuple[Attr, ...]) -> str:
@@ -129,7 +130,7 @@ class _Reader:
             if kind != "name":
                 raise ValueError(f"expected an attribute's name, got {self._got()}")
             self._step()
-            pairs.append((name, self._value(0)))  # type: ignore[arg-type]
+            pairs.append((name, self._value(0)))
         return tuple(pairs)
 
     def _got(self) -> str:
@@ -152,21 +153,36 @@ class _Reader:
         self._take("," if more else end)
         return more
 
-    def _value(self, depth: int) -> AttrValue | None:
+    def _value(self, depth: int) -> AttrValue:
         if depth > _DEEPEST:
             raise ValueError(f"an attribute is nested more than {_DEEPEST} deep")
         if self._at("("):
             return self._tuple(depth)
         kind, text, _ = self._token
-        if kind in ("sign", "name"):
+        if kind in ("sign", "name", "text"):
             raise ValueError(f"expected a value, got {self._got()}")
         self._step()
         if kind == "wrap":
             self._take("(")
-            inner = self._value(depth + 1)
+            inner = self._inner(text, depth)
             self._take(")")
             return _WRAPS[text](inner)
         return _simple(kind, text)
+
+    def _inner(self, wrap: str, depth: int) -> Any:
+        """Return what stands in a shape, a function or a proto, which is of one kind each."""
+        kind, text, _ = self._token
+        if wrap == "Func" and kind == "text":
+            self._step()
+            return text
+        if wrap == "Shape" and (kind, text) == ("word", "None"):
+            self._step()
+            return None
+        inner = self._value(depth + 1)
+        sizes = type(inner) is tuple and all(type(size) is int for size in inner)
+        if (wrap == "Shape" and sizes) or (wrap == "Proto" and isinstance(inner, bytes)):
+            return inner
+        raise ValueError(f"{wrap} takes {_TAKES[wrap]}")
 
     def _tuple(self, depth: int) -> AttrValue:
         self._take("(")
@@ -176,14 +192,12 @@ class _Reader:
         items = [self._value(depth + 1)]
         while self._more(")"):
             items.append(self._value(depth + 1))
-        return tuple(items)  # type: ignore[arg-type]
+        return tuple(items)
 
 
-def _simple(kind: str, text: str) -> AttrValue | None:
+def _simple(kind: str, text: str) -> AttrValue:
     if kind == "bytes":
         return literal_eval(text)
-    if kind == "text":
-        return text  # type: ignore[return-value]
     if kind == "number":
         return whole_number(text) if _INTEGER.fullmatch(text) else float(text)
     return _WORDS[text] if text in _WORDS else DType(dtype_number(text))

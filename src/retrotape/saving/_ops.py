@@ -67,6 +67,12 @@ class OpCheck:
     def _check_type(self, var: int, kind: TensorType) -> None:
         if kind.dtype not in DTYPE_NAMES:
             raise TapeVersionError(self._path, f"the dtype number {kind.dtype}", "those that it knows by name")
+        if not _has_dtype(kind.dtype):
+            raise TapeVersionError(
+                self._path,
+                f"the dtype {DTYPE_NAMES[kind.dtype]}, which TensorFlow {tf.__version__} does not have",
+                "Load it with the TensorFlow that saved it, or a newer one.",
+            )
         if kind.shape is not None and len(kind.shape) > _RANK_LIMIT:
             raise UnsafeTapeError(self._path, f"%{var} has {len(kind.shape)} dimensions, more than {_RANK_LIMIT}")
         size = bytes_of(kind)
@@ -188,6 +194,16 @@ class OpCheck:
                 f"{what} that needs what it says fails with {type(error).__name__}: {line}",
                 "If the tape that was recorded gives an answer, the file was changed: save it anew.",
             ) from error
+
+
+@cache
+def _has_dtype(number: int) -> bool:
+    """Say whether this TensorFlow has a dtype: versions have added some of eight bits and less."""
+    try:
+        tf.as_dtype(number)
+    except TypeError:
+        return False
+    return True
 
 
 def _has_signature(eqn: Eqn, given: list[int], made: list[int]) -> bool:

@@ -78,7 +78,7 @@ def _room(size: int) -> np.ndarray:
 
     if size >= _PAGES:
         try:
-            return np.frombuffer(mmap.mmap(-1, size, **_PRIVATE), np.uint8)  # type: ignore[arg-type]
+            return np.frombuffer(mmap.mmap(-1, size, **_PRIVATE), np.uint8)
         except OSError:
             pass  # as many mappings as a process may have
     room = np.empty(size + ALIGN, np.uint8)

@@ -84,7 +84,7 @@ def test_eight_times_the_text_takes_no_more_than_some_eight_times_the_time(name:
     assert long < 2
 
 
-@pytest.mark.parametrize("opening", ["(", "Shape(", "Func(", "(Shape("])
+@pytest.mark.parametrize("opening", ["(", "Shape(", "Func(", "Proto(", "(Shape("])
 def test_deep_nesting_is_refused_as_such(opening: str):
     with pytest.raises(MalformedProgramError, match="nested more than 32 deep"):
         parse("%0 : float32[] = A{a=" + opening * 100_000)
@@ -109,6 +109,14 @@ def test_lists_as_deep_as_allowed_are_read():
         ("%0 : float32[] = A{a=b'é'}() @0", "is no part of bytes"),
         ("%0 : float32[] = A{a=b'\0'}() @0", "is no part of bytes"),
         ("%0 : float32[] = A{a=1", "an attribute has no end"),
+        ('%0 : float32[] = A{a="text"}() @0', "expected a value, got 'text'"),
+        ("%0 : float32[] = A{a=None}() @0", "None is no dtype"),
+        ("%0 : float32[] = A{a=(1, None)}() @0", "None is no dtype"),
+        ("%0 : float32[] = A{a=Shape(5)}() @0", "Shape takes a list of whole numbers, or None"),
+        ("%0 : float32[] = A{a=Shape((True))}() @0", "Shape takes a list of whole numbers, or None"),
+        ("%0 : float32[] = A{a=Func(1)}() @0", "Func takes a name"),
+        ("%0 : float32[] = A{a=Proto(1)}() @0", "Proto takes bytes"),
+        ("= A\x1b[2J() @0", "the name of an op has characters that cannot be printed"),
         ("%٣ : float32[]", "it is neither a leaf, nor an equation, nor a frame"),
         ("%0 : float32[], ", "it is neither"),
         ("%0 : float32[]%1 : float32[] = A() @0", "it is neither"),
