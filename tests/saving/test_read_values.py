@@ -100,7 +100,7 @@ def test_a_dtype_that_this_tensorflow_does_not_have(tmp_path, monkeypatch):
     lists = ("redacted", "variables", "assigned", "gaps", "moments", "looks", "backwards")
     fields = {**{name: [] for name in lists}, "names": {"x": {"var": 0}}}
     store.write(tmp_path / "a.tape", {"program.txt": program, "functions.json": b"{}", "opdefs.pb": b""}, [], fields)
-    with pytest.raises(TapeVersionError, match="the dtype float2, which TensorFlow .* does not have"):
+    with pytest.raises(TapeVersionError, match=r"the dtype float2, which TensorFlow .* does not have"):
         rt.load(tmp_path / "a.tape")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -196,7 +196,7 @@ class OpCheck:
             ) from error
 
 
-@cache
+@lru_cache(64)
 def _has_dtype(number: int) -> bool:
     """Say whether this TensorFlow has a dtype: versions have added some of eight bits and less."""
     try:

@@ -76,7 +76,8 @@ def make_folder(path: str, *, links: bool = False) -> bool:
         os.mkdir(path)
     except FileExistsError:
         if not stat.S_ISDIR((os.stat if links else os.lstat)(path).st_mode):
-            raise NotADirectoryError(20, "a file or link is in the way of the folder " + repr(path)) from None
+            what = "link" if os.path.islink(path) else "file"
+            raise NotADirectoryError(20, f"a {what} is in the way of the folder {path!r}") from None
         return False
     return True
 
