@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 OLDEST := .venv-oldest
+FUZZ   := .venv-fuzz
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 # What a test computes must not depend on which custom kernels the machine has.
 export TF_ENABLE_ONEDNN_OPTS ?= 0
@@ -47,9 +48,14 @@ bench: env
 	$(BIN)/python benchmarks/notes.py
 	$(BIN)/python benchmarks/imports.py
 
-# Needs atheris, which has no wheels for some Pythons and so is not in the lock: `pip install atheris`.
-fuzz: env
-	$(BIN)/python tests/store/fuzz_atheris.py -max_total_time=120
+# Two minutes for each reader of files. Atheris has no wheels for some Pythons, so it is not in the lock and has an
+# environment of its own, which sees the packages of the other one.
+FUZZ_SECONDS ?= 120
+fuzz: env $(FUZZ)/.ready
+	@for target in text fields functions container; do \
+	  echo "fuzzing $$target for $(FUZZ_SECONDS) s" && \
+	  $(FUZZ)/bin/python tests/store/fuzz_atheris.py $$target -max_total_time=$(FUZZ_SECONDS) -verbosity=0 -artifact_prefix=$(FUZZ)/ || exit 1; \
+	done
 
 # The site, without network; fails where the reference misses a name.
 # The code on its pages runs in `make test`.
@@ -78,10 +84,19 @@ $(OLDEST)/.ready: requirements/oldest.lock pyproject.toml
 	$(OLDEST)/bin/python -m pip install --quiet --no-deps --no-build-isolation -e .
 	touch $@
 
+$(FUZZ)/.ready: $(VENV)/.ready
+	$(BIN)/python -m venv $(FUZZ)
+	$(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" \
+	  > "$$($(FUZZ)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/env.pth"
+	@echo "installing atheris into $(FUZZ)"
+	$(FUZZ)/bin/python -m pip install --quiet atheris \
+	  || { echo "atheris is not to be had for this Python: https://pypi.org/project/atheris lists those it is for"; exit 1; }
+	touch $@
+
 # Needs uv; the lock names versions and hashes, never an address.
 lock:
 	uv pip compile -q --universal --python-version 3.10 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --no-annotate requirements/dev.in -o requirements/dev.lock
 	uv pip compile -q --universal --python-version 3.10 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --no-annotate requirements/oldest.in -o requirements/oldest.lock
 
 clean:
-	rm -rf $(VENV) $(OLDEST) .venv-compat-* dist site
+	rm -rf $(VENV) $(OLDEST) $(FUZZ) .venv-compat-* dist site

@@ -59,7 +59,7 @@ class IsolatedTape:
         memory: int = 2**31,
         seconds: float = 60.0,
         allow_ops: Collection[str] = (),
-        mmap: bool = True,
+        mmap: bool = False,
         limits: Limits | None = None,
     ) -> None:
         if sys.platform != "linux":

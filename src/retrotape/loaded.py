@@ -216,7 +216,7 @@ class LoadedTape(NamedTape):
 def load(
     path: Path,
     *,
-    mmap: bool = True,
+    mmap: bool = False,
     allow_ops: Collection[str] = (),
     limits: store.Limits | None = None,
     isolate: Literal[False] = False,
@@ -227,7 +227,7 @@ def load(
 def load(
     path: Path,
     *,
-    mmap: bool = True,
+    mmap: bool = False,
     allow_ops: Collection[str] = (),
     limits: store.Limits | None = None,
     isolate: Literal[True],
@@ -239,7 +239,7 @@ def load(
 def load(
     path: Path,
     *,
-    mmap: bool = True,
+    mmap: bool = False,
     allow_ops: Collection[str] = (),
     limits: store.Limits | None = None,
     isolate: bool = False,
@@ -248,12 +248,14 @@ def load(
 ) -> LoadedTape | IsolatedTape:
     """Return the tape in a file. It needs no model code and runs none: a file names ops of TensorFlow, nothing else.
 
-    Values are mapped, not read, and verified when they are first looked at. That, and a list of harmless ops, lowers
-    the risk of a stranger's file; it does not make TensorFlow's kernels safe. `isolate` is for that.
+    Values are read and verified when they are first used, and held from then on: a file that is cut or changed later
+    gives an error or what it was, never other numbers. That, and a list of harmless ops, lowers the risk of a
+    stranger's file; it does not make TensorFlow's kernels safe. `isolate` is for that.
 
     Args:
       path: What `tape.save` wrote.
-      mmap: Map values; else read them when they are needed.
+      mmap: Map values instead of reading them, where you trust the disk: a file that is cut short while it is mapped
+        ends the process, and one that is changed in place changes what was verified.
       allow_ops: Names of ops that may run although they are not on the list.
       limits: What to put up with, as `retrotape.store.Limits`.
       isolate: Hold the tape in a process of its own, with limits: for files of strangers.

@@ -24,7 +24,6 @@ FIELDS: dict[str, Any] = {
     "redacted": [],
     "variables": [],
     "assigned": [],
-    "opaque": [],
     "gaps": [],
     "moments": [],
     "looks": [],

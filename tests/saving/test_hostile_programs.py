@@ -30,7 +30,6 @@ FIELDS: dict[str, Any] = {
     "redacted": [],
     "variables": [],
     "assigned": [],
-    "opaque": [],
     "gaps": [],
     "moments": [],
     "looks": [],
@@ -486,7 +485,7 @@ WRONG: tuple[Any, ...] = (
     [2**70],
     [-1],
 )
-FIELD_NAMES = ("names", "redacted", "variables", "assigned", "opaque", "gaps", "moments", "looks", "backwards")
+FIELD_NAMES = ("names", "redacted", "variables", "assigned", "gaps", "moments", "looks", "backwards")
 
 
 @pytest.mark.parametrize("field", FIELD_NAMES)

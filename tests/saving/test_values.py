@@ -35,7 +35,7 @@ def test_dtypes_with_derivatives(dtype, values, tmp_path):
 
 
 @pytest.mark.parametrize("dtype", DIFFERENTIABLE)
-def test_large_tensors_are_mapped_and_the_same(dtype, tmp_path):
+def test_large_tensors_are_the_same_read_and_mapped(dtype, tmp_path):
     x = _numbers(dtype, (200, 100))
     with rt.Tape() as tape:
         target = tf.reduce_sum(x * x)

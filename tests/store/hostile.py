@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import pickle
+import socket
 import struct
 import zlib
 from collections.abc import Callable
@@ -1187,3 +1188,56 @@ def tape_json_of_a_folder_that_was_edited(directory: Path):
     tape = path / "tape.json"
     tape.write_bytes(tape.read_bytes().replace(b"a good tape", b"a bad  tape"))
     return path
+
+
+@attack(UnsafeTapeError, r"[0-9a-f]{2} is a symbolic link, which may change while it is read")
+def data_in_a_folder_that_is_a_link(directory: Path):
+    path = in_folder(directory)
+    real = forge.blob(path, forge.LEAF).parent
+    real.rename(directory / "elsewhere")
+    real.symlink_to(directory / "elsewhere")
+    return path
+
+
+@attack(UnsafeTapeError, "blobs is a symbolic link, which may change while it is read")
+def store_that_is_a_link(directory: Path):
+    path = in_folder(directory)
+    (path / "blobs").rename(directory / "elsewhere")
+    (path / "blobs").symlink_to(directory / "elsewhere")
+    return path
+
+
+@attack(UnsafeTapeError, "up is a symbolic link")
+def store_behind_a_link(directory: Path):
+    path = in_folder(directory, store="up/blobs")
+    (path / "up").symlink_to(path)
+    return path
+
+
+@attack(UnsafeTapeError, "in it is a directory, not a file")
+def data_that_are_a_folder(directory: Path):
+    path = in_folder(directory)
+    blob = forge.blob(path, forge.LEAF)
+    blob.unlink()
+    blob.mkdir()
+    return path
+
+
+@attack(UnsafeTapeError, "it is a socket, not a file")
+def data_that_are_a_socket(directory: Path):
+    path = in_folder(directory)
+    blob = forge.blob(path, forge.LEAF)
+    blob.unlink()
+    here = os.getcwd()
+    os.chdir(blob.parent)  # the path of a socket may have no more than a hundred characters
+    try:
+        with socket.socket(socket.AF_UNIX) as made:
+            made.bind(blob.name)
+    finally:
+        os.chdir(here)
+    return path
+
+
+@attack(CorruptTapeError, "the store .* beside it is not there")
+def store_that_is_a_file(directory: Path):
+    return in_folder(directory, store="tape.json")

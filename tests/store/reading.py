@@ -8,7 +8,7 @@ from typing import Any
 from retrotape.store import Limits, open_tape
 
 
-def read_all(path: Path, *, mmap: bool = True, limits: Limits | None = None, verify: bool = True) -> dict[str, Any]:
+def read_all(path: Path, *, mmap: bool = False, limits: Limits | None = None, verify: bool = True) -> dict[str, Any]:
     """Open a tape, verify it, and return all that is in it."""
     with open_tape(path, mmap=mmap, limits=limits or Limits()) as tape:
         if verify:

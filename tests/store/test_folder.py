@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 
@@ -10,6 +11,7 @@ import pytest
 
 from retrotape.errors import CorruptTapeError, TapeWriteError
 from retrotape.store import Stored, open_tape, write
+from retrotape.store import _blobs as blobs
 from retrotape.store import _replace as replace
 from store import forge
 from store.reading import read_all
@@ -147,3 +149,99 @@ def test_two_tensors_with_the_same_data_do_not_share_memory(tmp_path):
     with open_tape(tmp_path / "a.tape") as tape:
         tape.tensor("weights")[:] = 0
         np.testing.assert_array_equal(tape.tensor("same").view(np.float32), WEIGHTS)
+
+
+# ------------------------------------------------------------------ what lies in a store may come from anybody
+
+
+def blob_of(store, data: bytes):
+    digest = forge.sha256(data)
+    return store / digest[:2] / digest
+
+
+def test_a_damaged_file_of_the_same_size_is_written_again(tmp_path):
+    save(tmp_path / "a.tape", tmp_path / "store")
+    blob = blob_of(tmp_path / "store", WEIGHTS.tobytes())
+    blob.write_bytes(bytes(WEIGHTS.nbytes))
+    with pytest.raises(CorruptTapeError, match="is wrong, so it was changed"):
+        read_all(tmp_path / "a.tape")
+    assert save(tmp_path / "b.tape", tmp_path / "store") > WEIGHTS.nbytes
+    for name in ("a.tape", "b.tape"):
+        assert read_all(tmp_path / name)["values"]["weights"] == WEIGHTS.tobytes()
+
+
+def test_a_save_compares_what_is_there_once(tmp_path, monkeypatch):
+    save(tmp_path / "a.tape", tmp_path / "store")
+    compared = []
+    real = blobs._holds
+    monkeypatch.setattr(blobs, "_holds", lambda path, data: compared.append(path) or real(path, data))
+    save(tmp_path / "b.tape", tmp_path / "store")
+    assert len(compared) == len(set(compared)) == 5  # "weights" and "same" have the same bytes
+
+
+def test_a_link_in_the_place_of_a_blob_is_replaced_and_what_it_points_to_is_not_touched(tmp_path):
+    precious = tmp_path / "precious"
+    precious.write_bytes(b"precious")
+    blob = blob_of(tmp_path / "store", WEIGHTS.tobytes())
+    blob.parent.mkdir(parents=True)
+    blob.symlink_to(precious)
+    save(tmp_path / "a.tape", tmp_path / "store")
+    assert not blob.is_symlink()
+    assert blob.stat().st_mode & 0o111 == 0  # the mode of a link is not taken over
+    assert precious.read_bytes() == b"precious"
+    assert read_all(tmp_path / "a.tape")["values"]["weights"] == WEIGHTS.tobytes()
+
+
+def test_a_hard_link_in_the_place_of_a_blob_is_replaced_and_the_other_name_keeps_its_bytes(tmp_path):
+    precious = tmp_path / "precious"
+    precious.write_bytes(bytes(WEIGHTS.nbytes))
+    blob = blob_of(tmp_path / "store", WEIGHTS.tobytes())
+    blob.parent.mkdir(parents=True)
+    os.link(precious, blob)
+    save(tmp_path / "a.tape", tmp_path / "store")
+    assert precious.read_bytes() == bytes(WEIGHTS.nbytes)
+    assert blob.read_bytes() == WEIGHTS.tobytes()
+
+
+def test_a_pipe_in_the_place_of_a_blob_does_not_block_a_save(tmp_path):
+    blob = blob_of(tmp_path / "store", WEIGHTS.tobytes())
+    blob.parent.mkdir(parents=True)
+    os.mkfifo(blob)
+    save(tmp_path / "a.tape", tmp_path / "store")
+    assert blob.read_bytes() == WEIGHTS.tobytes()
+
+
+def test_a_folder_in_the_place_of_a_blob_is_said_to_be_there(tmp_path):
+    blob_of(tmp_path / "store", WEIGHTS.tobytes()).mkdir(parents=True)
+    with pytest.raises(TapeWriteError, match="is a directory"):
+        save(tmp_path / "a.tape", tmp_path / "store")
+
+
+def test_no_blob_is_written_through_a_link(tmp_path):
+    """Somebody else who may write to the store must not choose where our bytes go."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    folder = blob_of(tmp_path / "store", WEIGHTS.tobytes()).parent
+    folder.parent.mkdir()
+    folder.symlink_to(outside)
+    with pytest.raises(TapeWriteError, match="a link is in the way of the folder"):
+        save(tmp_path / "a.tape", tmp_path / "store")
+    assert list(outside.iterdir()) == []
+
+
+def test_whoever_saves_may_name_the_store_by_a_link(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    save(tmp_path / "a.tape", tmp_path / "link")
+    with open_tape(tmp_path / "a.tape") as tape:
+        assert json.loads(tape.entry("tape.json"))["store"] == "../real"
+        assert tape.tensor("weights").tobytes() == WEIGHTS.tobytes()
+
+
+@pytest.mark.parametrize("part", ["path", "store"])
+def test_no_file_has_the_character_nul_in_its_name(tmp_path, part):
+    given = {"path": tmp_path / "a.tape", "store": tmp_path / "store", part: f"{tmp_path}/a\0b"}
+    with pytest.raises(TapeWriteError, match=r"has the character NUL in it. Give the name of a file"):
+        save(given["path"], given["store"])
+    with pytest.raises(CorruptTapeError, match=r"no file has the character NUL in its name. Give the path"):
+        open_tape(f"{tmp_path}/a\0b")

@@ -62,7 +62,7 @@ def mapped_lines(path) -> int:
 
 
 def test_large_tensors_are_mapped_and_small_ones_of_a_store_are_not(path):
-    with open_tape(path) as tape:
+    with open_tape(path, mmap=True) as tape:
         assert mapped_lines(path) == 0
         small = tape.tensor("small")
         assert mapped_lines(path) == (0 if path.is_dir() else 1)
@@ -72,14 +72,14 @@ def test_large_tensors_are_mapped_and_small_ones_of_a_store_are_not(path):
 
 
 def test_nothing_is_mapped_if_not_asked_for(path):
-    with open_tape(path, mmap=False) as tape:
+    with open_tape(path) as tape:
         large = tape.tensor("large")
         assert mapped_lines(path) == 0
         assert large.view(np.float32)[-1] == LARGE[-1]
 
 
 def test_writing_changes_neither_the_file_nor_its_twin(path):
-    with open_tape(path) as tape:
+    with open_tape(path, mmap=True) as tape:
         tape.tensor("large")[:] = 1
         assert (tape.tensor("large") == 1).all()  # the same memory
         np.testing.assert_array_equal(tape.tensor("twin").view(np.float32), LARGE)
@@ -87,8 +87,15 @@ def test_writing_changes_neither_the_file_nor_its_twin(path):
     assert read_all(path)["values"]["large"] == LARGE.tobytes()
 
 
-def test_arrays_outlive_the_container_and_the_file(path):
+def test_what_was_read_belongs_to_whoever_asked(path):
     with open_tape(path) as tape:
+        tape.tensor("large")[:] = 1
+        np.testing.assert_array_equal(tape.tensor("large").view(np.float32), LARGE)
+
+
+@pytest.mark.parametrize("mmap", [True, False])
+def test_arrays_outlive_the_container_and_the_file(path, mmap):
+    with open_tape(path, mmap=mmap) as tape:
         large = tape.tensor("large")
     del tape
     shutil.rmtree(path.parent / "store", ignore_errors=True)
@@ -136,12 +143,20 @@ def test_no_file_stays_open_after_an_error(tmp_path):
     assert open_files() == before
 
 
-def test_where_no_mapping_can_be_had_tensors_are_read(path, monkeypatch):
+@pytest.mark.parametrize("mmap", [True, False])
+def test_large_tensors_are_read_into_pages_of_their_own(path, mmap, monkeypatch):
+    monkeypatch.setattr(source, "_PAGES", 1)
+    assert read_all(path, mmap=mmap)["values"]["large"] == LARGE.tobytes()
+
+
+@pytest.mark.parametrize("pages", [1, 1 << 20])
+def test_where_no_mapping_can_be_had_tensors_are_read(path, pages, monkeypatch):
     def refuse(*args, **kwargs):
         raise OSError("no more mappings")
 
     monkeypatch.setattr(source.mmap, "mmap", refuse)
-    assert read_all(path)["values"]["large"] == LARGE.tobytes()
+    monkeypatch.setattr(source, "_PAGES", pages)
+    assert read_all(path, mmap=True)["values"]["large"] == LARGE.tobytes()
 
 
 def test_a_tape_packed_by_others_is_read_though_nothing_is_aligned(path, tmp_path):
@@ -165,11 +180,17 @@ class Counter:
     def __init__(self, monkeypatch):
         self.read = 0
         monkeypatch.setattr(files, "_pread", self._pread)
+        monkeypatch.setattr(files, "_pread_into", self._pread_into)
 
     def _pread(self, descriptor, size, offset):
         data = os.pread(descriptor, size, offset)
         self.read += len(data)
         return data
+
+    def _pread_into(self, descriptor, view, offset):
+        got = os.preadv(descriptor, [view], offset)
+        self.read += got
+        return got
 
 
 def sparse_tape(path, size: int) -> None:
@@ -211,7 +232,7 @@ def test_opening_a_gigabyte_reads_none_of_it(tmp_path, monkeypatch):
 
 def test_only_what_is_asked_for_is_read(path, monkeypatch):
     counter = Counter(monkeypatch)
-    with open_tape(path, mmap=False) as tape:
+    with open_tape(path) as tape:
         opened = counter.read
         assert opened < 8192
         tape.tensor("small")
@@ -230,7 +251,7 @@ def test_a_mapped_tensor_is_verified_once(path, monkeypatch):
         return hashlib.sha256(data)
 
     monkeypatch.setattr(container, "hashlib", SimpleNamespace(sha256=sha256))
-    with open_tape(path) as tape:
+    with open_tape(path, mmap=True) as tape:
         assert hashed == []
         for _ in range(3):
             tape.tensor("large")
@@ -262,11 +283,46 @@ def test_damage_is_found_when_the_tensor_is_touched_and_not_before(path, mmap):
 
 
 def test_what_is_read_anew_is_verified_anew(path):
-    with open_tape(path, mmap=False) as tape:
+    with open_tape(path) as tape:
         tape.tensor("small")
         damage(path, SMALL.tobytes())
         with pytest.raises(CorruptTapeError, match="the sha256 of tensor small is wrong"):
             tape.tensor("small")
+
+
+def cut(path, value: bytes) -> None:
+    """Cut the file in which a tensor lies in the middle of it, in place."""
+    candidates = [path] if path.is_file() else [p for p in (path.parent / "store").rglob("*") if p.is_file()]
+    (found,) = [candidate for candidate in candidates if value in candidate.read_bytes()]
+    os.truncate(found, found.read_bytes().index(value) + len(value) // 2)
+
+
+def test_a_file_that_is_cut_while_it_is_open_is_damaged_and_what_was_read_stays(path):
+    with open_tape(path) as tape:
+        held = tape.tensor("large")
+        cut(path, LARGE.tobytes())
+        with pytest.raises(CorruptTapeError, match=r"the file became shorter while it was read|bytes, not"):
+            tape.tensor("large")
+    np.testing.assert_array_equal(held.view(np.float32), LARGE)
+
+
+@pytest.mark.parametrize("name", ["preadv", ""])
+def test_reading_where_the_system_gives_less_than_asked_for(path, monkeypatch, name):
+    """A signal may end a read early; not every system can read into memory that is given."""
+    real = os.pread
+    if name:
+        monkeypatch.setattr(files.os, "preadv", lambda fd, views, at: _fill(views[0], real(fd, 1000, at)))
+    else:
+        monkeypatch.delattr(files.os, "preadv")
+        monkeypatch.setattr(files, "_pread", lambda fd, size, at: real(fd, min(size, 1000), at))
+    with open_tape(path) as tape:
+        np.testing.assert_array_equal(tape.tensor("large").view(np.float32), LARGE)
+
+
+def _fill(view: memoryview, data: bytes) -> int:
+    data = data[: len(view)]
+    view[: len(data)] = data
+    return len(data)
 
 
 def test_verifying_tells_how_far_it_is(path):

@@ -40,7 +40,7 @@ def rows(tape: SavedTape) -> Iterator[dict[str, Any]]:
 
 
 def _array(tape: SavedTape, var: int, dtype: str) -> np.ndarray | None:
-    """Return a value as an array, mapped and verified; None where numpy has no such numbers."""
+    """Return a value as an array, verified; None where numpy has no such numbers."""
     import numpy as np
 
     name = f"v/{var}"

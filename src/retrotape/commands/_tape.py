@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -11,9 +10,8 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from retrotape import store
-from retrotape.commands._text import printable
-from retrotape.errors import CorruptTapeError, MalformedProgramError
-from retrotape.ir import LEAF, Eqn, Fields, Frame, Malformed, TensorType, read_program
+from retrotape.errors import CorruptTapeError
+from retrotape.ir import LEAF, NONSENSE, Eqn, Fields, Frame, TensorType, makes_no_sense, printable_frame, read_program
 
 Json = Any
 
@@ -54,7 +52,7 @@ class SavedTape:
     @cached_property
     def functions(self) -> Json:
         """The ways back of custom gradients, as they are written."""
-        return json.loads(self.container.entry("functions.json"))
+        return self.container.json("functions.json")
 
     @property
     def format(self) -> str:
@@ -79,8 +77,7 @@ class SavedTape:
 
     def place(self, eqn: Eqn) -> Frame:
         """Return the line of the user's code, safe to print."""
-        frame = self.program.frames[eqn.frame]
-        return Frame(printable(frame.file), frame.line, printable(frame.function))
+        return printable_frame(self.program.frames[eqn.frame])
 
     @cached_property
     def called(self) -> dict[int, str]:
@@ -120,5 +117,5 @@ def sense(path: str) -> Iterator[None]:
     """Say of a file that it makes no sense, where it does not."""
     try:
         yield
-    except (Malformed, MalformedProgramError, UnicodeDecodeError, RecursionError, json.JSONDecodeError) as error:
-        raise CorruptTapeError(path, f"what it says makes no sense: {printable(str(error))}") from error
+    except NONSENSE as error:
+        raise CorruptTapeError(path, makes_no_sense(error)) from error

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from retrotape import errors
+
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
@@ -18,13 +20,8 @@ _PIPED = 2000  # columns: whoever reads a pipe wants whole lines
 
 
 def printable(text: str, longest: int = LONGEST) -> str:
-    r"""Return foreign text as one line without control characters, cut where it is very long.
-
-    >>> printable("a\x1b[2Jb"), printable("x" * 9, 5)
-    ('a\\x1b[2Jb', 'xxxx…')
-    """
-    shown = text if text.isprintable() else repr(text)[1:-1]
-    return shown if len(shown) <= longest else f"{shown[: longest - 1]}…"
+    """Return foreign text as one line without control characters, cut where it is very long."""
+    return errors.printable(text, longest)
 
 
 def one_line(text: str) -> str:

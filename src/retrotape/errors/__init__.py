@@ -1,6 +1,6 @@
 """Every exception of the library. Each owns its text: what was got, what was expected, what to type next."""
 
-from retrotape.errors._base import RetrotapeError, did_you_mean
+from retrotape.errors._base import RetrotapeError, did_you_mean, printable
 from retrotape.errors._files import (
     AmbiguousNameError,
     CorruptTapeError,
@@ -83,6 +83,7 @@ __all__ = [
     "UntriedTensorFlowWarning",
     "did_you_mean",
     "grouped",
+    "printable",
 ]
 
 for _name in __all__:

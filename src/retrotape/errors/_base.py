@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+_MANY, _LONG = 2000, 200  # names, and characters of one, that are looked at for a message
+
 
 class RetrotapeError(Exception):
     """The base class of all errors that retrotape raises."""
@@ -11,10 +13,37 @@ class RetrotapeError(Exception):
     # Tells AutoGraph to let these out of a tf.function as they are, not as an error of its own.
     ag_pass_through = True
 
+    def __str__(self) -> str:
+        """Return the message; what it quotes from a file cannot steer a terminal."""
+        return without_controls(super().__str__())
+
+
+def without_controls(text: str) -> str:
+    r"""Return text whose lines stay lines, with every other character that is not printable as an escape.
+
+    >>> without_controls("two\nlines, \x1b[2J")
+    'two\nlines, \\x1b[2J'
+    """
+    return "\n".join(line if line.isprintable() else repr(line)[1:-1] for line in text.split("\n"))
+
+
+def printable(text: str, longest: int | None = None) -> str:
+    r"""Return text from a file as one line without control characters, cut where it is longer than `longest`.
+
+    >>> printable("a\x1b[2Jb"), printable("x" * 9, 5)
+    ('a\\x1b[2Jb', 'xxxx…')
+    """
+    if longest is not None and len(text) > longest:
+        text = f"{text[: longest - 1]}…"
+    if text.isprintable():
+        return text
+    shown = repr(text)[1:-1]
+    return shown if longest is None or len(shown) <= longest else f"{shown[: longest - 1]}…"
+
 
 def listed(names: Sequence[str]) -> str:
     """Return the first dozen of some names."""
-    return ", ".join(map(repr, names[:12])) + (", ..." if len(names) > 12 else "")
+    return ", ".join(printable(repr(name), _LONG) for name in names[:12]) + (", ..." if len(names) > 12 else "")
 
 
 def did_you_mean(name: str, known: Sequence[str]) -> str:
@@ -25,6 +54,9 @@ def did_you_mean(name: str, known: Sequence[str]) -> str:
     """
     from difflib import get_close_matches  # late: most programs make no mistake
 
+    if len(name) > _LONG:
+        return ""
+    known = [one for one in known[:_MANY] if len(one) <= _LONG]  # names come from files: comparing takes its time
     steps = name.count("/") + 1
     ends = {"/".join(one.split("/")[-steps:]).lower(): one for one in reversed(known)}
     whole = {one.lower(): one for one in reversed(known)}

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib import import_module
 
-from retrotape.errors._base import RetrotapeError, did_you_mean, listed
+from retrotape.errors._base import RetrotapeError, did_you_mean, listed, printable, without_controls
+
+_LONGEST = 4096  # characters of a path
 
 
 class CorruptTapeError(RetrotapeError, ValueError):
@@ -14,7 +16,7 @@ class CorruptTapeError(RetrotapeError, ValueError):
     def __init__(self, path: str, problem: str, remedy: str | None = None) -> None:
         self.path, self.problem = path, problem
         remedy = remedy or "Copy it again from where it was made, or save it anew."
-        super().__init__(f"Cannot read the tape {_one_line(path)}: {problem}. {remedy}")
+        super().__init__(f"Cannot read the tape {printable(path, _LONGEST)}: {problem}. {remedy}")
 
 
 class UnsafeTapeError(RetrotapeError, ValueError):
@@ -23,7 +25,7 @@ class UnsafeTapeError(RetrotapeError, ValueError):
     def __init__(self, path: str, problem: str, remedy: str | None = None) -> None:
         self.path, self.problem = path, problem
         remedy = remedy or "retrotape writes no such file: ask whoever made it for a new one."
-        super().__init__(f"Refused to read the tape {_one_line(path)}: {problem}. {remedy}")
+        super().__init__(f"Refused to read the tape {printable(path, _LONGEST)}: {problem}. {remedy}")
 
 
 class TapeVersionError(RetrotapeError, ValueError):
@@ -32,7 +34,7 @@ class TapeVersionError(RetrotapeError, ValueError):
     def __init__(self, path: str, needs: str, known: str) -> None:
         self.path, self.needs, self.known = path, needs, known
         super().__init__(
-            f"The tape {_one_line(path)} needs {needs}; this version of retrotape reads {known}. "
+            f"The tape {printable(path, _LONGEST)} needs {needs}; this version of retrotape reads {known}. "
             "Install a newer one: `pip install --upgrade retrotape`."
         )
 
@@ -42,12 +44,8 @@ class TapeWriteError(RetrotapeError, OSError):
 
     def __init__(self, path: str, problem: str, remedy: str, errno: int | None = None) -> None:
         self.path, self.problem = path, problem
-        super().__init__(f"Could not save the tape {_one_line(path)}: {problem}. {remedy}")
+        super().__init__(f"Could not save the tape {printable(path, _LONGEST)}: {problem}. {remedy}")
         self.errno = errno
-
-
-def _one_line(text: str) -> str:
-    return text if text.isprintable() else repr(text)
 
 
 class NotPersistableError(RetrotapeError, ValueError):
@@ -97,7 +95,7 @@ class UnknownNameError(RetrotapeError, KeyError):
         )
 
     def __str__(self) -> str:
-        return str(self.args[0])  # KeyError would show it in quotes
+        return without_controls(str(self.args[0]))  # KeyError would show it in quotes
 
 
 class AmbiguousNameError(UnknownNameError):

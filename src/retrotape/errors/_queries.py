@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from retrotape._version import KERAS, TENSORFLOW, __version__
-from retrotape.errors._base import RetrotapeError, did_you_mean
+from retrotape.errors._base import RetrotapeError, did_you_mean, without_controls
 
 
 def _span(versions: tuple[tuple[int, int], tuple[int, int]]) -> str:
@@ -229,7 +229,7 @@ class UnknownSourceError(RetrotapeError, KeyError):
         )
 
     def __str__(self) -> str:
-        return str(self.args[0])  # a KeyError shows its text in quotes otherwise
+        return without_controls(str(self.args[0]))  # a KeyError shows its text in quotes otherwise
 
 
 class UnknownVariableError(RetrotapeError, ValueError):

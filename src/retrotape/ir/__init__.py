@@ -2,7 +2,7 @@
 
 from retrotape.ir._builder import Builder
 from retrotape.ir._check import check
-from retrotape.ir._fields import Fields, LayerRow, Malformed, read_program
+from retrotape.ir._fields import NONSENSE, Fields, LayerRow, Malformed, makes_no_sense, printable_frame, read_program
 from retrotape.ir._graph import Equations, reached_from, slice_to
 from retrotape.ir._program import (
     DTYPE_NAMES,
@@ -28,6 +28,7 @@ __all__ = [
     "DTYPE_NAMES",
     "DTYPE_NUMBERS",
     "LEAF",
+    "NONSENSE",
     "Attr",
     "AttrValue",
     "Builder",
@@ -47,7 +48,9 @@ __all__ = [
     "WayBack",
     "bytes_of",
     "check",
+    "makes_no_sense",
     "parse",
+    "printable_frame",
     "reached_from",
     "read_program",
     "render",

@@ -19,6 +19,7 @@ def check(program: Program, since: int = 0, since_var: int = 0) -> None:
     if len(types) != len(producers):
         raise MalformedProgramError(f"{len(types)} types for {len(producers)} vars.")
     total = len(producers)
+    defined: set[int] = set()
     for index in range(since, len(program.eqns)):
         eqn = program.eqns[index]
         for var in eqn.inputs:
@@ -31,11 +32,13 @@ def check(program: Program, since: int = 0, since_var: int = 0) -> None:
         for var in eqn.outputs:
             if not 0 <= var < total or producers[var] != index:
                 raise MalformedProgramError(f"Equation {index} ({eqn.op}) defines %{var}, which is not its own.")
+        defined.update(eqn.outputs)
     for var in range(since_var, total):
         producer = producers[var]
         if producer == LEAF:
             continue
-        if not 0 <= producer < len(program.eqns) or var not in program.eqns[producer].outputs:
+        # An equation of many outputs is not searched once for each of them: what it defines was noted above.
+        if var not in defined and not (0 <= producer < since and var in program.eqns[producer].outputs):
             raise MalformedProgramError(f"%{var} claims equation {producer} as its producer, which it is not.")
 
 

@@ -6,13 +6,23 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from retrotape.ir._program import DTYPE_NUMBERS, Program
+from retrotape.errors import MalformedProgramError, printable
+from retrotape.ir._program import DTYPE_NUMBERS, Frame, Program
 
 Json = Any
 
 
 class Malformed(Exception):
     """A field is not what it should be."""
+
+
+# What reading the text of a program and its fields may raise.
+NONSENSE = (Malformed, MalformedProgramError, UnicodeDecodeError)
+
+
+def makes_no_sense(error: Exception) -> str:
+    """Return one of these as a message: on one line, and no longer than a file should make it."""
+    return f"what it says makes no sense: {printable(str(error).removesuffix('.'), 400)}"
 
 
 class VariableRow(NamedTuple):
@@ -47,7 +57,7 @@ class LayerRow(NamedTuple):
 
 
 class Fields:
-    """The fields that say what a program means.
+    """The fields that say what a program means. Text that is shown to people is made printable here; names are not.
 
     Args:
       written: As they stand in `tape.json`.
@@ -59,13 +69,26 @@ class Fields:
 
     def check(self) -> None:
         """Raise where any of them makes no sense."""
-        for name in ("assigned", "opaque", "gaps", "moments"):
-            self.vars(name)
+        self.vars("moments")
+        for name in ("assigned", "gaps"):
+            self.versions(name)
         _ = self.variables, self.looks, self.layers, self.called, self.births, self.names, self.redacted
 
     def vars(self, name: str) -> tuple[int, ...]:
         """Return a field that is a list of vars."""
         return numbers(self._written.get(name), len(self._program.types), name)
+
+    def versions(self, name: str) -> tuple[int, ...]:
+        """Return a field that is a list of values of variables."""
+        found = self.vars(name)
+        for var in found:
+            if var not in self._versions:
+                raise Malformed(f"{name} says %{var}, which is no value of a variable")
+        return found
+
+    @cached_property
+    def _versions(self) -> frozenset[int]:
+        return frozenset(var for row in self.variables for var in row.versions)
 
     def var_of(self, tensor: str, dtype: str, shape: tuple[int, ...]) -> int:
         """Return the var that a tensor of the file is the value of."""
@@ -96,7 +119,7 @@ class Fields:
             if not isinstance(frozen, bool) or (frozen and trainable):
                 raise Malformed(f"variable {name!r} is trainable and frozen")
             taken.update(versions)
-            found.append(VariableRow(name, trainable, versions, since, frozen))
+            found.append(VariableRow(printable(name), trainable, versions, since, frozen))
         return found
 
     @cached_property
@@ -107,7 +130,7 @@ class Fields:
             (var,) = numbers([row.get("var")], len(self._program.types), "looks")
             (before,) = numbers([row.get("before")], len(self._program.eqns) + 1, "looks")
             (frame,) = numbers([row.get("frame")], len(self._program.frames), "looks")
-            found.append(LookRow(var, before, frame, str(row.get("how"))))
+            found.append(LookRow(var, before, frame, printable(str(row.get("how")), 200)))
         return found
 
     @cached_property
@@ -121,7 +144,7 @@ class Fields:
             (returned,) = numbers(row[3:], len(self._program.types), "layers", lowest=-2)
             if end < begin or (found and begin < found[-1].begin):
                 raise Malformed(f"the layer {row[0]!r} ends before it begins, or begins too late")
-            found.append(LayerRow(row[0], begin, end, returned))
+            found.append(LayerRow(printable(row[0]), begin, end, returned))
         return found
 
     @cached_property
@@ -132,7 +155,7 @@ class Fields:
             if len(row) != 2 or not isinstance(row[1], str):
                 raise Malformed("called is not a list of a place and a name")
             (number,) = numbers(row[:1], len(self._program.frames), "called")
-            found[number] = row[1]
+            found[number] = printable(row[1])
         return found
 
     @cached_property
@@ -183,11 +206,16 @@ def read_program(text: str) -> Program:
     return program
 
 
+def printable_frame(frame: Frame) -> Frame:
+    """Return a place whose text cannot steer a terminal."""
+    return Frame(printable(frame.file), frame.line, printable(frame.function))
+
+
 def numbers(written: Json, bound: int, what: str, lowest: int = 0) -> tuple[int, ...]:
     """Return a list of whole numbers below `bound`, or raise."""
     for number in items(written, int, what):
         if isinstance(number, bool) or not lowest <= number < bound:
-            raise Malformed(f"{what} says {number!r}, which is not from {lowest} to {bound - 1}")
+            raise Malformed(f"{what} says {printable(repr(number), 40)}, which is not from {lowest} to {bound - 1}")
     return tuple(written)
 
 

@@ -1,35 +1,32 @@
-"""Programs as text, and back: `parse(render(p)) == p`. The text is what people paste into reports."""
+"""Programs as text, and back: `parse(render(p)) == p`. The text is what people paste into reports.
+
+A text may come from anybody: the time to read one grows with its length and no faster, whatever it is.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from ast import literal_eval
 from collections.abc import Iterator
+from typing import NoReturn
 
-from retrotape.errors import MalformedProgramError
+from retrotape.errors import MalformedProgramError, printable
+from retrotape.ir._attributes import dtype_number, parse_attrs, render_attrs, whole_number
 from retrotape.ir._check import check
-from retrotape.ir._program import (
-    DTYPE_NAMES,
-    DTYPE_NUMBERS,
-    LEAF,
-    Attr,
-    AttrValue,
-    DType,
-    Eqn,
-    Frame,
-    Func,
-    Program,
-    Proto,
-    Shape,
-    TensorType,
-)
+from retrotape.ir._program import LEAF, Attr, Eqn, Frame, Program, TensorType
 
-_VAR = r"%(\d+)"
-_TYPED = rf"{_VAR} : ([a-z]\w*)\[([\d,?]*|\.\.\.)\]"
-_LEAF_LINE = re.compile(_TYPED)
-_EQN_LINE = re.compile(rf"((?:{_TYPED}, )*(?:{_TYPED} )?)= (\S+?)(\{{.*\}})?\(((?:{_VAR}, )*(?:{_VAR})?)\) @(\d+)")
-_FRAME_LINE = re.compile(r'@(\d+) = (".*"):(-?\d+) in (".*")')
+# No two parts of an expression can take the same character, so that none of them tries one split of a text after
+# another. A line is read from left to right, and what was read is not looked at again.
+_VAR = r"%([0-9]+)"
+_TYPED = re.compile(rf"{_VAR} : ([a-z]\w*)\[([0-9,?]*|\.\.\.)\]", re.ASCII)
+_OP = re.compile(r" = ([^\s{(]+)")
+_OP_ALONE = re.compile(r"= ([^\s{(]+)")
+_USES = re.compile(r"\(((?:%[0-9]+(?:, %[0-9]+)*)?)\) @([0-9]+)")
+_FRAME_BEGIN = re.compile(r'@[0-9]+ = (?=")')
+_FRAME_MIDDLE = re.compile(r':(-?[0-9]+) in (?=")')
+_JSON = json.JSONDecoder()
+_KNOWN = 10_000  # texts of attributes that are remembered
+_SHOWN = 200  # characters of a line in a message
 
 
 def render(program: Program) -> str:
@@ -43,24 +40,9 @@ def _lines(program: Program) -> Iterator[str]:
     for eqn in program.eqns:
         outs = ", ".join(f"%{var} : {program.types[var]}" for var in eqn.outputs)
         ins = ", ".join(f"%{var}" for var in eqn.inputs)
-        attrs = "{" + ", ".join(f"{name}={_show(value)}" for name, value in eqn.attrs) + "}" if eqn.attrs else ""
-        yield f"{outs} = {eqn.op}{attrs}({ins}) @{eqn.frame}".lstrip()
+        yield f"{outs} = {eqn.op}{render_attrs(eqn.attrs)}({ins}) @{eqn.frame}".lstrip()
     for number, frame in enumerate(program.frames):
         yield f"@{number} = {json.dumps(frame.file)}:{frame.line} in {json.dumps(frame.function)}"
-
-
-def _show(value: AttrValue) -> str:
-    if isinstance(value, DType):
-        return DTYPE_NAMES.get(value.number, f"dtype{value.number}")
-    if isinstance(value, Shape):
-        return f"Shape({'None' if value.dims is None else _show(value.dims)})"
-    if isinstance(value, Func):
-        return f"Func({json.dumps(value.name)})"
-    if isinstance(value, Proto):
-        return f"Proto({value.data!r})"
-    if isinstance(value, tuple):
-        return "(" + ", ".join(_show(item) for item in value) + ")"  # type: ignore[arg-type]
-    return repr(value)
 
 
 def parse(text: str) -> Program:
@@ -69,135 +51,102 @@ def parse(text: str) -> Program:
     >>> parse("%0 : float32[2]\n%1 : float32[2] = Neg{T=float32}(%0) @0\n@0 = \"a.py\":1 in \"f\"").eqns[0].op
     'Neg'
     """
-    types: dict[int, TensorType] = {}
-    producers: dict[int, int] = {}
-    eqns: list[Eqn] = []
-    frames: list[Frame] = []
+    reader = _Reader()
     for line in filter(str.strip, text.split("\n")):
         try:
-            if found := _FRAME_LINE.fullmatch(line):
-                frames.append(Frame(json.loads(found[2]), int(found[3]), json.loads(found[4])))
-            elif _LEAF_LINE.fullmatch(line):
-                _declare(line, LEAF, types, producers)
-            elif found := _EQN_LINE.fullmatch(line):
-                outs, op, attrs, ins, frame = found[1], found[8], found[9], found[10], found[13]
-                declared = _declare(outs, len(eqns), types, producers)
-                used = tuple(int(var) for var in re.findall(_VAR, ins))
-                eqns.append(Eqn(op, used, declared, _Attrs(attrs).read() if attrs else (), int(frame)))
-            else:
-                raise ValueError("it is neither a leaf, nor an equation, nor a frame")
-        except (ValueError, SyntaxError, IndexError) as error:
-            raise MalformedProgramError(f"Cannot read the line {line!r}: {error}.") from error
-    if sorted(types) != list(range(len(types))):
-        raise MalformedProgramError(f"The vars are not numbered from 0 to {len(types) - 1}.")
-    order = range(len(types))
-    program = Program(
-        tuple(types[var] for var in order), tuple(producers[var] for var in order), tuple(eqns), tuple(frames)
-    )
+            reader.read(line)
+        except ValueError as error:
+            shown = printable(repr(line), _SHOWN)
+            raise MalformedProgramError(f"Cannot read the line {shown}: {printable(str(error), _SHOWN)}.") from error
+    program = reader.program()
     check(program)
     return program
 
 
-def _declare(text: str, producer: int, types: dict[int, TensorType], producers: dict[int, int]) -> tuple[int, ...]:
-    declared = []
-    for number, name, shape in re.findall(_TYPED, text):
-        var = int(number)
-        if var in types:
-            raise ValueError(f"%{var} is defined twice")
-        types[var] = TensorType(_dtype(name), _shape(shape))
-        producers[var] = producer
-        declared.append(var)
-    return tuple(declared)
+class _Reader:
+    """Takes a program in, line by line."""
+
+    def __init__(self) -> None:
+        self._types: dict[int, TensorType] = {}
+        self._producers: dict[int, int] = {}
+        self._eqns: list[Eqn] = []
+        self._frames: list[Frame] = []
+        self._known: dict[str, tuple[Attr, ...]] = {}
+
+    def read(self, line: str) -> None:
+        """Take a line in; raise ValueError where it is none."""
+        if line.startswith("@"):
+            self._frames.append(_frame(line))
+            return
+        outputs, at = _typed(line)
+        if at == len(line) and len(outputs) == 1:
+            self._declare(outputs, LEAF)
+            return
+        op = (_OP if outputs else _OP_ALONE).match(line, at) or _refuse()
+        if not op[1].isprintable():
+            raise ValueError("the name of an op has characters that cannot be printed")
+        attrs: tuple[Attr, ...] = ()
+        at = op.end()
+        if line.startswith("{", at):
+            attrs, at = self._attrs(line, at)
+        uses = _USES.fullmatch(line, at) or _refuse()
+        inputs = tuple(whole_number(var[1:]) for var in uses[1].split(", ")) if uses[1] else ()
+        declared = self._declare(outputs, len(self._eqns))
+        self._eqns.append(Eqn(op[1], inputs, declared, attrs, whole_number(uses[2])))
+
+    def _attrs(self, line: str, at: int) -> tuple[tuple[Attr, ...], int]:
+        """Return the attributes that begin there, and where they end: most equations have those of another one."""
+        end = line.find("}(", at) + 1
+        if (known := self._known.get(line[at:end])) is not None:
+            return known, end
+        attrs, found = parse_attrs(line, at)
+        if found == end and len(self._known) < _KNOWN:
+            self._known[line[at:end]] = attrs
+        return attrs, found
+
+    def _declare(self, typed: list[tuple[int, TensorType]], producer: int) -> tuple[int, ...]:
+        for var, kind in typed:
+            if var in self._types:
+                raise ValueError(f"%{var} is defined twice")
+            self._types[var], self._producers[var] = kind, producer
+        return tuple(var for var, _ in typed)
+
+    def program(self) -> Program:
+        """Return what was read."""
+        order = range(len(self._types))
+        if sorted(self._types) != list(order):
+            raise MalformedProgramError(f"The vars are not numbered from 0 to {len(order) - 1}.")
+        types, producers = (tuple(table[var] for var in order) for table in (self._types, self._producers))
+        return Program(types, producers, tuple(self._eqns), tuple(self._frames))  # type: ignore[arg-type]
 
 
-def _dtype(name: str) -> int:
-    if name in DTYPE_NUMBERS:
-        return DTYPE_NUMBERS[name]
-    if re.fullmatch(r"dtype\d+", name):
-        return int(name[5:])
-    raise ValueError(f"{name} is no dtype")
+def _refuse() -> NoReturn:
+    raise ValueError("it is neither a leaf, nor an equation, nor a frame")
+
+
+def _frame(line: str) -> Frame:
+    begin = _FRAME_BEGIN.match(line) or _refuse()
+    file, at = _JSON.raw_decode(line, begin.end())
+    middle = _FRAME_MIDDLE.match(line, at) or _refuse()
+    function, at = _JSON.raw_decode(line, middle.end())
+    if at != len(line):
+        _refuse()
+    return Frame(file, whole_number(middle[1]), function)
+
+
+def _typed(line: str) -> tuple[list[tuple[int, TensorType]], int]:
+    """Return the vars with their types that a line begins with, and where they end."""
+    found: list[tuple[int, TensorType]] = []
+    at, more = 0, line.startswith("%")
+    while more:
+        typed = _TYPED.match(line, at) or _refuse()
+        found.append((whole_number(typed[1]), TensorType(dtype_number(typed[2]), _shape(typed[3]))))
+        more = line.startswith(", ", typed.end())
+        at = typed.end() + 2 * more
+    return found, at
 
 
 def _shape(text: str) -> tuple[int | None, ...] | None:
     if text == "...":
         return None
-    return tuple(None if dim == "?" else int(dim) for dim in text.split(",")) if text else ()
-
-
-_TOKEN = re.compile(
-    r"""\s*(?:(?P<name>[A-Za-z_]\w*)=|(?P<wrap>Shape|Func|Proto)(?=\()|(?P<bytes>b'(?:[^'\\]|\\.)*'|b"(?:[^"\\]|\\.)*")"""
-    r"""|(?P<text>"(?:[^"\\]|\\.)*")|(?P<number>-?(?:inf|nan|\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?!\w))"""
-    r"""|(?P<word>[A-Za-z]\w*)|(?P<sign>[(){},]))"""
-)
-_WORDS: dict[str, AttrValue | None] = {"True": True, "False": False, "None": None}
-
-
-class _Attrs:
-    """Reads `{name=value, ...}`."""
-
-    def __init__(self, text: str) -> None:
-        self._tokens: list[re.Match[str]] = []
-        position = 0
-        while position < len(text):
-            token = _TOKEN.match(text, position)
-            if token is None:
-                raise ValueError(f"{text[position : position + 10]!r} is no part of an attribute")
-            self._tokens.append(token)
-            position = token.end()
-        self._next = 0
-
-    def read(self) -> tuple[Attr, ...]:
-        """Return the pairs."""
-        self._take("{")
-        pairs: list[Attr] = []
-        while not pairs or self._more("}"):
-            name = self._tokens[self._next]["name"]
-            if name is None:
-                raise ValueError(f"expected an attribute's name, got {self._tokens[self._next][0]!r}")
-            self._next += 1
-            pairs.append((name, self._value()))  # type: ignore[arg-type]
-        if self._next != len(self._tokens):
-            raise ValueError("something follows the attributes")
-        return tuple(pairs)
-
-    def _take(self, sign: str) -> None:
-        if self._tokens[self._next]["sign"] != sign:
-            raise ValueError(f"expected {sign!r}, got {self._tokens[self._next][0]!r}")
-        self._next += 1
-
-    def _more(self, end: str) -> bool:
-        """Step over a comma, or over the end of the list."""
-        more = self._tokens[self._next]["sign"] != end
-        self._take("," if more else end)
-        return more
-
-    def _value(self) -> AttrValue | None:
-        token = self._tokens[self._next]
-        if token["sign"] == "(":
-            return self._tuple()
-        self._next += 1
-        if token["wrap"]:
-            self._take("(")
-            inner = self._value()
-            self._take(")")
-            return {"Shape": Shape, "Func": Func, "Proto": Proto}[token["wrap"]](inner)
-        if token["bytes"]:
-            return literal_eval(token["bytes"])
-        if token["text"]:
-            return json.loads(token["text"])
-        if token["number"]:
-            digits = token["number"]
-            return int(digits) if re.fullmatch(r"-?\d+", digits) else float(digits)
-        if token["word"]:
-            return _WORDS[token["word"]] if token["word"] in _WORDS else DType(_dtype(token["word"]))
-        raise ValueError(f"expected a value, got {token[0]!r}")
-
-    def _tuple(self) -> AttrValue:
-        self._take("(")
-        if self._tokens[self._next]["sign"] == ")":
-            self._next += 1
-            return ()
-        items = [self._value()]
-        while self._more(")"):
-            items.append(self._value())
-        return tuple(items)  # type: ignore[arg-type]
+    return tuple(None if dim == "?" else whole_number(dim) for dim in text.split(",")) if text else ()

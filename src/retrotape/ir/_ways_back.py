@@ -78,8 +78,10 @@ class Functions:
             if index in found or not _fits(function, program, program.eqns[index], way):
                 raise Malformed(f"the way back through equation {index} does not fit it")
             found[index] = way
-        for index, eqn in enumerate(program.eqns if whole else ()):
-            if eqn.op == CUSTOM and index not in found:
+        for index, eqn in enumerate(program.eqns):
+            if eqn.op == CUSTOM and not _has_name(eqn):
+                raise Malformed(f"equation {index} is a custom gradient without a name")
+            if eqn.op == CUSTOM and whole and index not in found:
                 raise Malformed(f"equation {index} is a custom gradient without a way back")
         return found
 
@@ -97,6 +99,16 @@ class Functions:
         if any(len(result) not in (0, 1, 3) for result in results):
             raise Malformed("a result of a function is neither one tensor nor three")
         return FunctionParts(program, grads, captured, results, self.ways_back(written.get("backwards"), program))
+
+
+def _has_name(eqn: Eqn) -> bool:
+    if len(eqn.attrs) != 1 or eqn.attrs[0][0] != "name" or not isinstance(eqn.attrs[0][1], bytes):
+        return False
+    try:
+        eqn.attrs[0][1].decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _fits(function: FunctionParts, program: Program, eqn: Eqn, way: WayBack) -> bool:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import linecache
 from typing import Any, NamedTuple
 
 from retrotape.ir import Frame
 from retrotape.nonfinite._causes import Cause
+from retrotape.why import code_at
 
 
 class Nonfinite(NamedTuple):
@@ -31,10 +31,7 @@ class Nonfinite(NamedTuple):
     @property
     def code(self) -> str:
         """The text of the line, empty where the file is not there."""
-        # The name may come from a stranger's file: nothing that is not Python is opened for it.
-        if not (self.frame.file.endswith(".py") or self.frame.file in linecache.cache):
-            return ""
-        return linecache.getline(self.frame.file, self.frame.line).strip()
+        return code_at(self.frame)
 
     @property
     def remedy(self) -> str:

@@ -1,4 +1,4 @@
-"""Values that are not in memory: written to a file while recording, or mapped from one that was loaded."""
+"""Values that are not in memory: written to a file while recording, or still in one that was loaded."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
@@ -11,15 +10,27 @@ from typing import Any, NamedTuple
 from retrotape import store
 from retrotape._saved_variable import SavedVariable
 from retrotape._tf import tf
-from retrotape.errors import CorruptTapeError, MalformedProgramError
+from retrotape.errors import CorruptTapeError
 from retrotape.execute import Values
-from retrotape.ir import LEAF, Fields, LayerRow, Malformed, Program, TensorType
-from retrotape.record import CUSTOM, TRAINABLE, UNCOUNTED, Called, Cell, Look, Recording, Scope, next_stamp, traits
+from retrotape.ir import LEAF, NONSENSE, Fields, LayerRow, Program, TensorType, makes_no_sense, printable_frame
+from retrotape.record import (
+    CUSTOM,
+    TRAINABLE,
+    UNCOUNTED,
+    Called,
+    Cell,
+    Kind,
+    Look,
+    Recording,
+    Scope,
+    next_stamp,
+    traits,
+)
 from retrotape.saving._budget import default_limit
 from retrotape.saving._document import FunctionReader, with_defaults
 from retrotape.saving._guard import Guard
+from retrotape.saving._in_file import InFile
 from retrotape.saving._kept import Withheld, is_computed
-from retrotape.saving._mapped import Mapped
 from retrotape.saving._ops import OpCheck
 
 Tensor = Any
@@ -47,7 +58,7 @@ class Opened(NamedTuple):
 def read(
     path: str | os.PathLike[str],
     *,
-    mmap: bool = True,
+    mmap: bool = False,
     allow_ops: Collection[str] = (),
     limits: store.Limits | None = None,
     isolated: bool = False,
@@ -64,8 +75,8 @@ def read(
             limit = default_limit(sum(info.nbytes for info in container.tensors.values()))
         guard = Guard(container.path, allow_ops, limit, isolated)
         return _Reader(container, OpCheck(container.path, allow_ops, limit), guard).read()
-    except (Malformed, MalformedProgramError, UnicodeDecodeError, RecursionError, json.JSONDecodeError) as error:
-        raise CorruptTapeError(container.path, f"what it says makes no sense: {error}") from error
+    except NONSENSE as error:
+        raise CorruptTapeError(container.path, makes_no_sense(error)) from error
 
 
 class _Reader:
@@ -80,7 +91,7 @@ class _Reader:
         recording = self._recording()
         self._add_values(recording)
         self._add_variables(recording)
-        reader = FunctionReader(json.loads(self._container.entry("functions.json")), self._check, self._guard)
+        reader = FunctionReader(self._container.json("functions.json"), self._check, self._guard)
         recording.backwards = reader.backwards(self._container.meta.get("backwards"), self._program)
         self._add_looks(recording)
         recording.births = {var: looks - 0.5 for var, looks in self._fields.births}  # between two looks
@@ -94,21 +105,28 @@ class _Reader:
         builder.types[:] = program.types
         builder.producers[:] = program.producers
         builder.eqns[:] = [with_defaults(eqn) for eqn in program.eqns]
-        for number, frame in enumerate(program.frames):
+        for number, frame in enumerate(map(printable_frame, program.frames)):
             called = self._fields.called.get(number)
             recording.frames.number(frame if called is None else Called(frame, called))
         recording.inert = {var for var, kind in enumerate(program.types) if kind.dtype not in TRAINABLE}
         recording.ends = {
             var for eqn in program.eqns if eqn.op != CUSTOM and traits(eqn.op).final for var in eqn.outputs
         }
-        for name in ("assigned", "opaque", "gaps"):
-            getattr(recording, name).update(self._fields.vars(name))
+        recording.assigned.update(self._fields.versions("assigned"))
+        recording.gaps.update(self._fields.versions("gaps"))
+        recording.opaque = {
+            var
+            for eqn in program.eqns
+            if eqn.op != CUSTOM and traits(eqn.op).kind is Kind.WRITE and traits(eqn.op).opaque
+            for var in eqn.outputs
+            if var in recording.assigned
+        }
         recording.guard = self._guard
         return recording
 
     def _add_values(self, recording: Recording) -> None:
         for name, info in self._container.tensors.items():
-            recording.values[self._fields.var_of(name, info.dtype, info.shape)] = Mapped(self._container, name, info)
+            recording.values[self._fields.var_of(name, info.dtype, info.shape)] = InFile(self._container, name, info)
         recording.moments.update(recording.new_identity(var) for var in self._fields.vars("moments"))
 
     def _add_variables(self, recording: Recording) -> None:

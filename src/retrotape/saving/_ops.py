@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,7 @@ class OpCheck:
         for index, eqn in enumerate(program.eqns):
             if eqn.frame >= len(program.frames):
                 raise CorruptTapeError(self._path, f"equation {index} is at line {eqn.frame} of those that it lists")
-            key = (eqn.op, tuple((name, type(value)) for name, value in eqn.attrs))
+            key = (eqn.op, tuple((name, _kind(value)) for name, value in eqn.attrs))
             if key not in self._known:
                 self._check_op(eqn)
                 self._known.add(key)
@@ -65,6 +65,12 @@ class OpCheck:
         """Return how many bytes a value of this type has."""
         if kind.dtype not in DTYPE_NAMES:
             raise TapeVersionError(self._path, f"the dtype number {kind.dtype}", "those that it knows by name")
+        if not _has_dtype(kind.dtype):
+            raise TapeVersionError(
+                self._path,
+                f"the dtype {DTYPE_NAMES[kind.dtype]}, which TensorFlow {tf.__version__} does not have",
+                "Load it with the TensorFlow that saved it, or a newer one.",
+            )
         if kind.shape is None or None in kind.shape:
             raise UnsafeTapeError(self._path, f"%{var} is {kind}; whatever was recorded has a known size")
         if len(kind.shape) > _RANK_LIMIT:
@@ -113,21 +119,14 @@ class OpCheck:
                     "Load it with the TensorFlow that saved it, or a newer one.",
                 )
             if not _fits(kinds[name], value):
-                raise self._of_wrong_type(eqn, name, kinds[name])
+                raise UnsafeTapeError(self._path, f"attribute {name!r} of op {eqn.op} is not of type {kinds[name]}")
         missing = kinds.keys() - {*names, *dict(default_attrs(eqn.op))}
         if missing:  # TensorFlow does not say so, but ends the process
             raise CorruptTapeError(self._path, f"op {eqn.op} has no attribute {', '.join(sorted(missing))}")
 
-    def _of_wrong_type(self, eqn: Eqn, name: str, kind: str) -> UnsafeTapeError:
-        return UnsafeTapeError(self._path, f"attribute {name!r} of op {eqn.op} is not of type {kind}")
-
     def _check_value(self, eqn: Eqn, name: str, value: Any) -> None:
         if isinstance(value, Func):
             raise UnsafeTapeError(self._path, f"op {eqn.op} calls a function, {value.name!r}, and a tape has none")
-        if type(value) is tuple and eqn.op != CUSTOM:  # two lists are of one type in Python, whatever they hold
-            kind = next(attr.type for attr in _tf.op_def(eqn.op).attr if attr.name == name)  # type: ignore[union-attr]
-            if not _fits(kind, value):
-                raise self._of_wrong_type(eqn, name, kind)
         if not _is_sound(value):
             raise UnsafeTapeError(self._path, f"attribute {name!r} of op {eqn.op} is no value that TensorFlow knows")
         size = len(value.data) if isinstance(value, Proto) else len(value) if isinstance(value, bytes) else 0
@@ -143,6 +142,16 @@ class OpCheck:
             fits = _has_signature(eqn, [kind.dtype for kind in given], [kind.dtype for kind in made])
         if not fits:
             raise CorruptTapeError(self._path, f"equation {index} is not how {eqn.op} can be called")
+
+
+@lru_cache(64)
+def _has_dtype(number: int) -> bool:
+    """Say whether this TensorFlow has a dtype: versions have added some of eight bits and less."""
+    try:
+        tf.as_dtype(number)
+    except TypeError:
+        return False
+    return True
 
 
 def _has_signature(eqn: Eqn, given: list[int], made: list[int]) -> bool:
@@ -169,6 +178,11 @@ def _dtypes(args: Any, attrs: dict[str, Any]) -> list[int]:
         count = attrs[arg.number_attr] if arg.number_attr else 1
         found += [dtype] * min(max(count, 0), 2**20)
     return found
+
+
+def _kind(value: Any) -> Any:
+    """Return the type of an attribute, of a list also of its items: `_fits` says the same of all that share it."""
+    return (tuple, frozenset(map(_kind, value))) if type(value) is tuple else type(value)
 
 
 def _fits(kind: str, value: Any) -> bool:

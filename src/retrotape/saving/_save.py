@@ -88,7 +88,6 @@ def prepare(
         "redacted": sorted(redact),
         "variables": _variables(whole, thawed.moved),
         "assigned": sorted(whole.assigned),
-        "opaque": sorted(whole.opaque),
         "gaps": sorted(whole.gaps),
         "moments": sorted(whole.stopped_by_moments()),
         "looks": _looks(whole, thawed.moved),

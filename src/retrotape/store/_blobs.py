@@ -3,7 +3,8 @@
     store/9f/9f86d081884c7d65...
 
 Tapes that hold the same tensor share the file. No file is ever changed or removed here, so a reader never sees one
-disappear; and `tape.json` is written last, so that what it names is there.
+disappear; and `tape.json` is written last, so that what it names is there. A file that is not what its name says is
+damaged, and a new one takes its place. No link is followed, neither to read nor to write.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import stat
 import sys
 
 from retrotape.errors import TapeWriteError
+from retrotape.store._files import READ, kind_of, open_file, read_at
 from retrotape.store._format import PIECE, TAPE, shown
 from retrotape.store._replace import Replacement, explained, sweep, sync_directory
 from retrotape.store._where import Where
@@ -28,6 +31,7 @@ class BlobWriter:
         self.written = 0
         self._path, self._store = path, store
         self._touched: set[str] = set()
+        self._there: set[str] = set()  # digests whose files this writer has made or compared
         with explained(path):
             sweep(store)
 
@@ -36,15 +40,19 @@ class BlobWriter:
         digest = hashlib.sha256(data).hexdigest()
         target = place(self._store, digest)
         folder = os.path.dirname(target)
+        if digest in self._there:
+            return digest
         with explained(self._path):
-            if _size(target) == len(data):  # a file is named only when it is whole, so this one is
-                return digest
             if make_folder(folder):
                 self._touched.add(self._store)
+            elif _holds(target, data):
+                self._there.add(digest)
+                return digest
         with Replacement(target, about=self._path, temporary_in=self._store) as output:
             for start in range(0, len(data), PIECE):
                 output.write(data[start : start + PIECE])
             output.commit(sync=False)
+        self._there.add(digest)
         self._touched.add(folder)
         self.written += len(data)
         return digest
@@ -62,13 +70,14 @@ def place(store: str, digest: str) -> str:
     return os.path.join(store, digest[:2], digest)
 
 
-def make_folder(path: str) -> bool:
-    """Make a folder in one that exists; return whether it was not there."""
+def make_folder(path: str, *, links: bool = False) -> bool:
+    """Make a folder in one that exists; return whether it was not there. A link to one does only with `links`."""
     try:
         os.mkdir(path)
     except FileExistsError:
-        if not os.path.isdir(path):
-            raise NotADirectoryError(20, "a file is in the way of the folder " + repr(path)) from None
+        if not stat.S_ISDIR((os.stat if links else os.lstat)(path).st_mode):
+            what = "link" if os.path.islink(path) else "file"
+            raise NotADirectoryError(20, f"a {what} is in the way of the folder {path!r}") from None
         return False
     return True
 
@@ -100,7 +109,19 @@ def locate(where: Where, way: str) -> str:
     if not os.path.isdir(store):
         remedy = "A tape that is a folder has to be moved together with its store."
         raise where.corrupt(f"the store {shown(way)} beside it is not there", remedy)
+    at = where.path
+    for step in way.split("/"):
+        at = os.path.join(at, step)
+        if step != "..":
+            kind_of(where, at)  # which refuses links: the writer names folders as they are
     return store
+
+
+def open_blob(where: Where, store: str, digest: str) -> tuple[int, int]:
+    """Return the descriptor and the size of the file of a digest; neither it nor its folder may be a link."""
+    path = place(store, digest)
+    kind_of(where, os.path.dirname(path))
+    return open_file(where, path)
 
 
 def _is_way(way: str) -> bool:
@@ -120,8 +141,18 @@ def _is_name(step: str) -> bool:
     return step not in ("", ".") and step.isprintable() and not forbidden & set(step) and len(step) <= 255
 
 
-def _size(path: str) -> int:
+def _holds(path: str, data: memoryview) -> bool:
+    """Say whether a file holds these bytes, all of them. A link, or what is no file, holds nothing."""
     try:
-        return os.lstat(path).st_size
+        status = os.lstat(path)
+        if not stat.S_ISREG(status.st_mode) or status.st_size != len(data):
+            return False
+        descriptor = os.open(path, READ)
     except OSError:
-        return -1
+        return False
+    try:
+        return stat.S_ISREG(os.fstat(descriptor).st_mode) and all(
+            read_at(descriptor, start, PIECE) == data[start : start + PIECE] for start in range(0, len(data), PIECE)
+        )
+    finally:
+        os.close(descriptor)

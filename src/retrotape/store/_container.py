@@ -15,6 +15,7 @@ from retrotape.store._file_source import FileSource
 from retrotape.store._files import kind_of
 from retrotape.store._folder_source import FolderSource
 from retrotape.store._format import DEFAULT_LIMITS, LETTERS, OFFSETS, STRING, Limits, TensorInfo, shown
+from retrotape.store._json import parse
 from retrotape.store._source import Source
 from retrotape.store._where import Where
 
@@ -22,13 +23,14 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-def open_tape(path: str | os.PathLike[str], *, mmap: bool = True, limits: Limits = DEFAULT_LIMITS) -> Container:
+def open_tape(path: str | os.PathLike[str], *, mmap: bool = False, limits: Limits = DEFAULT_LIMITS) -> Container:
     """Open a saved tape without trusting it, and without reading its tensors.
 
     Args:
       path: The file or folder that `write` made.
-      mmap: Whether tensors are mapped rather than read. A mapped file must not be cut short by others while it is in
-        use, or the process dies; `write` never does that, for it puts a new file in the place of the old one.
+      mmap: Map tensors instead of reading them, for those who trust the disk. A file that somebody cuts short while
+        it is mapped ends the process (SIGBUS), and one that is changed in place changes what was verified. `write`
+        does neither: it puts a new file in the place of the old one.
       limits: What to put up with.
 
     Returns:
@@ -40,9 +42,11 @@ def open_tape(path: str | os.PathLike[str], *, mmap: bool = True, limits: Limits
       TapeVersionError: If it needs a newer retrotape.
     """
     where = Where(os.fsdecode(path))
+    if "\0" in where.path:
+        raise where.corrupt("no file has the character NUL in its name", "Give the path of a saved tape.")
     folder = kind_of(where, where.path) == stat.S_IFDIR
     source: Source = FolderSource(where, mmap, limits) if folder else FileSource(where, mmap, limits)
-    return Container(where, source)
+    return Container(where, source, limits)
 
 
 class Container:
@@ -55,8 +59,8 @@ class Container:
       tensors: What is known of each tensor, by name.
     """
 
-    def __init__(self, where: Where, source: Source) -> None:
-        self._where, self._source = where, source
+    def __init__(self, where: Where, source: Source, limits: Limits = DEFAULT_LIMITS) -> None:
+        self._where, self._source, self._limits = where, source, limits
         self._verified: set[str] = set()
         self._closed = False
         self.path: str = where.path
@@ -79,11 +83,21 @@ class Container:
             raise self._where.corrupt(f"it has no entry {shown(name)}, only {', '.join(self.names())}")
         return self._source.entry(name)
 
+    def json(self, name: str) -> Any:
+        """Return an entry that is JSON, read with the same limits as `tape.json`.
+
+        Raises:
+          CorruptTapeError: If there is no such entry, or if it is not what was written, or not JSON.
+          UnsafeTapeError: If it exceeds a limit or is ambiguous.
+        """
+        return parse(self._where, name, self.entry(name), self._limits)
+
     def tensor(self, name: str) -> np.ndarray:
         """Return the bytes of a tensor as uint8, from an address that is a multiple of 64.
 
-        Mapped memory may be written to: the file does not change, but the same array is returned the next time. It
-        is verified when it is first asked for, and stays when the container is closed.
+        It is read and verified whenever it is asked for, and belongs to whoever asked. Mapped, it is verified the first
+        time and is the same array every time; it may be written to, and the file does not change. Either stays when
+        the container is closed.
 
         Raises:
           CorruptTapeError: If there is no such tensor, if it holds strings, or if it is not what was written.

@@ -9,8 +9,8 @@ import threading
 from retrotape.store._where import Where
 
 # A FIFO must not block us; neither flag exists on Windows, where `lstat` alone has to do.
-_READ = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-_READ |= getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+READ = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+READ |= getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 _KINDS = {stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 
 
@@ -37,7 +37,7 @@ def open_file(where: Where, path: str) -> tuple[int, int]:
     """Return the descriptor and the size of a regular file that is no symbolic link."""
     if kind_of(where, path) != stat.S_IFREG:
         raise where.unsafe(f"{os.path.basename(path)} in it is a directory, not a file")
-    descriptor = os.open(path, _READ)
+    descriptor = os.open(path, READ)
     try:
         status = os.fstat(descriptor)  # what was opened, whatever stood there a moment ago
         if _check_kind(where, status.st_mode) != stat.S_IFREG:
@@ -58,6 +58,25 @@ def read_at(descriptor: int, offset: int, size: int) -> bytes:
         pieces.append(piece)
         offset, size = offset + len(piece), size - len(piece)
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def read_into(descriptor: int, view: memoryview, offset: int) -> int:
+    """Fill `view` from `offset` on; return how many bytes there were: fewer where the file ends."""
+    done = 0
+    while done < len(view):
+        got = _pread_into(descriptor, view[done : done + (1 << 30)], offset + done)
+        if not got:
+            break
+        done += got
+    return done
+
+
+def _pread_into(descriptor: int, view: memoryview, offset: int) -> int:
+    if hasattr(os, "preadv"):
+        return os.preadv(descriptor, [view], offset)
+    data = _pread(descriptor, min(len(view), 1 << 20), offset)  # which is copied
+    view[: len(data)] = data
+    return len(data)
 
 
 if hasattr(os, "pread"):

@@ -7,7 +7,7 @@ import mmap
 import os
 from typing import TYPE_CHECKING
 
-from retrotape.store._blobs import locate, place
+from retrotape.store._blobs import locate, open_blob
 from retrotape.store._files import open_file
 from retrotape.store._format import TAPE, Limits, in_order
 from retrotape.store._json import unseal
@@ -104,7 +104,7 @@ class FolderSource(Source):
 
     def _open(self, digest: str) -> tuple[int, int]:
         try:
-            return open_file(self._where, place(self._store, digest))
+            return open_blob(self._where, self._store, digest)
         except (FileNotFoundError, NotADirectoryError):
             raise self._where.corrupt(f"{_called(digest)} is missing") from None
 

@@ -65,24 +65,30 @@ def unseal(where: Where, data: bytes, limits: Limits) -> dict[str, Any]:
     whole.update(memoryview(data)[begin.end(2) :])
     if whole.hexdigest().encode() != begin[2]:
         raise where.corrupt(f"the check sum of {TAPE} is wrong, so it was changed after it was written")
-    fields = _parse(where, data, limits)
+    fields = parse(where, TAPE, data, limits)
     del fields["format"], fields["check"]
     return fields
 
 
-def _parse(where: Where, data: bytes, limits: Limits) -> dict[str, Any]:
-    _measure(where, data, limits)
+def parse(where: Where, entry: str, data: bytes, limits: Limits) -> Any:
+    """Return what an entry says, as JSON that every reader reads alike.
+
+    Raises:
+      CorruptTapeError: If it is not JSON.
+      UnsafeTapeError: If it exceeds a limit or is ambiguous.
+    """
+    _measure(where, entry, data, limits)
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) != len(pairs):
             seen: set[str] = set()
             twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-            raise where.unsafe(f"{TAPE} gives {shown(twice)} twice")
+            raise where.unsafe(f"{entry} gives {shown(twice)} twice")
         return found
 
     def constant(text: str) -> float:
-        raise where.unsafe(f"{TAPE} holds {text}, which is not JSON")
+        raise where.unsafe(f"{entry} holds {text}, which is not JSON")
 
     def real(text: str) -> float:
         value = float(text)
@@ -95,27 +101,27 @@ def _parse(where: Where, data: bytes, limits: Limits) -> dict[str, Any]:
         if b"\\u" in data:
             _dump(fields).encode()  # half of a surrogate pair would fail later, where somebody prints it
     except UnicodeError:
-        raise where.corrupt(f"{TAPE} is not UTF-8") from None
+        raise where.corrupt(f"{entry} is not UTF-8") from None
     except json.JSONDecodeError as error:
-        raise where.corrupt(f"{TAPE} is not JSON: {error.msg} at character {error.pos}") from None
-    return fields  # an object, since the text begins with one
+        raise where.corrupt(f"{entry} is not JSON: {error.msg} at character {error.pos}") from None
+    return fields
 
 
-def _measure(where: Where, data: bytes, limits: Limits) -> None:
+def _measure(where: Where, entry: str, data: bytes, limits: Limits) -> None:
     """Refuse what would become too large or too deep, before it is an object."""
     marks = data.count(b'"')
     if marks > 4 * limits.json_values:  # a value has a name and is a string: no more than four marks
         raise where.over(
-            f"the number of strings in {TAPE} is too high", marks // 2, 2 * limits.json_values, "json_values"
+            f"the number of strings in {entry} is too high", marks // 2, 2 * limits.json_values, "json_values"
         )
     # Backslashes are allowed in strings only. Without the escaped ones, a string ends at the next quotation mark.
     bare = _STRING.sub(b"", data.replace(b"\\\\", b"").replace(b'\\"', b""))
     brackets = bare.translate(None, _NOT_BRACKETS)
     values = bare.count(b",") + len(brackets)
     if values > limits.json_values:
-        raise where.over(f"the number of values in {TAPE} is too high", values, limits.json_values, "json_values")
+        raise where.over(f"the number of values in {entry} is too high", values, limits.json_values, "json_values")
     depth = max(accumulate(map(_STEP.__getitem__, brackets)), default=0)
     if depth > limits.json_depth:
-        raise where.over(f"lists and objects in {TAPE} are too deep", depth, limits.json_depth, "json_depth")
+        raise where.over(f"lists and objects in {entry} are too deep", depth, limits.json_depth, "json_depth")
     if _LONG_NUMBER in bare.translate(_TO_NINES):
-        raise where.unsafe(f"{TAPE} holds a number of 400 digits or more")
+        raise where.unsafe(f"{entry} holds a number of 400 digits or more")

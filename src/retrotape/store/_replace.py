@@ -54,7 +54,9 @@ class Replacement:
                 sweep(self._directory)
             self._temporary, self._descriptor = _create(temporary_in or self._directory)
             with contextlib.suppress(OSError):  # a tape that only its owner could read stays so
-                os.chmod(self._temporary, stat.S_IMODE(os.lstat(path).st_mode) | 0o600)
+                mode = os.lstat(path).st_mode
+                if stat.S_ISREG(mode):  # that of a link is not its own
+                    os.chmod(self._temporary, mode & 0o777 | 0o600)
 
     def write(self, data: bytes | memoryview) -> None:
         """Append `data`."""

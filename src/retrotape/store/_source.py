@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from retrotape.store._files import read_at
+from retrotape.store._files import read_at, read_into
 from retrotape.store._format import ALIGN, PIECE
 from retrotape.store._tables import Tables
 from retrotape.store._where import Where
@@ -16,6 +16,11 @@ from retrotape.store._where import Where
 if TYPE_CHECKING:
     import numpy as np
 
+_SHORTER = "the file became shorter while it was read"
+# Large tensors get pages of their own: numpy asks for huge ones, and a virtual machine may take four times as long to
+# find those as to read the file.
+_PAGES = 1 << 20
+_PRIVATE = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_ANONYMOUS") else {}
 Seen = Callable[[int], None]  # is told the size of every piece that has been verified
 
 
@@ -50,7 +55,7 @@ def read_exactly(where: Where, descriptor: int, start: int, size: int) -> bytes:
     """Return `size` bytes; the file had so many when it was opened."""
     data = read_at(descriptor, start, size)
     if len(data) != size:
-        raise where.corrupt("the file became shorter while it was read")
+        raise where.corrupt(_SHORTER)
     return data
 
 
@@ -62,15 +67,23 @@ def pieces(where: Where, descriptor: int, start: int, size: int) -> Iterator[byt
 
 def read_aligned(where: Where, descriptor: int, start: int, size: int) -> np.ndarray:
     """Return the same in memory that begins at a multiple of 64."""
+    found = _room(size)
+    if read_into(descriptor, found.data, start) != size:
+        raise where.corrupt(_SHORTER)
+    return found
+
+
+def _room(size: int) -> np.ndarray:
     import numpy as np
 
+    if size >= _PAGES:
+        try:
+            return np.frombuffer(mmap.mmap(-1, size, **_PRIVATE), np.uint8)
+        except OSError:
+            pass  # as many mappings as a process may have
     room = np.empty(size + ALIGN, np.uint8)
     first = -room.ctypes.data % ALIGN
-    found, at = room[first : first + size], 0
-    for piece in pieces(where, descriptor, start, size):
-        found[at : at + len(piece)] = np.frombuffer(piece, np.uint8)
-        at += len(piece)
-    return found
+    return room[first : first + size]
 
 
 def map_file(where: Where, descriptor: int, size: int) -> mmap.mmap | None:
@@ -78,7 +91,7 @@ def map_file(where: Where, descriptor: int, size: int) -> mmap.mmap | None:
     try:
         return mmap.mmap(descriptor, size, access=mmap.ACCESS_COPY)
     except ValueError:
-        raise where.corrupt("the file became shorter while it was read") from None
+        raise where.corrupt(_SHORTER) from None
     except OSError:  # no room for more mappings, or a file system without them
         return None
 

@@ -10,7 +10,7 @@ from typing import Any
 from retrotape.errors import CorruptTapeError, TapeWriteError, UnsafeTapeError
 from retrotape.store import _blobs, _json
 from retrotape.store._archive import ArchiveWriter
-from retrotape.store._format import DEFAULT_LIMITS, PIECE, TAPE, TENSORS, Limits, Stored
+from retrotape.store._format import DEFAULT_LIMITS, PIECE, TAPE, TENSORS, Limits, Stored, shown
 from retrotape.store._plan import Planned, content, plan
 from retrotape.store._replace import WRITTEN, Replacement, explained, sync_directory
 from retrotape.store._safetensors import lay_out
@@ -51,6 +51,9 @@ def write(
       TapeWriteError: If it cannot be saved. What was there before is still there.
     """
     path = os.fsdecode(path)
+    for given in (path, "" if store is None else os.fsdecode(store)):
+        if "\0" in given:
+            raise TapeWriteError(path, f"{shown(given)} has the character NUL in it", "Give the name of a file.")
     planned = plan(path, entries, tensors, meta, limits)
     if store is None:
         _check_target(path, overwrite, folder=False)
@@ -150,7 +153,7 @@ def _write_folder(path: str, store: str, planned: Planned, overwrite: bool, limi
         made = _blobs.make_folder(path)
     try:
         with explained(path):
-            _blobs.make_folder(store)
+            _blobs.make_folder(store, links=True)  # whoever saves says where
         relative = _blobs.relative(path, store)
         _check_fields(path, _fields(planned, digests, store=relative), limits)
         blobs = _blobs.BlobWriter(path, store)

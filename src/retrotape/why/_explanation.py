@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import linecache
+import os
+import stat
 from dataclasses import dataclass, field
 from typing import Any
 
+from retrotape.errors import printable
 from retrotape.ir import Frame
 from retrotape.why._verdicts import Verdict
 
 SHOWN = 8  # ops of a path
+_LONGEST = 200  # characters of a line of code
+_LARGEST = 2**24  # bytes of a file of code
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,7 @@ class Explanation:
         if self.cut is not None:
             inside = f" ({self.cut.op})" if self.cut.called else ""
             rows.append(f"  at    {self.cut.name}{inside}, {self.cut.frame}")
-            code = _code_at(self.cut.frame)
+            code = code_at(self.cut.frame)
             if code:
                 rows.append(f"        {code}")
         if self.reached:
@@ -107,11 +112,20 @@ class Explanation:
         }
 
 
-def _code_at(frame: Frame) -> str:
+def code_at(frame: Frame) -> str:
     """Return the line of code, of a file that is code: a stranger's tape may name any file."""
-    if not (frame.file.endswith(".py") or frame.file in linecache.cache):
+    if not (frame.file in linecache.cache or (frame.file.endswith(".py") and _is_file(frame.file))):
         return ""
-    return linecache.getline(frame.file, frame.line).strip()
+    return printable(linecache.getline(frame.file, frame.line).strip(), _LONGEST)
+
+
+def _is_file(path: str) -> bool:
+    """Say whether there is a file of the size of a program: a pipe would not end, and a device might not."""
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return False
+    return stat.S_ISREG(status.st_mode) and status.st_size <= _LARGEST
 
 
 def _chain(steps: tuple[Step, ...]) -> str:

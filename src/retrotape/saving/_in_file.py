@@ -1,4 +1,4 @@
-"""A value in a file: mapped when it is first looked at, and then it stays."""
+"""A value in a file: read and verified when it is first used, and then it stays."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from retrotape import store
 from retrotape._tf import tf
 
 Tensor = Any
-_SMALL = 2**16  # bytes up to which a copy costs less than a mapping
+_SMALL = 2**16  # bytes up to which a copy costs less than sharing memory
 _SHARED = frozenset(("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16"))
 
 
-class Mapped:
-    """A tensor of a file."""
+class InFile:
+    """A tensor of a file. A large one is held once: TensorFlow's tensor lies in the memory that was read."""
 
     __slots__ = ("_container", "_info", "_name", "identity", "nbytes")
-    stays = True  # mapped memory costs nothing, and one tensor for all looks keeps paths of other tapes together
+    stays = (
+        True  # what was verified is used, not read again; and one tensor for all keeps paths of other tapes together
+    )
 
     def __init__(self, container: store.Container, name: str, info: store.TensorInfo) -> None:
         self._container, self._name, self._info = container, name, info

@@ -1,0 +1,154 @@
+"""The time to read a text grows with its length and no faster, whatever the text is; nesting does not overflow."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+
+import pytest
+
+from retrotape.errors import MalformedProgramError
+from retrotape.ir import Builder, Program, TensorType, parse
+
+LEAF = "%0 : float32[]"
+# Each makes a text of about so many characters that tempts a reader to try one split of it after another.
+TEXTS: dict[str, Callable[[int], str]] = {
+    "braces": lambda n: "= " + "{}(" * (n // 3),
+    "open braces": lambda n: "= A" + "{" * n,
+    "closed braces": lambda n: "= A{a=1" + "}" * n,
+    "op of one word": lambda n: "= " + "A" * n,
+    "ops": lambda n: "= A" * (n // 3),
+    "outputs without an op": lambda n: "%0 : float32[], " * (n // 16),
+    "many outputs": lambda n: ", ".join(f"%{i} : float32[]" for i in range(n // 16)) + " = A() @0",
+    "dtype without an end": lambda n: "%0 : " + "f" * n,
+    "many dimensions": lambda n: "%0 : float32[" + "1," * (n // 2) + "]",
+    "dimensions without an end": lambda n: "%0 : float32[" + "1," * (n // 2),
+    "a dimension of many digits": lambda n: "%0 : float32[" + "1" * n + "]",
+    "a var of many digits": lambda n: "%" + "1" * n + " : float32[]",
+    "inputs without an end": lambda n: "= A(" + "%0, " * (n // 4),
+    "many inputs": lambda n: f"{LEAF}\n= A(" + ", ".join(["%0"] * (n // 4)) + ") @0",
+    "inputs of many digits": lambda n: "= A(%" + "1" * n,
+    "a frame of marks": lambda n: '@0 = "' + '":1 in "' * (n // 8) + "x",
+    "a frame of backslashes": lambda n: '@0 = "' + "\\" * n,
+    "a frame of escapes": lambda n: '@0 = "' + "\\n" * (n // 2) + '":1 in "f"',
+    "a frame of digits": lambda n: '@0 = "a":' + "1" * n,
+    "frames without an end": lambda n: '@0 = "a":1 in "' * (n // 15),
+    "an attribute without an end": lambda n: "= A{a=b'" + "x" * n,
+    "bytes without an end": lambda n: "= A{a=" + "b'" * (n // 2),
+    "bytes of escapes": lambda n: "= A{a=b'" + "\\x00" * (n // 4) + "'}() @0",
+    "bytes of backslashes": lambda n: "= A{a=b'" + "\\" * n,
+    "text without an end": lambda n: '= A{a=Func("' + "x" * n,
+    "marks in text": lambda n: '= A{a="' + '\\"' * (n // 2),
+    "a word": lambda n: "= A{a=" + "a" * n,
+    "words": lambda n: "= A{a=" + "a " * (n // 2),
+    "spaces": lambda n: "= A{a=" + " " * n,
+    "spaces between": lambda n: "= A{a=1" + " " * n + "$",
+    "a number of many digits": lambda n: "= A{a=" + "1" * n + "}() @0",
+    "a number of many digits and a letter": lambda n: "= A{a=" + "1" * n + "x}() @0",
+    "a fraction of many digits": lambda n: "= A{a=1." + "1" * n + "}() @0",
+    "an exponent of many digits": lambda n: "= A{a=1e" + "1" * n + "x",
+    "commas": lambda n: "= A{a=1" + "," * n,
+    "names": lambda n: "= A{" + "a=" * (n // 2),
+    "many attributes": lambda n: "= A{" + ", ".join(["a=1"] * (n // 5)) + "}() @0",
+    "a long list": lambda n: "= A{a=(" + "1, " * (n // 3) + "1)}() @0",
+    "lists in lists": lambda n: "= A{a=" + "(" * n,
+    "shapes in shapes": lambda n: "= A{a=" + "Shape(" * (n // 6),
+    "the ends of lists": lambda n: "= A{a=" + ")" * n,
+    "many lines": lambda n: "\n".join(f"%{i} : float32[]" for i in range(n // 15)),
+    "blank lines": lambda n: " \n" * (n // 2),
+    "one blank line": lambda n: " " * n,
+    "many equations": lambda n: LEAF + "\n= A(%0) @0" * (n // 11),
+}
+SMALL = 20_000
+TIMES = 8  # four times as slow, were it quadratic, again and again: 64
+FLOOR = 0.004  # seconds: below it the clock says little
+
+
+def seconds(text: str) -> float:
+    """Return the processor time to read or refuse a text, the best of three."""
+    best = float("inf")
+    for _ in range(3):
+        begin = time.process_time()
+        with contextlib.suppress(MalformedProgramError):
+            parse(text)
+        best = min(best, time.process_time() - begin)
+    return best
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_eight_times_the_text_takes_no_more_than_some_eight_times_the_time(name: str):
+    make = TEXTS[name]
+    short, long = seconds(make(SMALL)), seconds(make(TIMES * SMALL))
+    assert long < 3 * TIMES * max(short, FLOOR)
+    assert long < 2
+
+
+@pytest.mark.parametrize("opening", ["(", "Shape(", "Func(", "Proto(", "(Shape("])
+def test_deep_nesting_is_refused_as_such(opening: str):
+    with pytest.raises(MalformedProgramError, match="nested more than 32 deep"):
+        parse("%0 : float32[] = A{a=" + opening * 100_000)
+
+
+def test_lists_as_deep_as_allowed_are_read():
+    text = "%0 : float32[] = A{a=" + "(" * 32 + "1" + ")" * 32 + "}() @0"
+    assert str(parse(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("%" + "1" * 5000 + " : float32[]", "a number has 5000 digits, more than 40"),
+        ("%0 : float32[" + "1" * 5000 + "]", "a number has 5000 digits"),
+        ("%0 : dtype" + "1" * 5000 + "[]", "a number has 5000 digits"),
+        ("%0 : float32[] = A{a=" + "1" * 5000 + "}() @0", "a number has 5000 digits"),
+        ("= A(%" + "1" * 5000 + ") @0", "a number has 5000 digits"),
+        ("= A() @" + "1" * 5000, "a number has 5000 digits"),
+        ('@0 = "a":' + "1" * 5000 + ' in "f"', "a number has 5000 digits"),
+        (r"%0 : float32[] = A{a=b'\d'}() @0", "is no part of bytes"),
+        ("%0 : float32[] = A{a=b'é'}() @0", "is no part of bytes"),
+        ("%0 : float32[] = A{a=b'\0'}() @0", "is no part of bytes"),
+        ("%0 : float32[] = A{a=1", "an attribute has no end"),
+        ('%0 : float32[] = A{a="text"}() @0', "expected a value, got 'text'"),
+        ("%0 : float32[] = A{a=None}() @0", "None is no dtype"),
+        ("%0 : float32[] = A{a=(1, None)}() @0", "None is no dtype"),
+        ("%0 : float32[] = A{a=Shape(5)}() @0", "Shape takes a list of whole numbers, or None"),
+        ("%0 : float32[] = A{a=Shape((True))}() @0", "Shape takes a list of whole numbers, or None"),
+        ("%0 : float32[] = A{a=Func(1)}() @0", "Func takes a name"),
+        ("%0 : float32[] = A{a=Proto(1)}() @0", "Proto takes bytes"),
+        ("= A\x1b[2J() @0", "the name of an op has characters that cannot be printed"),
+        ("%٣ : float32[]", "it is neither a leaf, nor an equation, nor a frame"),
+        ("%0 : float32[], ", "it is neither"),
+        ("%0 : float32[]%1 : float32[] = A() @0", "it is neither"),
+        ('@0 = "a":1 in "f" ', "it is neither"),
+        ("@0 = 1:1 in 2", "it is neither"),
+    ],
+)
+def test_what_python_would_fail_at_in_its_own_words_is_refused(text: str, message: str):
+    with pytest.raises(MalformedProgramError, match=message):
+        parse(text)
+
+
+def test_a_message_cannot_steer_a_terminal():
+    with pytest.raises(MalformedProgramError) as caught:
+        parse("\x1b[2J\x9b31m\u202e")
+    assert str(caught.value).isprintable()
+
+
+def test_a_message_does_not_repeat_the_file():
+    with pytest.raises(MalformedProgramError) as caught:
+        parse("x" * 10**6)
+    assert len(str(caught.value)) < 400
+
+
+def test_an_equation_of_many_outputs_is_checked_in_time():
+    def spent(count: int) -> float:
+        builder = Builder()
+        outs = builder.define([TensorType(1, ())] * count)
+        builder.append("Op", (), outs, ())
+        begin = time.process_time()
+        built: Program = builder.build(tuple)
+        assert len(built.eqns[0].outputs) == count
+        return time.process_time() - begin
+
+    assert spent(80_000) < 3 * 8 * max(spent(10_000), FLOOR)
