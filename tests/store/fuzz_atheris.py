@@ -30,7 +30,7 @@ def main() -> None:
     folder = (memory if memory.is_dir() else Path(tempfile.gettempdir())) / "fuzz-retrotape"
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "seeds").mkdir(parents=True)
-    limits = Limits(json_bytes=1 << 16, json_values=10_000)
+    limits = Limits(json_memory=1 << 20)
     tape = forge.folder(folder / "folder.tape")
 
     def build(kind: int, data: bytes) -> Path:

@@ -54,7 +54,7 @@ class SavedTape:
     @cached_property
     def functions(self) -> Json:
         """The ways back of custom gradients, as they are written."""
-        return json.loads(self.container.entry("functions.json"))
+        return self.container.document("functions.json")
 
     @property
     def format(self) -> str:

@@ -70,7 +70,7 @@ class _Reader:
         recording = self._recording()
         self._add_values(recording)
         self._add_variables(recording)
-        reader = FunctionReader(json.loads(self._container.entry("functions.json")), self._check)
+        reader = FunctionReader(self._container.document("functions.json"), self._check)
         recording.backwards = reader.backwards(self._container.meta.get("backwards"), self._program)
         self._add_looks(recording)
         recording.births = {var: looks - 0.5 for var, looks in self._fields.births}  # between two looks

@@ -49,7 +49,13 @@ class Prepared(NamedTuple):
     def write(self, path: str | os.PathLike[str], *, overwrite: bool, store_in: str | os.PathLike[str] | None) -> int:
         """Write it and return how many bytes that took."""
         return store.write(
-            path, self._entries(), self.tensors, self.document.fields, overwrite=overwrite, store=store_in
+            path,
+            self._entries(),
+            self.tensors,
+            self.document.fields,
+            overwrite=overwrite,
+            store=store_in,
+            limits=store.Limits(json_memory=None),  # a long tape is not lost; its reader raises the limit
         )
 
 

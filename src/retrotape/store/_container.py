@@ -15,6 +15,7 @@ from retrotape.store._file_source import FileSource
 from retrotape.store._files import kind_of
 from retrotape.store._folder_source import FolderSource
 from retrotape.store._format import DEFAULT_LIMITS, LETTERS, OFFSETS, STRING, Limits, TensorInfo, shown
+from retrotape.store._json import parse
 from retrotape.store._source import Source
 from retrotape.store._where import Where
 
@@ -42,7 +43,7 @@ def open_tape(path: str | os.PathLike[str], *, mmap: bool = True, limits: Limits
     where = Where(os.fsdecode(path))
     folder = kind_of(where, where.path) == stat.S_IFDIR
     source: Source = FolderSource(where, mmap, limits) if folder else FileSource(where, mmap, limits)
-    return Container(where, source)
+    return Container(where, source, limits)
 
 
 class Container:
@@ -55,8 +56,8 @@ class Container:
       tensors: What is known of each tensor, by name.
     """
 
-    def __init__(self, where: Where, source: Source) -> None:
-        self._where, self._source = where, source
+    def __init__(self, where: Where, source: Source, limits: Limits = DEFAULT_LIMITS) -> None:
+        self._where, self._source, self._limits = where, source, limits
         self._verified: set[str] = set()
         self._closed = False
         self.path: str = where.path
@@ -78,6 +79,15 @@ class Container:
         if name not in self.names():
             raise self._where.corrupt(f"it has no entry {shown(name)}, only {', '.join(self.names())}")
         return self._source.entry(name)
+
+    def document(self, name: str) -> Any:
+        """Return what an entry says that is JSON, its check sum verified.
+
+        Raises:
+          CorruptTapeError: If there is no such entry, if it is not what was written, or not JSON.
+          UnsafeTapeError: If it exceeds a limit, or is ambiguous.
+        """
+        return parse(self._where, name, self.entry(name), self._limits)
 
     def tensor(self, name: str) -> np.ndarray:
         """Return the bytes of a tensor as uint8, from an address that is a multiple of 64.
