@@ -6,6 +6,7 @@ import json
 import os
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from retrotape import store
@@ -111,7 +112,7 @@ class _Reader:
 
             variable = SavedVariable(name, kind.dtype, kind.shape, trainable, fetch, frozen)
             cell = Cell(variable.handle, versions[0])
-            cell.versions, cell.since = list(versions), list(since)
+            cell.versions, cell.since = list(versions), list(accumulate(since, max))
             recording.cells[variable.handle._id] = cell
             recording.cell_of.update(dict.fromkeys(versions, cell))
             recording.variables[variable.handle._id] = variable
