@@ -38,7 +38,6 @@ from retrotape._tf import (
     is_recompute,
     is_trainable,
     ops,
-    own_gradients,
     pass_tangents,
     python_tokens,
     pywrap_tfe,
@@ -48,6 +47,7 @@ from retrotape._tf import (
     tf,
     written_inputs,
 )
+from retrotape._tf_gradients import own_gradients
 from retrotape.errors import TapeUseError
 
 Tensor = Any

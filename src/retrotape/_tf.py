@@ -9,8 +9,8 @@ It is checked here, before anything else touches TensorFlow.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -168,35 +168,6 @@ def is_recompute(rule: Any) -> bool:
         and getattr(value, "__qualname__", "").startswith("recompute_grad.")
         for value in values_in(rule)
     )
-
-
-_own_gradients: WeakKeyDictionary[Any, tuple[dict, dict]] = WeakKeyDictionary()
-
-
-@contextmanager
-def own_gradients(function: Any) -> Iterator[None]:
-    """Let a concrete function have other gradients than those that stock tapes have made and will use."""
-    before = function._first_order_tape_functions, function._higher_order_tape_functions
-    own = _own_gradients.setdefault(function, ({}, {}))
-    function._first_order_tape_functions, function._higher_order_tape_functions = own
-    try:
-        yield
-    finally:
-        function._first_order_tape_functions, function._higher_order_tape_functions = before
-
-
-def build_gradient(function: Any, inputs: Sequence[Tensor]) -> list[Tensor]:
-    """Let a function that is about to be called on a tape have its gradient, and return what user code in it reads.
-
-    That are tensors, and handles of variables, besides what the function takes and gives. Building the gradient runs
-    user code, which may raise.
-    """
-    kind = gradients_util.PossibleTapeGradientTypes(inputs)
-    if kind == gradients_util.POSSIBLE_GRADIENT_TYPES_NONE:
-        return []
-    call = function._select_forward_and_backward_functions(list(inputs), kind, True)
-    call.forward()
-    return [tensor for tensor in call._functions._backward.captured_inputs if isinstance(tensor, EagerTensor)]
 
 
 def resource_name(handle: Tensor) -> str:

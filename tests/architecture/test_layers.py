@@ -21,7 +21,7 @@ LAYERS = [
     {"ir", "_listener", "_closures", "_tf_names"},
     {"store", "_compatibility"},
     {"_tf"},
-    {"_keras", "_hooks_ops"},
+    {"_keras", "_hooks_ops", "_tf_gradients"},
     {"_hooks", "_saved_variable", "_wire"},
     {"_tf_functions", "_versions"},
     {"_tf_tangents", "_tf_replicas"},

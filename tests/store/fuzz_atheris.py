@@ -69,7 +69,7 @@ def container(folder: Path) -> Target:
     from store import forge
     from store.reading import read_all
 
-    limits = Limits(json_bytes=1 << 16, json_values=10_000)
+    limits = Limits(json_memory=1 << 20)
     tape = forge.folder(folder / "folder.tape")
 
     def build(kind: int, data: bytes) -> Path:

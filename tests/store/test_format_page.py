@@ -39,8 +39,8 @@ def test_the_example_is_real(tmp_path):
 
 def test_the_limits_are_those_of_the_code():
     limits = Limits()
-    assert f"{limits.json_bytes >> 20} MiB of `tape.json`, {limits.json_depth} levels in it" in PAGE
-    assert f"{limits.json_values:,} values" in PAGE
+    assert f"{limits.json_memory >> 20} MiB of memory for `tape.json` or `functions.json`" in PAGE
+    assert f"{limits.json_depth} levels in them" in PAGE
     assert limits.program_bytes == limits.functions_bytes
     assert f"{limits.program_bytes >> 20} MiB of `program.txt`, of `functions.json`" in PAGE
     assert f"{limits.entry_bytes >> 20} MiB of another" in PAGE

@@ -352,7 +352,10 @@ def test_fields_that_are_too_deep(form, tmp_path):
 @pytest.mark.parametrize(
     ("limits", "text"),
     [
-        (Limits(json_bytes=600), r"tape.json has \d+ bytes, more than 600. Save fewer tensors, or raise"),
+        (
+            Limits(json_memory=600),
+            r"readers would refuse `meta`: tape.json takes too many bytes of memory: [\d,]+, the",
+        ),
         (Limits(tensors=4), "5 tensors are more than 4. Save fewer"),
         (Limits(entries=4), "3 entries and two more are more than 4. Save fewer"),
         (Limits(total_bytes=175), "the tensors have 176 bytes, more than 175. Save fewer"),
@@ -370,7 +373,8 @@ def test_a_header_that_exceeds_the_limits_of_readers_is_not_written(tmp_path):
 
 def test_what_is_too_much_is_said_before_any_data_are_made(form, tmp_path):
     tensors = [Stored("x", "int8", (1,), lambda: 1 / 0)]
-    refused("tape.json has", tmp_path / "a.tape", {}, tensors, {}, limits=Limits(json_bytes=10), **form)
+    text = "tape.json takes too many bytes of memory"
+    refused(text, tmp_path / "a.tape", {}, tensors, {}, limits=Limits(json_memory=10), **form)
 
 
 # ------------------------------------------------------------------ paths

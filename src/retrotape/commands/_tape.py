@@ -52,7 +52,7 @@ class SavedTape:
     @cached_property
     def functions(self) -> Json:
         """The ways back of custom gradients, as they are written."""
-        return self.container.json("functions.json")
+        return self.container.document("functions.json")
 
     @property
     def format(self) -> str:

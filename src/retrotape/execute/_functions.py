@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 
 from retrotape import _hooks, _tf_functions
 from retrotape._tf import tf
+from retrotape._tf_gradients import making_gradients
 from retrotape.execute._past import PastVariables
 from retrotape.execute._values import Values
 from retrotape.ir import Eqn
@@ -112,8 +113,10 @@ def _apply_gradient(
 def _gradient_function(function: Any) -> Any:
     found = _gradient_functions.get(function)
     if found is None:
-        with current_stack().unheard():
-            found = _gradient_functions[function] = _tf_functions.gradient_function(function)
+        with making_gradients, current_stack().unheard():
+            found = _gradient_functions.get(function)  # another thread may have made it meanwhile
+            if found is None:
+                found = _gradient_functions[function] = _tf_functions.gradient_function(function)
     return found
 
 

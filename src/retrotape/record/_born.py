@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Iterator
+from itertools import accumulate
 from types import CodeType
 from typing import Any
 
@@ -36,6 +38,7 @@ def born(
         return {}
     found: dict[int, float] = {}
     seen: set[int] = set()
+    silences = _Spans(origin.silences)
     written: dict[tuple[int, Any], set[Any]] = {}  # by code and dtype
     for eqn in recording.builder.eqns:
         for var in eqn.inputs:
@@ -47,11 +50,25 @@ def born(
                 continue
             if var in recording.cell_of or var in recording.inert:
                 continue
-            unheard = any(begin < value._id < end for begin, end in origin.silences)
+            unheard = silences.cover(value._id)
             place = recording.frames.place(eqn.frame)
             if unheard == silent and not (type(place) is tuple and _is_written(value, place[0], written)):
                 found[var] = value._id
     return found
+
+
+class _Spans:
+    """Spans of time, to be asked often."""
+
+    def __init__(self, spans: Iterable[tuple[int, int]]) -> None:
+        ordered = sorted(spans)
+        self._begins = [begin for begin, _ in ordered]
+        self._ends = list(accumulate((end for _, end in ordered), max))  # the latest of those that have begun
+
+    def cover(self, moment: int) -> bool:
+        """Say whether a moment lies inside one of them."""
+        begun = bisect_left(self._begins, moment)
+        return begun > 0 and moment < self._ends[begun - 1]
 
 
 def _moved(births: dict[int, float], origin: Recording, recording: Recording) -> dict[int, float]:

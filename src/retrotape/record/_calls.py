@@ -8,9 +8,10 @@ from contextlib import ExitStack
 from typing import Any
 from weakref import WeakSet
 
-from retrotape import _hooks, _tf, _tf_functions, _tf_tangents
+from retrotape import _hooks, _tf_functions, _tf_tangents
 from retrotape._hooks_ops import Noted
 from retrotape._tf import tf
+from retrotape._tf_gradients import build_gradient
 from retrotape.record._frames import here
 from retrotape.record._functions import function_traits, keras_variables_in
 from retrotape.record._interpret import run_op_by_op
@@ -95,7 +96,7 @@ class Calls(Replicas):
             # only a persistent tape makes it record enough for every order.
             stack.enter_context(_hooks.watching(inputs, persistent=not known.deterministic))
             try:
-                captured = _tf.build_gradient(function, inputs)
+                captured = build_gradient(function, inputs)
             except Exception:  # raised by user code, in a derivative that nobody has asked for
                 _not_watched.add(function)
             else:

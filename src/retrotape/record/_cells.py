@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from bisect import bisect_left
 from typing import Any, NamedTuple
 
 Tensor = Any
@@ -60,7 +61,7 @@ class Cell:
     def __init__(self, handle: Tensor, first: int) -> None:
         self.handle = handle
         self.versions = [first]
-        self.since = [-1]  # the equation that made each version
+        self.since = [-1]  # the equation that made each version, never less than the one before
 
     @property
     def current(self) -> int:
@@ -80,10 +81,7 @@ class Cell:
 
     def at(self, index: int) -> int:
         """Return the version that equation number `index` saw."""
-        for version, since in zip(reversed(self.versions), reversed(self.since), strict=True):
-            if since < index:
-                return version
-        return self.versions[0]
+        return self.versions[max(bisect_left(self.since, index) - 1, 0)]
 
 
 def same(left: Tensor, right: Tensor) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Any
 
 from retrotape import _hooks, _tf, _tf_functions
@@ -40,7 +41,8 @@ class Ledger:
         self._stale: dict[int, bool] = {}
         self.uninitialized: set[int] = set()  # what new variables held before they were given their first value
         self.stand_ins: dict[int, int] = {}  # by identity of a handle, that of the one for which it stands
-        self._resources: dict[int, str] = {}  # names of resources, by identity of the handle
+        self._resources: dict[str, int] = {}  # by name of a resource, the identity of the handle
+        self._named: tuple[dict[int, Cell], int] = self.cells, 0  # how many of them these are the names of
         self.began = _hooks.now()
         self.scattered: set[int] = set()  # variables that hand out copies, since single rows of them were changed
         self._vars: dict[int, int] = {}  # by identity of the tensor
@@ -134,11 +136,19 @@ class Ledger:
         if cell is not None or identity in self.variables or self.symbolic:
             return cell
         if identity not in self.stand_ins:
-            for known in self.cells.keys() - self._resources.keys():
-                self._resources[known] = _tf.resource_name(self.cells[known].handle)
-            names = {name: known for known, name in self._resources.items()}
-            self.stand_ins[identity] = names.get(_tf.resource_name(handle), identity)
+            self.stand_ins[identity] = self._first_of_its_name(handle)
         return self.cells.get(self.stand_ins[identity])
+
+    def _first_of_its_name(self, handle: Tensor) -> int:
+        """Return the identity of the first handle of a variable that was seen, of which this one may be a copy."""
+        cells, count = self._named
+        if cells is not self.cells:  # some were taken back
+            self._resources, count = {}, 0
+        new = list(islice(reversed(self.cells), len(self.cells) - count))
+        for known in reversed(new):
+            self._resources.setdefault(_tf.resource_name(self.cells[known].handle), known)
+        self._named = self.cells, len(self.cells)
+        return self._resources.get(_tf.resource_name(handle), handle._id)
 
     def stand_in(self, handle: Tensor) -> int:
         """Return a var of the type of a variable, which is known by nothing else."""

@@ -132,7 +132,7 @@ class Merger:
         if cell is None:
             return found
         ours = self._merged.cells.get(self._handle_of(cell)._id)
-        if ours is not None and found in ours.versions:
+        if ours is not None and self._merged.cell_of.get(found) is ours:
             self._maps[which][var] = found = ours.current
         return found
 

@@ -120,11 +120,12 @@ def _as_data(recording: Recording, index: int, back: Backward, depth: int) -> Ba
         raise _not_persistable(recording, index, reason, "do that outside of the backward function")
     _make_data(flat, depth + 1)
     grad_vars = [flat.operand(grad) for grad in grads]
-    _take_looks(recording, index, flat, grad_vars)
+    outside = _outside(recording, flat)
+    _take_looks(recording, index, flat, grad_vars, outside)
     outcome = tuple(tuple(flat.operand(tensor) for tensor in tensors) for tensors in kept)
     leaves = {var for var, producer in enumerate(flat.builder.producers) if producer < 0}
     captured = sorted(leaves - set(grad_vars))
-    outer = tuple(_outside(recording, flat, var) for var in captured)
+    outer = tuple(outside[var] if var in outside else recording.operand(flat.value(var)) for var in captured)
     function = SavedFunction(flat.program(), tuple(grad_vars), tuple(captured), outcome, dict(flat.backwards))
     return Backward(function, back.inputs, back.outputs, outer)
 
@@ -155,25 +156,22 @@ def _tensors(result: Any) -> list[Tensor]:
     return [tf.convert_to_tensor(result)]
 
 
-def _outside(recording: Recording, inner: Recording, var: int) -> int:
-    """Return the var that a leaf of a backward function has where the function was made."""
-    found = _known_outside(recording, inner, var)
-    return recording.operand(inner.value(var)) if found is None else found
-
-
-def _known_outside(recording: Recording, inner: Recording, var: int) -> int | None:
-    for identity, known in inner.identities():
-        if known == var:
-            found = recording.known(identity)
-            if found is not None:
-                return found
-    return None
+def _outside(recording: Recording, inner: Recording) -> dict[int, int]:
+    """Return, for vars of a backward function, those that they are where the function was made."""
+    found: dict[int, int] = {}
+    for identity, var in inner.identities():
+        outer = recording.known(identity)
+        if outer is not None:
+            found.setdefault(var, outer)
+    return found
 
 
 _SIZES = frozenset(("Shape", "ShapeN", "Size", "Rank"))
 
 
-def _take_looks(recording: Recording, index: int, inner: Recording, grads: Sequence[int]) -> None:
+def _take_looks(
+    recording: Recording, index: int, inner: Recording, grads: Sequence[int], outside: Mapping[int, int]
+) -> None:
     """Note at which recorded values Python code in a backward function looks.
 
     A program has only one branch: on other values the function might do something else. It may not look at gradients
@@ -191,7 +189,7 @@ def _take_looks(recording: Recording, index: int, inner: Recording, grads: Seque
             seen = {recording.known(identity)}
         else:
             used = {var, *(used for at in slice_to(inner.builder, [var]) for used in eqns[at].inputs)}
-            seen = {_known_outside(recording, inner, leaf) for leaf in used}
+            seen = {outside.get(leaf) for leaf in used}
         place = recording.frames.number(inner.frames.place(frame))
         for outer in sorted(found for found in seen if found is not None):
             recording.looks.append(Look(recording.new_identity(outer), recording.stamps[index], place, how))

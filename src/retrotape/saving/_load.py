@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from retrotape import store
@@ -91,7 +92,7 @@ class _Reader:
         recording = self._recording()
         self._add_values(recording)
         self._add_variables(recording)
-        reader = FunctionReader(self._container.json("functions.json"), self._check, self._guard)
+        reader = FunctionReader(self._container.document("functions.json"), self._check, self._guard)
         recording.backwards = reader.backwards(self._container.meta.get("backwards"), self._program)
         self._add_looks(recording)
         recording.births = {var: looks - 0.5 for var, looks in self._fields.births}  # between two looks
@@ -139,7 +140,7 @@ class _Reader:
 
             variable = SavedVariable(name, kind.dtype, kind.shape, trainable, fetch, frozen)
             cell = Cell(variable.handle, versions[0])
-            cell.versions, cell.since = list(versions), list(since)
+            cell.versions, cell.since = list(versions), list(accumulate(since, max))
             recording.cells[variable.handle._id] = cell
             recording.cell_of.update(dict.fromkeys(versions, cell))
             recording.variables[variable.handle._id] = variable

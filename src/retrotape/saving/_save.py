@@ -7,7 +7,8 @@ import os
 import platform
 import sys
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import count
 from typing import Any, NamedTuple
 
 from retrotape import _tf, store
@@ -49,7 +50,13 @@ class Prepared(NamedTuple):
     def write(self, path: str | os.PathLike[str], *, overwrite: bool, store_in: str | os.PathLike[str] | None) -> int:
         """Write it and return how many bytes that took."""
         return store.write(
-            path, self._entries(), self.tensors, self.document.fields, overwrite=overwrite, store=store_in
+            path,
+            self._entries(),
+            self.tensors,
+            self.document.fields,
+            overwrite=overwrite,
+            store=store_in,
+            limits=store.Limits(json_memory=None),  # a long tape is not lost; its reader raises the limit
         )
 
 
@@ -76,7 +83,9 @@ def prepare(
     thawed = Thawed(whole, freeze, used)
     program = thawed.program()
     kept = Kept(whole, program, values, used)
-    redact |= kept.withhold({name: _vars_of(whole, what) for name, what in named.items()}, redact)
+    versions = [cell.versions for cell in whole.cells.values()]
+    stand_for = {name: [what["var"]] if "var" in what else versions[what["variable"]] for name, what in named.items()}
+    redact |= kept.withhold(stand_for, redact)
     functions: dict[str, Any] = {}
     backwards = {thawed.moved[index]: back for index, back in whole.backwards.items() if index in thawed.moved}
     fields = {
@@ -122,11 +131,6 @@ def _several(option: str, given: Collection[str]) -> set[str]:
 # ------------------------------------------------------------------ names
 
 
-def _vars_of(recording: Recording, what: Mapping[str, int]) -> list[int]:
-    """Return the vars that a name stands for: one, or all the values of a variable."""
-    return [what["var"]] if "var" in what else list(recording.cells.values())[what["variable"]].versions
-
-
 def name_everything(recording: Recording, names: Mapping[str, Any]) -> dict[str, dict[str, int]]:
     """Return what each name stands for, the user's and those of variables: a var, or a variable by its number."""
     found: dict[str, dict[str, int]] = {}
@@ -147,12 +151,19 @@ def name_everything(recording: Recording, names: Mapping[str, Any]) -> dict[str,
         if var is None:
             raise _absent(name, part, "it took no part in what was recorded")
         found[name] = {"var": var}
+    numbers: dict[str, Iterator[str]] = {}  # for variables of one name
     for number, cell in enumerate(recording.cells.values()):
-        name = _name_of(recording, cell, number)
+        name = own = _name_of(recording, cell, number)
         while name in found and found[name] != {"variable": number}:
-            name += "'"
+            name = next(numbers.setdefault(own, _numbered(own)))
         found.setdefault(name, {"variable": number})
     return found
+
+
+def _numbered(name: str) -> Iterator[str]:
+    """Yield the names of further variables that are called the same: v', v'3, v'4, ..."""
+    yield f"{name}'"
+    yield from (f"{name}'{number}" for number in count(3))
 
 
 def _absent(name: str, part: Any, reason: str) -> NotRecordedError:

@@ -47,9 +47,9 @@ class Thawed:
 
     def _can_go(self, eqn: Eqn, needed: set[int]) -> bool:
         """Say whether no derivative is lost where what an equation gave stands for it."""
-        without = self._recording.inert | self._recording.ends  # no derivative goes through these anyway
+        inert, ends = self._recording.inert, self._recording.ends  # no derivative goes through these anyway
         return self._name(eqn) in self._freeze or all(
-            var in without or var not in needed or self._kind(var) in WITHOUT_BYTES for var in eqn.outputs
+            var in inert or var in ends or var not in needed or self._kind(var) in WITHOUT_BYTES for var in eqn.outputs
         )
 
     def _refusal(self, index: int) -> NotPersistableError:

@@ -83,12 +83,12 @@ class Container:
             raise self._where.corrupt(f"it has no entry {shown(name)}, only {', '.join(self.names())}")
         return self._source.entry(name)
 
-    def json(self, name: str) -> Any:
-        """Return an entry that is JSON, read with the same limits as `tape.json`.
+    def document(self, name: str) -> Any:
+        """Return what an entry says that is JSON, its check sum verified.
 
         Raises:
-          CorruptTapeError: If there is no such entry, or if it is not what was written, or not JSON.
-          UnsafeTapeError: If it exceeds a limit or is ambiguous.
+          CorruptTapeError: If there is no such entry, if it is not what was written, or not JSON.
+          UnsafeTapeError: If it exceeds a limit, or is ambiguous.
         """
         return parse(self._where, name, self.entry(name), self._limits)
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from retrotape.store import _archive as zip_
 from retrotape.store._files import read_at
-from retrotape.store._format import ENTRY_NAME, TENSORS, Limits, shown
+from retrotape.store._format import ENTRY_NAME, Limits, shown
 from retrotape.store._where import Where
 
 _NAME_BYTES = 100
@@ -49,9 +49,7 @@ def read_directory(where: Where, descriptor: int, size: int, limits: Limits) -> 
         said, at = _central(where, data, at)
         if said.name in found:
             raise where.unsafe(f"the entry {said.name} is there twice")
-        field, limit = limits.of_entry(said.name)
-        if said.name != TENSORS and said.size > limit:
-            raise where.over(f"the entry {said.name} is too large", said.size, limit, field)
+        where.check_size(said.name, said.size, limits)
         _check_place(where, said, end, start)
         payload = _local(where, descriptor, said)
         end = payload + said.size

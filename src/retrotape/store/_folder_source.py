@@ -46,9 +46,7 @@ class FolderSource(Source):
         digest = self.tables.sha256[name]
         descriptor, size = self._open(digest)
         try:
-            limit_name, limit = self._limits.of_entry(name)
-            if size > limit:
-                raise self._where.over(f"the entry {name} is too large", size, limit, limit_name)
+            self._where.check_size(name, size, self._limits)
             data = read_exactly(self._where, descriptor, 0, size)
         finally:
             os.close(descriptor)
@@ -96,8 +94,7 @@ class FolderSource(Source):
         except FileNotFoundError:
             raise where.corrupt(f"it is a folder without {TAPE}", "Give the path of a saved tape.") from None
         try:
-            if size > self._limits.json_bytes:
-                raise where.over(f"the entry {TAPE} is too large", size, self._limits.json_bytes, "json_bytes")
+            where.check_size(TAPE, size, self._limits)
             return read_exactly(where, descriptor, 0, size)
         finally:
             os.close(descriptor)

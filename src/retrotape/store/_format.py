@@ -126,9 +126,9 @@ class Limits(NamedTuple):
     """What a reader puts up with before it refuses a tape; all sizes in bytes.
 
     Attributes:
-      json_bytes: `tape.json`.
-      json_depth: How deep lists and objects in it are nested.
-      json_values: How many values it has, since a short text can be a large object.
+      json_memory: What `tape.json` and `functions.json` may take in memory, each, as estimated before it is parsed: a
+        short text can be a large object. None for no limit.
+      json_depth: How deep lists and objects in them are nested.
       program_bytes: `program.txt`.
       functions_bytes: `functions.json`.
       entry_bytes: Any other entry but the tensors.
@@ -138,9 +138,8 @@ class Limits(NamedTuple):
       total_bytes: All tensors together; None for no limit but the size of the file.
     """
 
-    json_bytes: int = 16 << 20
+    json_memory: int | None = 576 << 20
     json_depth: int = 64
-    json_values: int = 2_000_000
     program_bytes: int = 256 << 20
     functions_bytes: int = 256 << 20
     entry_bytes: int = 64 << 20
@@ -150,8 +149,8 @@ class Limits(NamedTuple):
     total_bytes: int | None = None
 
     def of_entry(self, name: str) -> tuple[str, int]:
-        """Return the limit of an entry: what it is called here, and how many bytes it allows."""
-        field = {TAPE: "json_bytes", PROGRAM: "program_bytes", FUNCTIONS: "functions_bytes"}.get(name, "entry_bytes")
+        """Return the limit of an entry but `tape.json`: what it is called here, and how many bytes it allows."""
+        field = {PROGRAM: "program_bytes", FUNCTIONS: "functions_bytes"}.get(name, "entry_bytes")
         return field, getattr(self, field)
 
 

@@ -92,20 +92,16 @@ def _fields(planned: Planned, digests: Mapping[str, str], **more: Any) -> dict[s
     }
 
 
-def _check_fields(path: str, fields: Mapping[str, Any], limits: Limits) -> None:
+def _check_fields(path: str, meta: Mapping[str, Any], fields: Mapping[str, Any], limits: Limits) -> None:
     """Refuse fields that a reader would refuse. Digests need not be known for that: all have the same length."""
     try:
         data = _json.seal(fields)
     except (TypeError, ValueError) as error:
         problem = f"`meta` cannot be written as JSON: {error}"
         raise TapeWriteError(path, problem, "Use only numbers, text, lists, None and dicts with names.") from None
-    if len(data) > limits.json_bytes:
-        problem = f"{TAPE} has {len(data):,} bytes, more than {limits.json_bytes:,}"
-        raise TapeWriteError(
-            path, problem, "Save fewer tensors, or raise `Limits(json_bytes=...)` here and on reading."
-        )
     try:
-        _json.unseal(Where(path), data, limits)
+        _json.measure(Where(path), TAPE, data, limits)
+        _json.unseal(Where(path), _json.seal(meta), limits)  # the tables are known to be well formed
     except (CorruptTapeError, UnsafeTapeError) as error:
         remedy = "Make `meta` simpler, or raise the limit here and on reading."
         raise TapeWriteError(path, f"readers would refuse `meta`: {error.problem}", remedy) from None
@@ -119,7 +115,7 @@ def _write_file(path: str, planned: Planned, overwrite: bool, limits: Limits) ->
         )
         raise TapeWriteError(path, problem, "Save fewer tensors.")
     digests = dict.fromkeys(planned.parts, _NO_DIGEST)
-    _check_fields(path, _fields(planned, digests), limits)
+    _check_fields(path, planned.meta, _fields(planned, digests), limits)
 
     def pieces() -> Iterator[bytes | memoryview]:
         yield layout.header
@@ -155,7 +151,7 @@ def _write_folder(path: str, store: str, planned: Planned, overwrite: bool, limi
         with explained(path):
             _blobs.make_folder(store, links=True)  # whoever saves says where
         relative = _blobs.relative(path, store)
-        _check_fields(path, _fields(planned, digests, store=relative), limits)
+        _check_fields(path, planned.meta, _fields(planned, digests, store=relative), limits)
         blobs = _blobs.BlobWriter(path, store)
         for data in planned.entries.values():
             blobs.put(memoryview(data))
