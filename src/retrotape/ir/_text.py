@@ -21,7 +21,6 @@ _VAR = r"%([0-9]+)"
 _TYPED = re.compile(rf"{_VAR} : ([a-z]\w*)\[([0-9,?]*|\.\.\.)\]", re.ASCII)
 _OP = re.compile(r" = ([^\s{(]+)")
 _OP_ALONE = re.compile(r"= ([^\s{(]+)")
-_USES = re.compile(r"\(((?:%[0-9]+(?:, %[0-9]+)*)?)\) @([0-9]+)")
 _FRAME_BEGIN = re.compile(r'@[0-9]+ = (?=")')
 _FRAME_MIDDLE = re.compile(r':(-?[0-9]+) in (?=")')
 _JSON = json.JSONDecoder()
@@ -89,10 +88,9 @@ class _Reader:
         at = op.end()
         if line.startswith("{", at):
             attrs, at = self._attrs(line, at)
-        uses = _USES.fullmatch(line, at) or _refuse()
-        inputs = tuple(whole_number(var[1:]) for var in uses[1].split(", ")) if uses[1] else ()
+        inputs, frame = _uses(line, at)
         declared = self._declare(outputs, len(self._eqns))
-        self._eqns.append(Eqn(op[1], inputs, declared, attrs, whole_number(uses[2])))
+        self._eqns.append(Eqn(op[1], inputs, declared, attrs, frame))
 
     def _attrs(self, line: str, at: int) -> tuple[tuple[Attr, ...], int]:
         """Return the attributes that begin there, and where they end: most equations have those of another one."""
@@ -144,6 +142,19 @@ def _typed(line: str) -> tuple[list[tuple[int, TensorType]], int]:
         more = line.startswith(", ", typed.end())
         at = typed.end() + 2 * more
     return found, at
+
+
+def _uses(line: str, at: int) -> tuple[tuple[int, ...], int]:
+    """Return the inputs of an equation and its place, which end a line."""
+    end = line.find(") @", at)
+    if end < 0 or not line.startswith("(", at):
+        _refuse()
+    names = line[at + 1 : end].split(", ") if end > at + 1 else []
+    numbers = [line[end + 3 :], *(name[1:] for name in names)]
+    if not all(name.startswith("%") for name in names) or not all(n.isascii() and n.isdigit() for n in numbers):
+        _refuse()
+    frame, *inputs = map(whole_number, numbers)
+    return tuple(inputs), frame
 
 
 def _shape(text: str) -> tuple[int | None, ...] | None:
