@@ -40,6 +40,10 @@ class FolderSource(Source):
     def names(self) -> list[str]:
         return [*in_order(self.tables.sha256), TAPE]
 
+    def files(self) -> list[str]:
+        digests = {*self.tables.sha256.values(), *(digest for digest, _ in self._files)}
+        return [os.path.join(self._where.path, TAPE), *(place(self._store, digest) for digest in sorted(digests))]
+
     def entry(self, name: str) -> bytes:
         if name == TAPE:
             return self._tape
