@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import io
 
 import numpy as np
 import pytest
@@ -12,16 +12,16 @@ from retrotape.isolated import _wire
 from retrotape.isolated._references import HeldObjects, RemoteObjects
 
 
-def through_a_pipe(message, **how):
-    reading, writing = os.pipe()
-    with os.fdopen(reading, "rb") as source, os.fdopen(writing, "wb") as sink:
-        _wire.send(sink, message)
-        return _wire.receive(source, 2**20, **how)
+def there_and_back(message, **how):
+    stream = io.BytesIO()
+    _wire.send(stream, message)
+    stream.seek(0)
+    return _wire.receive(stream, 2**20, **how)
 
 
 def test_messages_are_data():
     message = {"a": [1, None, "text", True, 2.5], "b": {"c": tf.constant([[1, 2]], tf.int64)}, "d": tf.constant(3.0)}
-    found = through_a_pipe({**message, "e": b"\0\xff"})
+    found = there_and_back({**message, "e": b"\0\xff"})
     assert found["a"] == message["a"]
     np.testing.assert_array_equal(found["b"]["c"], [[1, 2]])
     assert found["d"].shape == ()
@@ -49,7 +49,7 @@ def test_messages_that_lie_are_refused(raw, error, tmp_path):
 
 def test_a_message_has_so_many_bytes_in_all():
     with pytest.raises(ValueError, match="comes with 400000 bytes"):
-        through_a_pipe([np.zeros(100_000, np.float32)] * 3)
+        there_and_back([np.zeros(100_000, np.float32)] * 3)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_message_has_so_many_bytes_in_all():
 )
 def test_what_cannot_be_sent(what, text):
     with pytest.raises(_wire.UnsendableError, match=text):
-        through_a_pipe([1, what])
+        there_and_back([1, what])
 
 
 def test_objects_stay_as_long_as_the_other_side_has_them():

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 from retrotape.isolated import _landlock, _seccomp
 from retrotape.memory import human
 
+ARENAS = 2  # of malloc, each of which takes addresses for 64 MiB
+_ARENA, _STACK = 2**26, 2**23
 _OPEN_FILES = 64
 _ANYTHING = "NOT confined"
 
@@ -77,7 +79,7 @@ def limit_memory(memory: int) -> bool:
     with open("/proc/self/statm") as statm:
         mapped = int(statm.read().split()[0]) * resource.getpagesize()
     bounds = {
-        resource.RLIMIT_AS: mapped + memory,
+        resource.RLIMIT_AS: mapped + _for_threads() + memory,
         resource.RLIMIT_FSIZE: 0,
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_NOFILE: _OPEN_FILES,
@@ -87,6 +89,11 @@ def limit_memory(memory: int) -> bool:
         bound = bound if hard == resource.RLIM_INFINITY else min(bound, hard)
         resource.setrlimit(kind, (bound, bound))
     return True
+
+
+def _for_threads() -> int:
+    """Return what the threads take that TensorFlow will start, two for each processor; most of it is addresses only."""
+    return ARENAS * _ARENA + 2 * (os.cpu_count() or 1) * _STACK
 
 
 def _threads() -> list[Any]:

@@ -12,6 +12,7 @@ from types import ModuleType
 
 import retrotape
 from retrotape.errors import IsolationError
+from retrotape.isolated._confinement import ARENAS
 
 _HOME = os.path.dirname(os.path.abspath(retrotape.__file__))  # now: the current directory may change
 _START = os.path.join(_HOME, "_isolated_child.py")
@@ -39,6 +40,7 @@ _SET = {
     "CUDA_VISIBLE_DEVICES": "-1",
     "KERAS_BACKEND": "tensorflow",
     "KERAS_HOME": os.path.join(os.devnull, "keras"),  # no settings are read, and none written
+    "MALLOC_ARENA_MAX": str(ARENAS),
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",  # NumPy's threads would be there before Landlock, and out of its reach
     "TF_CPP_MIN_LOG_LEVEL": "3",

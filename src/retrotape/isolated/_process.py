@@ -43,6 +43,10 @@ class Process:
         self._printed, errors = _pipe()
         try:
             self._child = launch(self._note, errors)
+        except BaseException:
+            os.close(self._note)
+            os.close(self._printed)
+            raise
         finally:
             os.close(errors)
         self._stop = finalize(self, _end, self._child, self._note, self._printed, os.getpid())

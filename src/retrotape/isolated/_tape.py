@@ -57,16 +57,21 @@ class IsolatedTape:
     gradients) can be used in the next query. Only `save` and the exports are refused: its process can write no files.
 
     Use it in a `with` block, or close it.
-
-    Attributes:
-      names: The names of tensors and variables on this tape.
-      confinement: What its process is kept from, as a `Confinement`.
     """
 
     def __init__(self, process: Process, names: Iterable[str], equations: int, number: int) -> None:
         self._process, self._number, self._equations = process, number, equations
-        self.names: tuple[str, ...] = tuple(map(str, names))
-        self.confinement: Confinement = process.confinement
+        self._names = tuple(map(str, names))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of tensors and variables on this tape."""
+        return self._names
+
+    @property
+    def confinement(self) -> Confinement:
+        """What its process is kept from, as far as the system can."""
+        return self._process.confinement
 
     @_elsewhere
     def gradient(self, target: Any, sources: Any, *args: Any, **options: Any) -> Any:
