@@ -161,7 +161,7 @@ def test_isolate_is_handed_on(run, saved, monkeypatch):
 
         def gradient(self, target, sources, **options):
             given.append((target, sources))
-            return [tf.ones([]) for _ in sources]
+            return [tf.ones([2, 2]) for _ in sources]
 
     given: list = []
     monkeypatch.setattr(_gradients, "load", lambda path, isolate=False: Isolated() if isolate else None)

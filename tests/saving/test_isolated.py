@@ -111,6 +111,7 @@ def test_a_query_that_takes_too_long(path):
             signal.SIGKILL,
             "was ended by SIGKILL while it ran .*, by the system if it is short of memory, or by somebody",
         ),
+        (signal.SIGALRM, "was ended by SIGALRM while it ran .*, its own clock: it ran longer than timeout= allows"),
         (signal.SIGSYS, "was ended by SIGSYS while it ran .*, for it asked for a system call that is forbidden"),
     ],
 )

@@ -42,11 +42,13 @@ def ended(code: int, doing: str, printed: str, memory: int) -> IsolationError:
         return IsolationError(f"The isolated process ended with code {code} while it {doing}{said}", _AGAIN)
     name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
     failed = _CHECK.search(printed)
-    said = f" ({printable(failed[0])})" if failed else ""
+    said = f" ({printable(failed[0].strip())})" if failed else ""
     if name == "SIGKILL":
         said = ", by the system if it is short of memory, or by somebody"
     if name == "SIGSYS":
         said = ", for it asked for a system call that is forbidden"
+    if name == "SIGALRM":
+        said = ", its own clock: it ran longer than timeout= allows"
     return IsolationError(f"The isolated process was ended by {name} while it {doing}{said}", _AGAIN)
 
 

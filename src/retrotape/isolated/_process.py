@@ -34,6 +34,7 @@ class Process:
     def __init__(self, path: str, memory: int, timeout: float, settings: dict[str, Any]) -> None:
         self.path, self.memory, self.timeout = path, memory, timeout
         self._gone: str | None = None  # why it can no longer be asked
+        self._owner = os.getpid()
         self._unanswered = False
         self._count = 0
         self._lock = threading.RLock()
@@ -49,7 +50,7 @@ class Process:
             raise
         finally:
             os.close(errors)
-        self._stop = finalize(self, _end, self._child, self._note, self._printed, os.getpid())
+        self._stop = finalize(self, _end, self._child, self._note, self._printed, self._owner)
         setup = {"path": path, "memory": memory, "timeout": timeout, **settings}
         known = self._exchange(setup, "started", _START)["confinement"]
         self.confinement = Confinement(*known)
@@ -93,6 +94,11 @@ class Process:
         return self._gone is None
 
     def _exchange(self, message: dict[str, Any], doing: str, timeout: float) -> dict[str, Any]:
+        if os.getpid() != self._owner:  # two would read from one pipe
+            raise IsolationError(
+                "This isolated tape belongs to the process that loaded it, of which this one is a copy (os.fork)",
+                f"Load it here: `rt.load({self.path!r}, isolate=True)`",
+            )
         with self._lock:
             if self._unanswered:  # interrupted, and what comes now may be the result of that
                 self.close("A query was interrupted")
