@@ -23,6 +23,7 @@ ADOPTED = {
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
     "FORMAT.md": "format.md",
+    "SECURITY.md": "security.md",
     "README.md": "index.md",  # the site has a first page of its own
     "examples/README.md": "examples/index.md",
 }

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from retrotape.installing import installed as installed
     from retrotape.installing import uninstall as uninstall
     from retrotape.ir import Program as Program
+    from retrotape.isolated import Confinement as Confinement
     from retrotape.isolated import IsolatedTape as IsolatedTape
     from retrotape.joined import JoinedTape as JoinedTape
     from retrotape.joined import join as join
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Accumulated": "retrotape.accumulation",
     "Cause": "retrotape.nonfinite",
+    "Confinement": "retrotape.isolated",
     "Gradients": "retrotape.grads",
     "Explanation": "retrotape.why",
     "GradientTape": "retrotape.tape",
@@ -71,6 +73,7 @@ _HOMES = {
 __all__ = [
     "Accumulated",
     "Cause",
+    "Confinement",
     "Explanation",
     "GradientTape",
     "Gradients",

@@ -1,83 +1,94 @@
-"""The process that holds a stranger's tape: limits first, then the file, then questions until the pipe closes."""
+"""The program that holds a stranger's tape: imports first, then it is confined, then it reads the file.
+
+It is started by its path, with nothing of the other process but the places of the packages; see `isolated/_launch.py`.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-import resource
 import sys
-import warnings
-from typing import IO, Any
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import Any
 
-TOLD = frozenset(("why", "first_nonfinite", "summary"))  # answered in words
-QUESTIONS = TOLD | {"gradient", "vjp", "jacobian", "batch_jacobian", "per_example", "jvp", "hvp", "hessian", "value"}
+_NOT_NEEDED = ("__main__", "_isolated_child", "cli", "commands", "demo")
 
 
 def main() -> None:
-    """Serve one tape: `python -m retrotape._isolated_child PATH LIMITS`."""
-    path, limits = sys.argv[1], json.loads(sys.argv[2])
-    answers = os.fdopen(os.dup(1), "wb")
+    """Serve one tape: `python -I -S _isolated_child.py SETUP`."""
+    setup = json.loads(sys.argv[1])
+    requests, results = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     nowhere = os.open(os.devnull, os.O_RDWR)
-    os.dup2(nowhere, 1)  # whatever else writes to the standard output must not get between the messages
-    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
-    import retrotape.loaded
-    from retrotape import _wire, store
+    os.dup2(nowhere, 0)
+    os.dup2(nowhere, 1)  # whatever else is printed must not get between the messages
+    os.close(nowhere)
+    sys.path.extend(setup["paths"])
+    import_everything()
+    from retrotape import isolated
 
-    _limit(limits)
+    note = None if setup["note"] is None else isolated.Note(setup["note"])
+    asked = isolated.receive(requests, 2**20)
+    set_threads(asked["threads"])
+    path, memory, timeout = asked["path"], asked["memory"], asked["timeout"]
+    own = os.path.dirname(os.path.abspath(__file__))  # the list of ops, and other tables
+    confinement = isolated.confine(memory, timeout, lambda: [own, *files_of(path)])
+    run_an_op()
+    isolated.send(results, {"number": asked["number"], "confinement": list(confinement)})
+
+    def load(**options: Any) -> Any:
+        return load_here(path, options)
+
+    isolated.Server(isolated.Pipes(requests, results), load, note, memory, timeout).run()
+
+
+def import_everything() -> None:
+    """Import what may be needed: afterwards no file can be read."""
+    import retrotape
+
+    for found in iter_modules(retrotape.__path__, "retrotape."):
+        if found.name.split(".")[1] not in _NOT_NEEDED:
+            module = import_module(found.name)
+            for inner in iter_modules(getattr(module, "__path__", ()), f"{found.name}."):
+                import_module(inner.name)
+
+
+def set_threads(numbers: list[int]) -> None:
+    """Compute with as many threads as the other process: sums may depend on it."""
+    from retrotape._tf import tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(numbers[0])
+    tf.config.threading.set_inter_op_parallelism_threads(numbers[1])
+
+
+def run_an_op() -> None:
+    """Let TensorFlow start its threads now: what keeps it from doing so is not the fault of a query."""
+    from retrotape._tf import tf
+
+    tf.zeros([1]) + 1.0
+
+
+def files_of(path: str) -> list[str]:
+    """Return the files that a tape consists of. Where it cannot be read, loading says so."""
+    from retrotape import store
+    from retrotape.errors import RetrotapeError
+
+    if not os.path.isdir(path):
+        return [path]
     try:
-        agreed = None if limits["limits"] is None else store.Limits(**limits["limits"])
-        tape = retrotape.loaded.load_here(path, isolated=True, limits=agreed, **limits["load"])
-        program = tape.program
-        _wire.send(answers, {"names": list(tape.names), "equations": len(program.eqns)})
-    except Exception as error:
-        _wire.send(answers, _explained(error))
-        return
-    _serve(tape, sys.stdin.buffer, answers, limits["memory"])
+        with store.open_tape(path) as container:
+            return container.files()
+    except (RetrotapeError, OSError):
+        return [os.path.join(path, "tape.json")]
 
 
-def _limit(limits: dict[str, Any]) -> None:
-    """Bound what TensorFlow, which is loaded by now, may take beyond what it has."""
-    with open("/proc/self/statm") as statm:
-        mapped = int(statm.read().split()[0]) * resource.getpagesize()
-    bounds = {
-        resource.RLIMIT_AS: mapped + limits["memory"],
-        resource.RLIMIT_CPU: limits["seconds"],
-        resource.RLIMIT_FSIZE: 0,
-        resource.RLIMIT_CORE: 0,
-        resource.RLIMIT_NOFILE: 64,
-    }
-    for kind, bound in bounds.items():
-        _, hard = resource.getrlimit(kind)
-        bound = bound if hard == resource.RLIM_INFINITY else min(bound, hard)
-        last = bound + 5 if kind == resource.RLIMIT_CPU and hard == resource.RLIM_INFINITY else bound
-        resource.setrlimit(kind, (bound, last))  # the signal that comes first says why
+def load_here(path: str, options: dict[str, Any]) -> Any:
+    """Return the tape. Options that are meant for this process alone are set here."""
+    from retrotape import loaded, store
 
-
-def _serve(tape: Any, questions: IO[bytes], answers: IO[bytes], largest: int) -> None:
-    from retrotape import _wire
-    from retrotape.errors import NotDifferentiableWarning
-
-    while True:
-        try:
-            asked = _wire.receive(questions, largest)
-        except EOFError:
-            return
-        try:
-            if asked["method"] not in QUESTIONS:
-                raise ValueError(f"{asked['method']} cannot be asked of an isolated tape")
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always", NotDifferentiableWarning)
-                found = getattr(tape, asked["method"])(*asked["args"], **asked["options"])
-            if asked["method"] in TOLD and found is not None:
-                found = str(found)
-            told = [str(one.message) for one in caught if one.category is NotDifferentiableWarning]
-            _wire.send(answers, {"answer": found, "warnings": told})
-        except Exception as error:
-            _wire.send(answers, _explained(error))
-
-
-def _explained(error: Exception) -> dict[str, Any]:
-    return {"error": type(error).__name__, "text": str(error), "ours": type(error).__module__ == "retrotape.errors"}
+    limits = options.pop("limits")
+    agreed = None if limits is None else store.Limits(**limits)
+    return loaded.load_here(path, isolated=True, limits=agreed, **options)
 
 
 if __name__ == "__main__":

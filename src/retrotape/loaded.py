@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cached_property
+from math import isfinite
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Literal, overload
 from weakref import WeakSet
@@ -16,12 +17,12 @@ from retrotape.errors import ShapeMismatchError
 from retrotape.execute import Values
 from retrotape.files import Filed, Path
 from retrotape.ir import Program
-from retrotape.isolated import IsolatedTape
 from retrotape.questions import locked
 from retrotape.record import EagerLog, Recording
 
 if TYPE_CHECKING:
     from retrotape import store
+    from retrotape.isolated import IsolatedTape
 
 Tensor = Any
 _GIVEN = frozenset(("output_gradients", "cotangents", "tangents", "vectors"))
@@ -230,9 +231,9 @@ def load(
     mmap: bool = False,
     allow_ops: Collection[str] = (),
     limits: store.Limits | None = None,
-    isolate: Literal[True],
+    isolate: Literal[True, "strict"],
     memory: int | None = None,
-    seconds: float | None = None,
+    timeout: float | None = None,
 ) -> IsolatedTape: ...
 
 
@@ -242,9 +243,9 @@ def load(
     mmap: bool = False,
     allow_ops: Collection[str] = (),
     limits: store.Limits | None = None,
-    isolate: bool = False,
+    isolate: bool | Literal["strict"] = False,
     memory: int | None = None,
-    seconds: float | None = None,
+    timeout: float | None = None,
 ) -> LoadedTape | IsolatedTape:
     """Return the tape in a file. It needs no model code and runs none: a file names ops of TensorFlow, nothing else.
 
@@ -258,15 +259,16 @@ def load(
         ends the process, and one that is changed in place changes what was verified.
       allow_ops: Names of ops that may run although they are not on the list.
       limits: What to put up with, as `retrotape.store.Limits`.
-      isolate: Hold the tape in a process of its own, with limits: for files of strangers.
+      isolate: Hold the tape in a process of its own, confined as far as the system can: for files of strangers. The
+        `confinement` of the tape says how far; "strict" raises where it is not complete.
       memory: With `isolate`, how many bytes that process may take beyond TensorFlow's own; 2 GiB by default.
-      seconds: With `isolate`, how long a question may take, a minute by default. A minute more is what that process
-        gets of processor time in all.
+      timeout: With `isolate`, how many seconds loading, and then each query, may take; 60 by default.
 
     Raises:
       CorruptTapeError: If the file is damaged.
       UnsafeTapeError: If it has what no tape should have.
       TapeVersionError: If it needs a newer retrotape, or another TensorFlow.
+      IsolationError: With `isolate`, if the process cannot be started or confined, or dies of the file.
 
     >>> import os, tempfile
     >>> w = tf.Variable(2.0, name="w")
@@ -284,12 +286,15 @@ def load(
         raise TypeError(f"allow_ops= takes a list of ops, got {allow_ops!r}: `allow_ops=[{allow_ops!r}]`.")
     if limits is not None and not isinstance(limits, store.Limits):
         raise TypeError(f"limits= takes `retrotape.store.Limits(total_bytes=...)`, got {type(limits).__name__}.")
+    if isolate not in (False, True, "strict"):
+        raise ValueError(f"isolate= must be False, True or 'strict', got {isolate!r}.")
     if isolate:
-        return IsolatedTape(
-            path, _number("memory", memory, 2**31), _number("seconds", seconds, 60), allow_ops, mmap, limits
-        )
-    if memory is not None or seconds is not None:
-        raise ValueError("memory= and seconds= bound a process of its own; give isolate=True with them.")
+        from retrotape.isolated import isolate as load_isolated
+
+        bounds = _number("memory", memory, 2**31), _number("timeout", timeout, 60)
+        return load_isolated(path, *bounds, isolate == "strict", {"mmap": mmap}, allow_ops, limits)
+    if memory is not None or timeout is not None:
+        raise ValueError("memory= and timeout= bound a process of its own: give isolate=True with them.")
     return load_here(path, mmap=mmap, allow_ops=allow_ops, limits=limits)
 
 
@@ -302,6 +307,9 @@ def load_here(path: Path, *, isolated: bool = False, **options: Any) -> LoadedTa
 
 
 def _number(option: str, given: float | None, default: int) -> Any:
-    if given is not None and (not isinstance(given, (int, float)) or given <= 0):
+    is_number = isinstance(given, (int, float)) and not isinstance(given, bool) and isfinite(given)
+    if given is not None and (not is_number or given <= 0):
         raise ValueError(f"{option}= takes a number above 0, got {given!r}.")
-    return default if given is None else given
+    if given is None:
+        return default
+    return int(given) if option == "memory" else given

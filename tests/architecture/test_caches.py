@@ -22,7 +22,7 @@ BOUNDED_BY_ITSELF: dict[str, str] = {}
 
 def caches() -> Iterator[tuple[str, functools._lru_cache_wrapper]]:
     for info in pkgutil.walk_packages(rt.__path__, "retrotape."):
-        if not info.name.endswith(("__main__", "_isolated_child")):
+        if not info.name.endswith("__main__"):
             for name, value in vars(importlib.import_module(info.name)).items():
                 if isinstance(value, functools._lru_cache_wrapper) and value.__module__ == info.name:
                     yield f"{info.name}.{name}", value

@@ -21,7 +21,17 @@ from mkdocs.exceptions import PluginError
 import retrotape as rt
 
 ROOT = Path(__file__).parents[2]
-LINKED = ["src", "tools", "examples", "README.md", "ARCHITECTURE.md", "FORMAT.md", "CHANGELOG.md", "CONTRIBUTING.md"]
+LINKED = [
+    "src",
+    "tools",
+    "examples",
+    "README.md",
+    "ARCHITECTURE.md",
+    "FORMAT.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+]
 
 
 def load(name: str) -> ModuleType:

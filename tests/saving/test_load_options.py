@@ -25,10 +25,12 @@ def saved(tmp_path):
     [
         ({"allow_ops": "Sin"}, TypeError, r"allow_ops= takes a list of ops, got 'Sin': `allow_ops=\['Sin'\]`"),
         ({"limits": 5}, TypeError, r"limits= takes `retrotape\.store\.Limits\(total_bytes=\.\.\.\)`, got int"),
-        ({"memory": 2**30}, ValueError, "memory= and seconds= bound a process of its own; give isolate=True"),
-        ({"seconds": 5.0}, ValueError, "give isolate=True with them"),
+        ({"memory": 2**30}, ValueError, "memory= and timeout= bound a process of its own: give isolate=True with them"),
+        ({"timeout": 5.0}, ValueError, "memory= and timeout= bound a process of its own: give isolate=True with them"),
         ({"isolate": True, "memory": "2G"}, ValueError, "memory= takes a number above 0, got '2G'"),
-        ({"isolate": True, "seconds": -1}, ValueError, "seconds= takes a number above 0, got -1"),
+        ({"isolate": True, "timeout": -1}, ValueError, "timeout= takes a number above 0, got -1"),
+        ({"isolate": True, "timeout": float("nan")}, ValueError, "timeout= takes a number above 0, got nan"),
+        ({"isolate": "very"}, ValueError, "isolate= must be False, True or 'strict', got 'very'"),
     ],
 )
 def test_options_of_load(options, error, text, saved):

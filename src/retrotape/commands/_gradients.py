@@ -44,7 +44,7 @@ def gradients_of(
       target: The name of the target.
       sources: What to differentiate by.
       order: How often.
-      isolate: Whether to do so in another process; for the first order only.
+      isolate: Whether to do so in another process.
       options: For `tape.gradient`.
     """
     path, found, reasons = saved.container.path, [], []
@@ -69,8 +69,6 @@ def gradients_of(
 
 def _reason(tape: Any, target: str, source: str, options: Options) -> str:
     """Say why there is no gradient."""
-    if not hasattr(tape, "backward"):  # isolated
-        return "no path leads to it"
     grads = tape.backward(target, [source], **options)
     (key,) = grads.keys()
     return grads.why(key)

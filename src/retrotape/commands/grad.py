@@ -54,8 +54,6 @@ def grad(
     gradient is taken by every trainable variable. Each further order is the gradient of the sum of the last one, by
     the same source. A gradient that is missing is not written; a sparse one is written in full.
     """
-    if isolate and order > 1:
-        raise click.UsageError("An isolated tape gives first derivatives only. Leave out --isolate or --order.")
     if output is not None and os.path.exists(output) and os.path.samefile(file, output):
         raise click.UsageError(f"{output!r} is the tape itself. Give another file: `-o grads.npz`.")
     with open_saved(file) as saved:

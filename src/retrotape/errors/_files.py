@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 
 from retrotape.errors._base import RetrotapeError, did_you_mean, listed, printable, without_controls
@@ -107,23 +107,33 @@ class AmbiguousNameError(UnknownNameError):
 
 
 class IsolationError(RetrotapeError, RuntimeError):
-    """The process that holds an isolated tape could not be had, or has ended."""
+    """The process that holds an isolated tape could not be had, or has ended; `reason` says how."""
 
-    def __init__(self, reason: str, remedy: str = "") -> None:
+    def __init__(self, reason: str, remedy: str) -> None:
         self.reason = reason
-        advice = f" If you trust the file, {remedy}." if remedy else ""
-        super().__init__(f"The process that holds the isolated tape gives no answer: {reason}.{advice}")
+        super().__init__(f"{reason}. {remedy}.")
 
 
 class RemoteError(RetrotapeError, RuntimeError):
-    """A question failed in the process that holds an isolated tape, with an error of TensorFlow's or Python's."""
+    """A query failed in the process that holds an isolated tape, with an error of TensorFlow's or Python's."""
 
     @staticmethod
-    def of(name: str, text: str, ours: bool) -> RetrotapeError:
-        """Return the error that was raised there: of the same class where it is one of this library."""
-        kind = getattr(import_module(RetrotapeError.__module__), name, None) if ours else None
-        if not (isinstance(kind, type) and issubclass(kind, RetrotapeError)):
+    def of(name: str, text: str, ours: bool, fields: Mapping[str, object]) -> Exception:
+        """Return the error that was raised there: of the same class where it is one of this library or a plain one."""
+        kind: type[Exception] | None = getattr(import_module(RetrotapeError.__module__), name, None) if ours else None
+        kind = _PLAIN.get(name) if kind is None and not ours else kind
+        if not (isinstance(kind, type) and issubclass(kind, (RetrotapeError, *_PLAIN.values()))):
             return RemoteError(f"{name}: {text}")
         error = kind.__new__(kind)
         Exception.__init__(error, text)
+        vars(error).update(fields)
         return error
+
+
+# What is raised for arguments that mean nothing, there as here.
+_PLAIN: dict[str, type[Exception]] = {
+    "IndexError": IndexError,
+    "KeyError": KeyError,
+    "TypeError": TypeError,
+    "ValueError": ValueError,
+}

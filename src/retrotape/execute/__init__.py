@@ -9,6 +9,7 @@ from retrotape.execute._past import PastVariables
 from retrotape.execute._plan import Plan, differentiable_inputs, make_plan
 from retrotape.execute._pull import Puller
 from retrotape.execute._question import Question, answer, stream
+from retrotape.execute._running import observe_ops
 from retrotape.execute._values import Values, evaluate, run_eqn
 from retrotape.execute._walk import add, walk
 
@@ -26,6 +27,7 @@ __all__ = [
     "evaluate",
     "flatten",
     "make_plan",
+    "observe_ops",
     "rows",
     "run_eqn",
     "run_function",

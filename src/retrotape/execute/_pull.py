@@ -13,6 +13,7 @@ from retrotape.execute._functions import pull_call
 from retrotape.execute._inline import inline
 from retrotape.execute._past import PastVariables
 from retrotape.execute._plan import Plan, plan_between
+from retrotape.execute._running import announce
 from retrotape.execute._values import Values
 from retrotape.execute._walk import add, walk
 from retrotape.ir import Eqn
@@ -73,6 +74,7 @@ class Puller:
         eqn = plan.eqns[index]
         if all(grad is None for grad in grads):
             return [None] * len(eqn.inputs)
+        announce(eqn, backward=True)
         if index in self._recording.foreign and self._depth == 1:
             raise ReplicaError.on_path(f"{eqn.op} of a merge_call or of another replica (at {self._where(eqn)})")
         if self._recording.guard is not None and self._operations is None:

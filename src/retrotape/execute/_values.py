@@ -13,6 +13,7 @@ from retrotape import _tf
 from retrotape._tf import tf
 from retrotape.errors import LostValueError
 from retrotape.execute._heap import trim
+from retrotape.execute._running import announce
 from retrotape.ir import LEAF, Eqn, bytes_of, slice_to
 from retrotape.record import CUSTOM, SEGMENT, Recording, current_stack, for_execution, for_rule, is_away, looked_at
 from retrotape.rules import FORWARD, new_values
@@ -228,11 +229,13 @@ def evaluate(recording: Recording, eqn: Eqn, inputs: list[Tensor]) -> list[Tenso
     """Compute the outputs of an equation of a recording; one of a file is checked before and after it runs."""
     if recording.guard is None:
         return run_eqn(eqn, inputs)
+    announce(eqn)  # a check can fail as badly as the op
     return recording.guard.run(eqn, inputs, recording.builder.types)
 
 
 def run_eqn(eqn: Eqn, inputs: list[Tensor]) -> list[Tensor]:
     """Compute the outputs of an equation."""
+    announce(eqn)
     if eqn.op == CUSTOM:
         return inputs[len(inputs) - len(eqn.outputs) :]
     if eqn.op in FORWARD:

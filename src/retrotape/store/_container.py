@@ -72,6 +72,10 @@ class Container:
         """Return the names of all entries but the tensors, in the order of the file."""
         return self._source.names()
 
+    def files(self) -> list[str]:
+        """Return the paths of the files that it consists of: one, or those of a folder and its store."""
+        return self._source.files()
+
     def entry(self, name: str) -> bytes:
         """Return an entry, its check sum verified.
 

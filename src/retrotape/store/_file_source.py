@@ -49,6 +49,9 @@ class FileSource(Source):
     def names(self) -> list[str]:
         return [name for name in self._ranges if name != TENSORS]
 
+    def files(self) -> list[str]:
+        return [self._where.path]
+
     def entry(self, name: str) -> bytes:
         data = self._read(name)
         if name != TAPE:  # which has its own, verified when it was opened

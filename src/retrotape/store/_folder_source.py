@@ -7,7 +7,7 @@ import mmap
 import os
 from typing import TYPE_CHECKING
 
-from retrotape.store._blobs import locate, open_blob
+from retrotape.store._blobs import locate, open_blob, place
 from retrotape.store._files import open_file
 from retrotape.store._format import TAPE, Limits, in_order
 from retrotape.store._json import unseal
@@ -39,6 +39,10 @@ class FolderSource(Source):
 
     def names(self) -> list[str]:
         return [*in_order(self.tables.sha256), TAPE]
+
+    def files(self) -> list[str]:
+        digests = {*self.tables.sha256.values(), *(digest for digest, _ in self._files)}
+        return [os.path.join(self._where.path, TAPE), *(place(self._store, digest) for digest in sorted(digests))]
 
     def entry(self, name: str) -> bytes:
         if name == TAPE:

@@ -35,6 +35,10 @@ class Source(ABC):
         """Return the names of all entries but the tensors."""
 
     @abstractmethod
+    def files(self) -> list[str]:
+        """Return the paths of the files that it consists of."""
+
+    @abstractmethod
     def entry(self, name: str) -> bytes:
         """Return an entry, its check sums verified."""
 
