@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 
 import retrotape
@@ -74,7 +74,7 @@ def launch(note: int, errors: int) -> subprocess.Popen[bytes]:
     )
 
 
-def environment(given: os._Environ[str] | dict[str, str]) -> dict[str, str]:
+def environment(given: Mapping[str, str]) -> dict[str, str]:
     """Return the whole environment of the process."""
     kept = {name: given[name] for name in _KEPT if re.fullmatch(r"\w{0,16}", given.get(name, " "))}
     libraries = [path for path in given.get("LD_LIBRARY_PATH", "").split(os.pathsep) if os.path.isabs(path)]
