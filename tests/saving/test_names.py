@@ -173,6 +173,16 @@ def squares() -> Any:
     return tape, x, a, b, y
 
 
+def test_many_variables_of_one_name(tmp_path):
+    many = [tf.Variable(float(number), name="v") for number in range(1, 5)]
+    with rt.Tape() as tape:
+        y = many[0] * many[1] * many[2] * many[3]
+    loaded = trip(tape, {"y": y}, tmp_path).loaded
+    assert loaded.names == ("v", "v'", "v'3", "v'4", "y")
+    assert [float(grad) for grad in loaded.gradient("y", ["v", "v'", "v'3", "v'4"])] == [24.0, 12.0, 8.0, 6.0]
+    assert trip(loaded, {}, tmp_path).loaded.names == loaded.names
+
+
 def test_variables_of_one_name(squares, tmp_path):
     tape, x, a, b, y = squares
     loaded = trip(tape, {"x": x, "y": y}, tmp_path).loaded

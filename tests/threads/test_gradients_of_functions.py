@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from threading import Barrier
 
 import pytest
@@ -42,6 +43,7 @@ def test_one_gradient_is_made_for_all_threads(function, monkeypatch):
 
     def slowly(function):
         made.append(function)
+        time.sleep(0.05)  # so that others ask meanwhile
         return make(function)
 
     monkeypatch.setattr(_tf_functions, "gradient_function", slowly)

@@ -80,7 +80,7 @@ def expand(
     expanded, ranks, renamed = _Expanded(recording), {}, {}
     for index in calls:
         eqn = recording.builder.eqns[index]
-        where = str(recording.program().frame_of(eqn))
+        where = str(recording.frames.frame(eqn.frame))
         body = inline(recording, eqn, recording.calls[index], Values(recording), where)
         ranks.update({inner: (index, 1, inner) for inner in range(*body.span)})
         for made, inner in body.pairs(recording, eqn):

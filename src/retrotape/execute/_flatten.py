@@ -73,7 +73,7 @@ class _Flattener(Merger):
         if name in self._freeze:
             self._keep_outputs(eqn)
             return
-        where = str(recording.program().frame_of(eqn))
+        where = str(recording.frames.frame(eqn.frame))
         if call is None:
             raise NotPersistableError(index, name, where, "nobody knows what is inside")
         if not function_traits(call.function).deterministic:

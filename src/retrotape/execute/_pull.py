@@ -301,7 +301,7 @@ class Puller:
             raise UnrepairableError(operation.get_attr("f").name, self._where(eqn))
 
     def _where(self, eqn: Eqn) -> str:
-        return str(self._recording.program().frame_of(eqn))
+        return str(self._recording.frames.frame(eqn.frame))  # not of the program: what is run again makes that longer
 
 
 def _gradients_of(found: Any) -> list[Cotangent | None]:

@@ -43,6 +43,8 @@ class Values:
         self._tensors: dict[int, list[int]] | None = None
         self._others: list[Recording] | None = None  # who hears what runs, while nobody does
         self._looks: Counter[int] | None = None  # how many equations, not yet passed, look at each var
+        self._ahead: set[int] = set()  # equations that have to run again for what is still looked at, and have not
+        self._uses: Counter[int] = Counter()  # how many of them take each var
 
     def __call__(self, var: int) -> Tensor:
         """Return the value of `var`."""
@@ -85,6 +87,9 @@ class Values:
         if self._looks is None and self._plan is not None:
             to_come = (index for index in self._plan.indices if index not in self._passed)
             self._looks = Counter(var for index in to_come for var in self._looks_of(index))
+            eqns = self._recording.builder.eqns
+            self._ahead = set(slice_to(self._recording.builder, self._looks, self._kept))
+            self._uses = Counter(var for index in self._ahead for var in eqns[index].inputs)
         return self._looks
 
     def _looks_of(self, index: int) -> list[int]:
@@ -125,11 +130,22 @@ class Values:
                             other.recognise(value._id, self._identities().get(out, ()))
                 del outputs  # or the last ones would live on in this frame
                 to_use.subtract(eqns[index].inputs)
+                done = self._has_run(index)
                 for used in (*eqns[index].inputs, *eqns[index].outputs):
-                    if used in made and to_use[used] <= 0 and wanted is not None and used not in wanted:
+                    held_for_this = used in done or (used in made and wanted is not None and used not in wanted)
+                    if held_for_this and to_use[used] <= 0:
                         self._let_go(used)
         if var not in self._again:
             raise LostValueError(self._describe(var), "Read the variable inside the block before it is changed.")
+
+    def _has_run(self, index: int) -> list[int]:
+        """Return what was held for an equation that has now run again, and for nothing else."""
+        if index not in self._ahead:
+            return []
+        self._ahead.discard(index)
+        inputs = self._recording.builder.eqns[index].inputs
+        self._uses.subtract(inputs)
+        return [var for var in inputs if self._uses[var] <= 0 and not (self._looks and self._looks[var] > 0)]
 
     @contextmanager
     def _unheard(self) -> Iterator[list[Recording]]:
@@ -179,6 +195,7 @@ class Values:
     def _worth_keeping(self, indices: list[int]) -> set[int] | None:
         """Return which of the values that are about to be computed the walk will look at, None for all.
 
+        Those that others are computed from count too: what the walk looks at may branch off a chain that it passes by.
         Where these are many, only those of the last segment, and what passes from one segment to another: the walk
         comes to the last one first.
         """
@@ -186,7 +203,9 @@ class Values:
         if looks is None:
             return None
         eqns, types = self._recording.builder.eqns, self._recording.builder.types
-        sizes = {var: bytes_of(types[var]) for index in indices for var in eqns[index].outputs if looks[var] > 0}
+        now = Counter(var for index in indices if index in self._ahead for var in eqns[index].inputs)
+        outputs = (var for index in indices for var in eqns[index].outputs)
+        sizes = {var: bytes_of(types[var]) for var in outputs if looks[var] > 0 or self._uses[var] > now[var]}
         total = sum(sizes.values())
         if total >= SEGMENT:
             self._segments += 1

@@ -175,6 +175,10 @@ class Frames:
         named = [(number, self.called(number)) for number in range(len(self._places))]
         return [(number, name) for number, name in named if name]
 
+    def frame(self, number: int) -> Frame:
+        """Return one place as file, line and function."""
+        return _resolve(self._places[number])
+
     def resolve(self) -> tuple[Frame, ...]:
         """Return every place as file, line and function."""
         return tuple(_resolve(place) for place in self._places)

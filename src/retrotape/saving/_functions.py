@@ -197,5 +197,5 @@ def _take_looks(
 
 def _not_persistable(recording: Recording, index: int, reason: str, remedy: str) -> NotPersistableError:
     eqn = recording.builder.eqns[index]
-    where = str(recording.program().frame_of(eqn))
+    where = str(recording.frames.frame(eqn.frame))
     return NotPersistableError(index, custom_name(eqn), where, reason, remedy)
