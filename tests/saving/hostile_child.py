@@ -19,7 +19,7 @@ VERBS = (
     ["show", "--ops"],
     ["check"],
     ["why", "y", "x"],
-    ["grad", "y"],
+    ["grad", "y", "x"],
     ["nan"],
     ["diff"],
 )

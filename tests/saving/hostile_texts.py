@@ -130,7 +130,7 @@ REFUSED: dict[str, Hostile] = {
     ),
     "assigned to no variable": Hostile("assigned says %1, which is no value of a variable", fields={"assigned": [1]}),
     "a gap of no variable": Hostile("gaps says %0, which is no value of a variable", fields={"gaps": [0]}),
-    "a name of a megabyte": Hostile("stands for nothing", fields={"names": {"x" * 10**6: 5}}),
+    "a name of a megabyte": Hostile("makes no sense: the name 'xxx", fields={"names": {"x" * 10**6: 5}}),
     "a name with escapes": Hostile("stands for nothing", fields={"names": {ESCAPES: 5}}),
     "a redacted name with escapes": Hostile("nothing has that name", fields={"redacted": [ESCAPES]}),
     "a variable with escapes": Hostile("are not its own", fields=_variable(name=ESCAPES, since=[-1, -1])),

@@ -69,7 +69,8 @@ def test_the_command_line_says_it_in_one_line(told):
             assert verb["err"].count("\n") <= 1, about
             assert len(verb["err"]) < 1500, about
             assert "it failed with" not in verb["err"], about
-            assert one["kind"] == "fine" or verb["verb"].startswith("show") or verb["code"], about
+            loads = verb["verb"] in ("why y x", "grad y x", "nan")  # the others know no definitions of ops
+            assert one["kind"] == "fine" or not loads or verb["code"], about
 
 
 @pytest.mark.parametrize("name", REFUSED)
