@@ -1,8 +1,8 @@
 """Which files a process may open from now on, by Landlock of Linux (5.13 and later).
 
 Written here with ctypes: it takes three system calls. The libraries on PyPI, as of November 2026, are a pre-release
-(landlock 1.0.0.dev5), younger than a year (py-landlock 0.1, landlockpy 0.2), or need a kernel of version 6.7 and a
-binary of their own (sandlock); and as an extra they would be missing on most machines.
+(landlock 1.0.0.dev5), younger than a year (py-landlock 0.1, landlockpy 0.2), or need Linux 6.7 and a binary
+of their own (sandlock); and as an extra they would be missing on most machines.
 """
 
 from __future__ import annotations
