@@ -16,10 +16,12 @@ Tried with TensorFlow 2.16 and 2.21. What is used, and why there is no public wa
 `ops.get_gradient_function`                            `tf.recompute_grad` around random draws computes other ones
 `TFE_Py_RegisterJVPFunction`,                          forward accumulators compute the tangents of an op before its
 `forwardprop._jvp_dispatch`                            callback runs: here the op is recorded first
+`TFE_Py_TapeSetNew`, `TFE_Py_TapeSetRemove`            a stock tape around a call, which makes a function say how it
+                                                       goes back, and which no interrupt leaves behind
 `TFE_Py_PackJVPs`, `TFE_Py_ForwardAccumulatorWatch`,   the tangents of what a function is called with, and of what it
 `record.record_operation_forwardprop_only`             returned
 `array_ops.stop_gradient`                              which `tf.nn.moments` means for first derivatives only
-`record.stop_recording`                                what is computed again is no news to stock tapes
+`TFE_Py_TapeSetIsStopped`, `.StopOnThread`, `.RestartOnThread`  what is computed again is no news to stock tapes
 `custom_gradient._eager_mode_decorator`                where the body of a custom gradient begins and ends
 `resource_variable_ops.variable_accessed`,             which variables were read
 `TFE_Py_TapeVariableAccessed`,                         (and stock tapes and custom gradients must hear of it)
@@ -52,14 +54,14 @@ Tried with TensorFlow 2.16 and 2.21. What is used, and why there is no public wa
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from retrotape._closures import values_in
+from retrotape._scopes import Scope, setting
 from retrotape.errors import IncompatibleTensorFlowError, MissingTensorFlowError
 
 try:
@@ -212,16 +214,10 @@ def is_recompute(rule: Any) -> bool:
 _own_gradients: WeakKeyDictionary[Any, tuple[dict, dict]] = WeakKeyDictionary()
 
 
-@contextmanager
-def own_gradients(function: Any) -> Iterator[None]:
+def own_gradients(function: Any) -> setting:
     """Let a concrete function have other gradients than those that stock tapes have made and will use."""
-    before = function._first_order_tape_functions, function._higher_order_tape_functions
-    own = _own_gradients.setdefault(function, ({}, {}))
-    function._first_order_tape_functions, function._higher_order_tape_functions = own
-    try:
-        yield
-    finally:
-        function._first_order_tape_functions, function._higher_order_tape_functions = before
+    first, higher = _own_gradients.setdefault(function, ({}, {}))
+    return setting(function, _first_order_tape_functions=first, _higher_order_tape_functions=higher)
 
 
 def build_gradient(function: Any, inputs: Sequence[Tensor]) -> list[Tensor]:
@@ -276,9 +272,19 @@ def _add_to_graph(op: str, inputs: Sequence[Tensor], attrs: tuple[Any, ...]) -> 
     return list(made) if isinstance(made, (list, tuple)) else [made]
 
 
-def stop_stock_tapes() -> AbstractContextManager[None]:
+class stop_stock_tapes(Scope):
     """Let no stock tape of this thread hear what runs meanwhile."""
-    return record.stop_recording()
+
+    _stopped = True
+
+    def enter(self) -> None:
+        self._stopped = pywrap_tfe.TFE_Py_TapeSetIsStopped()
+        if not self._stopped:
+            pywrap_tfe.TFE_Py_TapeSetStopOnThread()
+
+    def leave(self) -> None:
+        if not self._stopped:
+            pywrap_tfe.TFE_Py_TapeSetRestartOnThread()
 
 
 def stock_tape_listens() -> bool:

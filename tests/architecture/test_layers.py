@@ -18,10 +18,11 @@ LIMIT = 350
 LAYERS = [
     {"_version"},
     {"errors"},
-    {"ir", "_listener", "_closures"},
+    {"ir", "_listener", "_closures", "_scopes", "_hook_table"},
     {"store"},
     {"_tf"},
     {"_keras", "_hooks_ops"},
+    {"_hooks_past"},
     {"_hooks", "_saved_variable", "_wire"},
     {"_tf_functions", "_versions"},
     {"_tf_tangents", "_tf_replicas"},

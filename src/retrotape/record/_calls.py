@@ -10,6 +10,7 @@ from weakref import WeakSet
 
 from retrotape import _hooks, _tf, _tf_functions, _tf_tangents
 from retrotape._hooks_ops import Noted
+from retrotape._scopes import setting
 from retrotape._tf import tf
 from retrotape.record._frames import here
 from retrotape.record._functions import function_traits, keras_variables_in
@@ -29,6 +30,10 @@ class Calls(Replicas):
         super().__init__()
         self._calls: list[_hooks.FunctionCall] = []  # those that have not ended
         self._noted = Noted(0, {})  # what the function that runs now may write
+
+    def _reset(self) -> None:
+        super()._reset()
+        self._calls = []
 
     @abstractmethod
     def note_choice(self, tensor: Tensor) -> None:
@@ -63,20 +68,16 @@ class Calls(Replicas):
         self.settle()
         for owner in keras_variables_in(call.function):
             self.on_keras_variable(owner)
-        self._calls.append(call)
-        try:
-            return self._run_watched(call, given)
-        finally:
-            self.flush()
-            self._calls.pop()
+        with setting(self, _calls=[*self._calls, call]):
+            try:
+                return self._run_watched(call, given)
+            finally:
+                self.flush()
 
     def _run_op_by_op(self, function: Any, inputs: Sequence[Tensor]) -> Any:
-        before, self.place = self.place, self.place or here(_OUTSIDE)
-        try:
+        with setting(self, place=self.place or here(_OUTSIDE)):
             name, graph = _tf_functions.function_name(function), _tf_functions.graph_of(function)
             results = run_op_by_op(self, name, inputs, graph, effects=True)
-        finally:
-            self.place = before
         return _tf_functions.structured(function, results)
 
     def _run_watched(self, call: _hooks.FunctionCall, given: _hooks.FunctionCall) -> Any:
