@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from retrotape import _hook_table, _keras
@@ -35,7 +35,6 @@ from retrotape._tf import (
     execute,
     forwardprop,
     is_recompute,
-    is_trainable,
     ops,
     own_gradients,
     pass_tangents,
@@ -202,17 +201,26 @@ def _on_layer(name: str, run: Callable[[], Any]) -> Any:
     return run() if listener is None else listener.on_layer(name, run)
 
 
-def _hear_tangents() -> None:
+_callbacks: list[list[Callable[..., Any]]] = []  # of all threads that had a listener since hooks were installed
+
+
+def _on() -> None:
     pywrap_tfe.TFE_Py_RegisterJVPFunction(_jvp)
 
 
-def _hear_no_tangents() -> None:
+def _off() -> None:
     pywrap_tfe.TFE_Py_RegisterJVPFunction(forwardprop._jvp_dispatch)
     writes.clear()
+    # Somebody else's callbacks may have gone meanwhile. TensorFlow's own switch to the fast path is not used as long
+    # as there is ours.
+    listening = context.context().op_callbacks or any(_callbacks)
+    if execute.execute is execute.execute_with_callbacks and not listening:
+        execute.execute = execute.quick_execute
+    _callbacks.clear()
 
 
 _hook_table.add_finder(lambda: _keras.add_hooks(_on_keras_variable, _on_layer))
-_hook_table.add_switch(_hear_tangents, _hear_no_tangents)
+_hook_table.add_switch(_on, _off)
 
 
 def attach(listener: Listener) -> None:
@@ -223,6 +231,7 @@ def attach(listener: Listener) -> None:
     callbacks = [callback for callback in local.op_callbacks if callback != listener.on_op]
     callbacks.append(listener.on_op)
     local.op_callbacks = callbacks
+    _callbacks.append(callbacks)
     thread.listener = listener
     _hook_table.need(listener, callbacks)
 
@@ -301,23 +310,3 @@ class recomputed_is_kept(Scope):
     def leave(self) -> None:
         thread.keeps_recomputed = self._before
         self._gradients.leave()
-
-
-class watching(Scope):
-    """Let TensorFlow believe that somebody watches `tensors`, so that a function tells how it goes back."""
-
-    def __init__(self, tensors: Sequence[Tensor], persistent: bool) -> None:
-        self._tensors, self._persistent = tensors, persistent
-        self._tape: Any = None
-
-    def enter(self) -> None:
-        # Not by tf.GradientTape, which may be interrupted when TensorFlow has the tape and it does not know that.
-        self._tape = pywrap_tfe.TFE_Py_TapeSetNew(self._persistent, False)
-        for tensor in self._tensors:
-            if is_trainable(tensor):
-                pywrap_tfe.TFE_Py_TapeWatch(self._tape, tensor)
-
-    def leave(self) -> None:
-        tape, self._tape = self._tape, None
-        if tape is not None:  # and never twice
-            pywrap_tfe.TFE_Py_TapeSetRemove(tape)

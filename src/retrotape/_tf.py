@@ -61,7 +61,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from retrotape._closures import values_in
-from retrotape._scopes import Scope, setting
+from retrotape._scopes import setting
 from retrotape.errors import IncompatibleTensorFlowError, MissingTensorFlowError
 
 try:
@@ -270,21 +270,6 @@ def _add_to_graph(op: str, inputs: Sequence[Tensor], attrs: tuple[Any, ...]) -> 
     if isinstance(made, tf.Operation):
         return []
     return list(made) if isinstance(made, (list, tuple)) else [made]
-
-
-class stop_stock_tapes(Scope):
-    """Let no stock tape of this thread hear what runs meanwhile."""
-
-    _stopped = True
-
-    def enter(self) -> None:
-        self._stopped = pywrap_tfe.TFE_Py_TapeSetIsStopped()
-        if not self._stopped:
-            pywrap_tfe.TFE_Py_TapeSetStopOnThread()
-
-    def leave(self) -> None:
-        if not self._stopped:
-            pywrap_tfe.TFE_Py_TapeSetRestartOnThread()
 
 
 def stock_tape_listens() -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import nullcontext
 from typing import Any
 from weakref import WeakSet
 
@@ -12,6 +12,7 @@ from retrotape import _hooks, _tf, _tf_functions, _tf_tangents
 from retrotape._hooks_ops import Noted
 from retrotape._scopes import setting
 from retrotape._tf import tf
+from retrotape._tf_stock import watching
 from retrotape.record._frames import here
 from retrotape.record._functions import function_traits, keras_variables_in
 from retrotape.record._interpret import run_op_by_op
@@ -89,12 +90,13 @@ class Calls(Replicas):
         inputs = given.arguments + given.captures
         if function in _not_watched:
             return self._run_unwatched(call, given)
-        with ExitStack() as stack:
-            if known.recomputes and not known.deterministic:
-                stack.enter_context(_hooks.recomputed_is_kept(function))
-            # With random draws inside, only TensorFlow's own record of the call can tell what was drawn, and
-            # only a persistent tape makes it record enough for every order.
-            stack.enter_context(_hooks.watching(inputs, persistent=not known.deterministic))
+        draws_anew = known.recomputes and not known.deterministic
+        # With random draws inside, only TensorFlow's own record of the call can tell what was drawn, and
+        # only a persistent tape makes it record enough for every order.
+        with (
+            _hooks.recomputed_is_kept(function) if draws_anew else nullcontext(),
+            watching(inputs, persistent=not known.deterministic),
+        ):
             try:
                 captured = _tf.build_gradient(function, inputs)
             except Exception:  # raised by user code, in a derivative that nobody has asked for

@@ -72,11 +72,18 @@ class Recording(Ledger):
     def settle(self) -> None:
         """Write down what is waiting."""
         if self.waiting:
+            self._digest_waiting()
+            if self._spill is not None:
+                self._spill.complain()
+
+    def _digest_waiting(self) -> None:
+        try:  # as `whole` does, whose own call may be interrupted
             events, self.waiting = self.waiting, []
             if not self.damaged:
                 self.digest(events)
-            if self._spill is not None:
-                self._spill.complain()
+        except BaseException:
+            self.damaged = True
+            raise
 
     def demand_whole(self) -> None:
         """Raise if an exception has come while this was being written: some of it may be missing."""
