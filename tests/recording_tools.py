@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.eager import context
 
+import retrotape as rt
 from retrotape import _hooks
 from retrotape.execute import _each, _values
 from retrotape.record import _segments
@@ -24,6 +25,8 @@ def hooked() -> list[Any]:
     return [owner.__dict__[name] for owner, name, _ in _hooks._HOOKS]
 
 
+with rt.Tape():
+    pass  # from then on there are hooks for Keras too
 UNTOUCHED = hooked()
 
 

@@ -273,6 +273,7 @@ class Answers:
         if tensor._id not in self._vars:
             with log.extended():
                 grads = found.compute()
+            log.refresh()
             for identity, other in self._answers.items():
                 if other.compute is found.compute and grads[other.position] is not None:
                     self._vars[identity] = log.recording.operand(_main(grads[other.position]))

@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from retrotape import _keras
+from retrotape import _hook_table, _keras
+from retrotape._hook_table import original, unhooked
 from retrotape._hooks_ops import (
     Noted,
     execute_cancellable,
     fast_path,
     in_the_past,
     initialized,
+    make_run_op,
     note_writes,
-    original,
-    run_op,
     thread,
     writes,
 )
 from retrotape._hooks_ops import live_value as live_value
 from retrotape._hooks_ops import now as now
-from retrotape._listener import Listener, Past
+from retrotape._hooks_past import past_of, python_in, variables_as
+from retrotape._listener import Listener
+from retrotape._scopes import Scope
 from retrotape._tf import (
     BaseVariable,
     EagerTensor,
     EagerTensorBase,
-    StockTape,
     array_ops,
     concrete_function,
     context,
@@ -36,10 +35,8 @@ from retrotape._tf import (
     execute,
     forwardprop,
     is_recompute,
-    is_trainable,
     ops,
     pass_tangents,
-    python_tokens,
     pywrap_tfe,
     record,
     resource_variable_ops,
@@ -48,12 +45,8 @@ from retrotape._tf import (
     written_inputs,
 )
 from retrotape._tf_gradients import own_gradients
-from retrotape.errors import TapeUseError
 
 Tensor = Any
-
-_lock = threading.Lock()
-_installed = 0
 
 
 def _record_operation(
@@ -72,7 +65,7 @@ def _record_operation(
     elif name.startswith("__forward_"):
         for log in thread.graph_logs:
             log.on_call(output_tensors, input_tensors, backward_function)
-    original["record_operation"](op_type, output_tensors, input_tensors, backward_function, forward_function)
+    original[record, "record_operation"](op_type, output_tensors, input_tensors, backward_function, forward_function)
 
 
 def _jvp(op: str, attrs: Any, inputs: Any, outputs: Any, tangents: Any, use_batch: bool = False) -> Any:
@@ -87,7 +80,7 @@ def _jvp(op: str, attrs: Any, inputs: Any, outputs: Any, tangents: Any, use_batc
 
 
 def _stop_gradient(input: Any, name: Any = None) -> Any:
-    result = original["stop_gradient"](input, name)
+    result = original[array_ops, "stop_gradient"](input, name)
     if any(log is not None and log.passes_tangents() for log in (thread.listener, *thread.graph_logs)):
         pass_tangents(input, result)
     return result
@@ -99,11 +92,11 @@ def _variable_accessed(variable: Any) -> None:
             log.on_variable(variable)
     elif thread.listener is not None:
         thread.listener.on_variable(variable)
-    original["variable_accessed"](variable)
+    original[resource_variable_ops, "variable_accessed"](variable)
 
 
 def _eager_mode_decorator(f: Any, args: Any, kwargs: Any) -> Any:
-    run = original["_eager_mode_decorator"]
+    run = original[custom_gradient, "_eager_mode_decorator"]
     listener = thread.listener
     if listener is None:
         return run(f, args, kwargs)
@@ -113,13 +106,13 @@ def _eager_mode_decorator(f: Any, args: Any, kwargs: Any) -> Any:
 
 def _call_flat(self: Any, tensor_inputs: Any, captured_inputs: Any) -> Any:
     if not tf.executing_eagerly():
-        return original["_call_flat"](self, tensor_inputs, captured_inputs)
+        return original[concrete_function.ConcreteFunction, "_call_flat"](self, tensor_inputs, captured_inputs)
     call = FunctionCall(self, list(tensor_inputs), list(captured_inputs))
     if thread.past is None:
         return _call(call)
     thread.past.on_write(call.written())
     call = FunctionCall(self, *([in_the_past(arg) for arg in part] for part in (call.arguments, call.captures)))
-    with _python_in(self, thread.past):
+    with python_in(self, thread.past):
         return _call(call)
 
 
@@ -131,11 +124,11 @@ def _call(call: FunctionCall) -> Any:
 
 
 def _eager_func_call(self: Any, device: Any, token: Any, args: Any) -> Any:
-    pasts = _python_pasts.get(token if type(token) is bytes else token.encode())
-    if thread.past is None and pasts:  # Python code in a function runs on whatever thread TensorFlow takes
-        with variables_as(_only(tuple(pasts))):
+    past = past_of(token) if thread.past is None else None
+    if past is not None:
+        with variables_as(past):
             return _eager_func_call(self, device, token, args)
-    run = original["__call__"]
+    run = original[script_ops.EagerFunc, "__call__"]
     listener, outer = thread.listener, thread.py_inputs
     thread.py_inputs = None
     if listener is None or outer is None:
@@ -152,7 +145,7 @@ def _numpy(self: Any) -> Any:
         how = sys._getframe(1).f_code.co_name
         if how not in _SHOWING:
             thread.listener.on_look(self, how)
-    return original["_numpy"](self)
+    return original[EagerTensorBase, "_numpy"](self)
 
 
 def _read_whole(item: Any) -> Any:
@@ -167,21 +160,21 @@ def _py_func_common(func: Any = None, inp: Any = None, *rest: Any, **kw: Any) ->
         for item in inp:
             if isinstance(item, EagerTensor):
                 thread.listener.on_look(item, "numpy_function")
-    return original["py_func_common"](func, inp, *rest, **kw)
+    return original[script_ops, "py_func_common"](func, inp, *rest, **kw)
 
 
 def _get_gradient_function(op: Any) -> Any:
-    found = original["get_gradient_function"](op)
+    found = original[ops, "get_gradient_function"](op)
     if thread.keeps_recomputed and op.type == "IdentityN" and is_recompute(found):
         return lambda op, *grads: list(grads)
     return found
 
 
-_HOOKS: tuple[tuple[Any, str, Callable], ...] = (
+_hook_table.add_hooks(
     (pywrap_tfe, "TFE_Py_FastPathExecute", fast_path),
-    (execute, "quick_execute", run_op),
-    (execute, "execute_with_callbacks", run_op),
-    (execute, "execute", run_op),
+    (execute, "quick_execute", make_run_op()),
+    (execute, "execute_with_callbacks", make_run_op()),
+    (execute, "execute", make_run_op()),
     (execute, "execute_with_cancellation", execute_cancellable),
     (record, "record_operation", _record_operation),
     (resource_variable_ops, "variable_accessed", _variable_accessed),
@@ -193,12 +186,7 @@ _HOOKS: tuple[tuple[Any, str, Callable], ...] = (
     (ops, "get_gradient_function", _get_gradient_function),
     (script_ops, "py_func_common", _py_func_common),
 )
-
-
-def add_hooks(*hooks: tuple[Any, str, Callable]) -> None:
-    """Have more hooks in place while something records, from now on."""
-    global _HOOKS
-    _HOOKS += hooks
+_HOOKS = _hook_table.hooks
 
 
 def _on_keras_variable(variable: Any) -> None:
@@ -213,95 +201,77 @@ def _on_layer(name: str, run: Callable[[], Any]) -> Any:
     return run() if listener is None else listener.on_layer(name, run)
 
 
-def _install() -> None:
-    global _installed
-    with _lock:
-        _installed += 1
-        if _installed == 1:
-            for owner, name, hook in _HOOKS:
-                original[name] = getattr(owner, name)
-                setattr(owner, name, hook)
-            _keras.install(_on_keras_variable, _on_layer)
-            pywrap_tfe.TFE_Py_RegisterJVPFunction(_jvp)
+_callbacks: list[list[Callable[..., Any]]] = []  # of all threads that had a listener since hooks were installed
 
 
-def _uninstall() -> None:
-    global _installed
-    with _lock:
-        _installed -= 1
-        if _installed == 0:
-            for owner, name, _ in _HOOKS:
-                setattr(owner, name, original[name])
-            pywrap_tfe.TFE_Py_RegisterJVPFunction(forwardprop._jvp_dispatch)
-            _keras.uninstall()
-            writes.clear()
-            # Somebody else's callbacks may have come or gone meanwhile; they need the slow path's switch.
-            listening = bool(context.context().op_callbacks)
-            execute.execute = execute.execute_with_callbacks if listening else execute.quick_execute
+def _on() -> None:
+    pywrap_tfe.TFE_Py_RegisterJVPFunction(_jvp)
+
+
+def _off() -> None:
+    pywrap_tfe.TFE_Py_RegisterJVPFunction(forwardprop._jvp_dispatch)
+    writes.clear()
+    # Somebody else's callbacks may have gone meanwhile. TensorFlow's own switch to the fast path is not used as long
+    # as there is ours.
+    listening = context.context().op_callbacks or any(_callbacks)
+    if execute.execute is execute.execute_with_callbacks and not listening:
+        execute.execute = execute.quick_execute
+    _callbacks.clear()
+
+
+_hook_table.add_finder(lambda: _keras.add_hooks(_on_keras_variable, _on_layer))
+_hook_table.add_switch(_on, _off)
 
 
 def attach(listener: Listener) -> None:
-    """Let `listener` hear of everything that runs on this thread."""
-    _install()
-    thread.listener = listener
+    """Let `listener` hear of everything that runs on this thread. What is broken off here, `detach` takes back."""
+    _release_idle()
     local = context.context()._thread_local_data
-    local.op_callbacks = list(local.op_callbacks)  # TensorFlow lets the threads of all replicas share one list
-    context.context().add_op_callback(listener.on_op)
+    # A new list: TensorFlow lets the threads of all replicas share one.
+    callbacks = [callback for callback in local.op_callbacks if callback != listener.on_op]
+    callbacks.append(listener.on_op)
+    local.op_callbacks = callbacks
+    _callbacks.append(callbacks)
+    thread.listener = listener
+    _hook_table.need(listener, callbacks)
 
 
-def detach(listener: Listener) -> None:
-    """End what `attach` began."""
-    context.context().remove_op_callback(listener.on_op)
-    thread.listener = None
-    _uninstall()
+def is_attached(listener: Listener) -> bool:
+    """Say whether `listener` hears of what runs on this thread."""
+    return thread.listener is listener and listener in _hook_table.users
+
+
+def detach(listener: Listener, here: bool = True) -> None:
+    """End what `attach` began, on the same thread or, where that is not `here`, on another one."""
+    lists = [_hook_table.users.get(listener)]
+    if here:
+        lists.append(context.context()._thread_local_data.op_callbacks)
+    for callbacks in lists:
+        if callbacks and listener.on_op in callbacks:
+            callbacks.remove(listener.on_op)
+    if here:
+        thread.listener = None  # elsewhere it stays, and nothing is open there
+    _hook_table.release(listener)
+
+
+def _release_idle() -> None:
+    """Forget who needs hooks no more and could not say so, since an exception came in between, and another one."""
+    for user in list(_hook_table.users):
+        if user.is_idle():
+            _hook_table.users.pop(user, None)
 
 
 def attach_graph(log: Any) -> None:
     """Let `log` hear which variables are read in a graph, and how functions that are called there go back."""
-    _install()
-    thread.graph_logs = (*thread.graph_logs, log)
+    _release_idle()
+    thread.graph_logs = (*(other for other in thread.graph_logs if not other.is_idle()), log)
+    _hook_table.need(log)
 
 
 def detach_graph(log: Any) -> None:
     """End what `attach_graph` began."""
     thread.graph_logs = tuple(other for other in thread.graph_logs if other is not log)
-    _uninstall()
-
-
-_python_pasts: dict[bytes, list[Past]] = {}  # by token of a `tf.py_function` in a function that runs in the past
-
-
-@contextmanager
-def variables_as(past: Past) -> Iterator[None]:
-    """Let reads of variables give what `past` says that they held, for backward functions that read them."""
-    before = thread.past
-    _install()
-    thread.past = past
-    try:
-        yield
-    finally:
-        thread.past = before
-        _uninstall()
-
-
-@contextmanager
-def _python_in(function: Any, past: Past) -> Iterator[None]:
-    """Let Python code in a function, which runs on any thread, see the past too."""
-    tokens = python_tokens(function)
-    for token in tokens:
-        _python_pasts.setdefault(token, []).append(past)
-    try:
-        yield
-    finally:
-        for token in tokens:
-            _python_pasts[token].remove(past)
-
-
-def _only(pasts: tuple[Past, ...]) -> Past:
-    if any(past is not pasts[0] for past in pasts):
-        text = "Python code in a tf.function runs for several backward functions at once. Ask one tape at a time."
-        raise TapeUseError(text)
-    return pasts[0]
+    _hook_table.release(log)
 
 
 class FunctionCall(NamedTuple):
@@ -319,7 +289,7 @@ class FunctionCall(NamedTuple):
 
     def run(self) -> Any:
         """Run it and return its structured result."""
-        run = original.get("_call_flat", concrete_function.ConcreteFunction._call_flat)
+        run = unhooked(concrete_function.ConcreteFunction, "_call_flat")
         return run(self.function, self.arguments, self.captures)
 
     def note_writes(self) -> Noted:
@@ -327,23 +297,16 @@ class FunctionCall(NamedTuple):
         return note_writes(self.written())
 
 
-@contextmanager
-def recomputed_is_kept(function: Any) -> Iterator[None]:
+class recomputed_is_kept(Scope):
     """Let a function's gradient take what `tf.recompute_grad` would compute again: that would be drawn anew."""
-    before, thread.keeps_recomputed = thread.keeps_recomputed, True
-    try:
-        with own_gradients(function):
-            yield
-    finally:
-        thread.keeps_recomputed = before
 
+    def __init__(self, function: Any) -> None:
+        self._before, self._gradients = thread.keeps_recomputed, own_gradients(function)
 
-@contextmanager
-def watching(tensors: Sequence[Tensor], persistent: bool) -> Iterator[None]:
-    """Let TensorFlow believe that somebody watches `tensors`, so that a function tells how it goes back."""
-    with StockTape(persistent=persistent, watch_accessed_variables=False) as tape:
-        inner = tape._tape._tape
-        for tensor in tensors:
-            if is_trainable(tensor):
-                pywrap_tfe.TFE_Py_TapeWatch(inner, tensor)
-        yield
+    def enter(self) -> None:
+        thread.keeps_recomputed = True
+        self._gradients.enter()
+
+    def leave(self) -> None:
+        thread.keeps_recomputed = self._before
+        self._gradients.leave()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 from typing import Any, NamedTuple
 
+from retrotape._hook_table import original
 from retrotape._listener import Listener, Past
-from retrotape._tf import BaseVariable, EagerTensor, FallbackException, context, pywrap_tfe, tf
+from retrotape._tf import BaseVariable, EagerTensor, FallbackException, context, execute, pywrap_tfe, record, tf
 
 Tensor = Any
 
@@ -25,30 +26,54 @@ class Thread(threading.local):
 thread = Thread()
 writes: dict[int, int] = {}  # by identity of the handle: when it was last written, since the hooks were installed
 _clock = count(1)
-_lock = threading.Lock()
-original: dict[str, Any] = {}
+_lock = threading.RLock()
 
 
-def run_op(op: Any, num_outputs: int, inputs: Any, attrs: Any, ctx: Any, name: Any = None) -> Any:
-    if op == "EagerPyFunc":
-        thread.py_inputs = inputs
-    if op in _WRITES:
-        with _writing(op, _handles_in(inputs)):
-            tensors = original["quick_execute"](op, num_outputs, inputs, attrs, ctx, name)
-    elif op in _READ and thread.past is not None:
-        return [_read(ctx, inputs[0], attrs[1])]
-    else:
-        if op in _READ and thread.listener is not None:
+def make_run_op() -> Callable[..., Any]:
+    """Return what runs an op on the slow path: one function for each of TensorFlow's that it stands for."""
+
+    def run_op(op: Any, num_outputs: int, inputs: Any, attrs: Any, ctx: Any, name: Any = None) -> Any:
+        if op == "EagerPyFunc":
+            thread.py_inputs = inputs
+        if op in _WRITES:
+            with _writing(op, _handles_in(inputs)):
+                tensors = original[execute, "quick_execute"](op, num_outputs, inputs, attrs, ctx, name)
+        elif op in _READ:
+            if thread.past is not None:
+                return [_read(ctx, inputs[0], attrs[1])]
+            return _read_slowly(op, num_outputs, inputs, attrs, ctx, name)
+        else:
+            inputs = _on_gather(inputs) if op in _GATHERS else [in_the_past(arg) for arg in inputs]
+            tensors = original[execute, "quick_execute"](op, num_outputs, inputs, attrs, ctx, name)
+        for callback in ctx.op_callbacks:
+            callback(op, tuple(inputs), attrs, tensors, name)
+        return tensors
+
+    return run_op
+
+
+def _read_slowly(op: Any, num_outputs: int, inputs: Any, attrs: Any, ctx: Any, name: Any) -> Any:
+    try:
+        if thread.listener is not None:
             thread.listener.on_read(inputs[0])
-        inputs = _on_gather(inputs) if op in _GATHERS else [in_the_past(arg) for arg in inputs]
-        tensors = original["quick_execute"](op, num_outputs, inputs, attrs, ctx, name)
-    for callback in ctx.op_callbacks:
-        callback(op, tuple(inputs), attrs, tensors, name)
+        tensors = original[execute, "quick_execute"](op, num_outputs, inputs, attrs, ctx, name)
+        for callback in ctx.op_callbacks:
+            callback(op, tuple(inputs), attrs, tensors, name)
+    except BaseException:
+        _not_read()
+        raise
     return tensors
 
 
+def _not_read() -> None:
+    """Let nobody take the value of a variable for known: the op that was to tell it has failed, or was interrupted."""
+    if thread.listener is not None:
+        thread.listener.forget()
+
+
 def execute_cancellable(op: Any, num_outputs: int, inputs: Any, attrs: Any, ctx: Any, *rest: Any, **kw: Any) -> Any:
-    tensors = original["execute_with_cancellation"](op, num_outputs, inputs, attrs, ctx, *rest, **kw)
+    run = original[execute, "execute_with_cancellation"]
+    tensors = run(op, num_outputs, inputs, attrs, ctx, *rest, **kw)
     for callback in ctx.op_callbacks:
         callback(op, tuple(inputs), attrs, tensors, None)
     return tensors
@@ -179,7 +204,7 @@ def in_the_past(arg: Any) -> Any:
     if handle is None:
         return arg
     # A tape of the user's within the backward function must still see a read of the variable.
-    original["record_operation"]("ReadVariableOp", [handle], [arg], lambda grad: [grad])
+    original[record, "record_operation"]("ReadVariableOp", [handle], [arg], lambda grad: [grad])
     return handle
 
 
@@ -198,10 +223,14 @@ def _with_reads(ctx: Any, arg: Any) -> Any:
 
 
 def _read(ctx: Any, handle: Tensor, dtype: Any) -> Tensor:
-    if thread.listener is not None:
-        thread.listener.on_read(handle)
-    value = None if thread.past is None else _past_read(handle)
-    return fast_path_original(ctx, "ReadVariableOp", None, handle, "dtype", dtype) if value is None else value
+    try:
+        if thread.listener is not None:
+            thread.listener.on_read(handle)
+        value = None if thread.past is None else _past_read(handle)
+        return fast_path_original(ctx, "ReadVariableOp", None, handle, "dtype", dtype) if value is None else value
+    except BaseException:
+        _not_read()
+        raise
 
 
 def live_value(handle: Tensor, dtype: Any) -> Tensor:
@@ -215,5 +244,5 @@ def _past_read(handle: Tensor) -> Tensor | None:
     if value is None:
         return None
     result = tf.identity(value)
-    original["record_operation"]("ReadVariableOp", [result], [handle], lambda grad: [grad])
+    original[record, "record_operation"]("ReadVariableOp", [result], [handle], lambda grad: [grad])
     return result

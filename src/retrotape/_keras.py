@@ -21,12 +21,12 @@ from functools import wraps
 from types import FunctionType, ModuleType
 from typing import Any
 
+from retrotape import _hook_table
 from retrotape._closures import values_in
 from retrotape._compatibility import check_keras
+from retrotape._hook_table import original
 from retrotape._tf import tf, version
 from retrotape.errors import KerasBackendError
-
-_installed: list[tuple[Any, str, Any, Any]] = []  # owner, name, what was there, what is there now
 
 
 def imported() -> Any | None:
@@ -58,52 +58,47 @@ def refuse_other_backend(value: Any, role: str) -> None:
         raise KerasBackendError(backend, role, type(value).__name__)
 
 
-def install(on_variable: Callable[[Any], None], on_layer: Callable[[str, Callable[[], Any]], Any]) -> None:
+_hooked: Any = None  # Keras, once its hooks are in the table
+
+
+def add_hooks(on_variable: Callable[[Any], None], on_layer: Callable[[str, Callable[[], Any]], Any]) -> None:
     """Tell `on_variable` of each Keras variable that is read, and let `on_layer` run each call of a layer.
+
+    Keras may be imported at any time; called again, this adds nothing.
 
     Args:
       on_variable: Takes the variable.
       on_layer: Takes the name of the layer and what runs it, and returns what that returns.
     """
-    keras = loaded()
+    global _hooked
+    keras = None if _hooked is not None else loaded()
     if keras is None:
         return
     check_keras(keras, version)
-    for cls in keras.Variable.__mro__:
-        value = vars(cls).get("value")
-        if isinstance(value, property):
-            _put(cls, "value", value, property(_noting(value.fget, on_variable), value.fset, value.fdel, value.__doc__))
-            break
-    call = vars(keras.Layer)["__call__"]
-    _put(keras.Layer, "__call__", call, _scoped(call, on_layer))
+    owner = next(cls for cls in keras.Variable.__mro__ if isinstance(vars(cls).get("value"), property))
+    _hook_table.add_hooks(
+        (owner, "value", _noting(owner, on_variable)), (keras.Layer, "__call__", _scoped(keras.Layer, on_layer))
+    )
+    _hooked = keras
 
 
-def uninstall() -> None:
-    """End what `install` began. What somebody else has put in its place meanwhile stays."""
-    while _installed:
-        owner, name, before, hook = _installed.pop()
-        if vars(owner).get(name) is hook:
-            setattr(owner, name, before)
+def _noting(owner: Any, on_variable: Callable[[Any], None]) -> property:
+    before: property = vars(owner)["value"]
+    assert before.fget is not None
 
-
-def _put(owner: Any, name: str, before: Any, hook: Any) -> None:
-    setattr(owner, name, hook)
-    _installed.append((owner, name, before, hook))
-
-
-def _noting(get: Any, on_variable: Callable[[Any], None]) -> Callable[[Any], Any]:
-    @wraps(get)
+    @wraps(before.fget)
     def value(self: Any) -> Any:
         if isinstance(self._value, tf.Variable):  # else it has no value yet
             on_variable(self)
-        return get(self)
+        return original[owner, "value"].fget(self)
 
-    return value
+    return property(value, before.fset, before.fdel, before.__doc__)
 
 
-def _scoped(call: Any, on_layer: Callable[[str, Callable[[], Any]], Any]) -> Callable[..., Any]:
-    @wraps(call)  # also its module, by which AutoGraph knows that it is not to be rewritten
+def _scoped(owner: Any, on_layer: Callable[[str, Callable[[], Any]], Any]) -> Callable[..., Any]:
+    @wraps(vars(owner)["__call__"])  # also its module, by which AutoGraph knows that it is not to be rewritten
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+        call = original[owner, "__call__"]
         return on_layer(getattr(self, "name", type(self).__name__), lambda: call(self, *args, **kwargs))
 
     return __call__

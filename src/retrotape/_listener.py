@@ -26,6 +26,9 @@ class Listener(Protocol):
     def on_read(self, handle: Tensor) -> None:
         """The value behind a handle is about to be read."""
 
+    def forget(self) -> None:
+        """A value that was about to be read was not: what variables hold is not known any more."""
+
     def on_gather(self, handles: Sequence[Tensor]) -> None:
         """A part of the value behind these handles is about to be read."""
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -206,11 +205,6 @@ def _add_to_graph(op: str, inputs: Sequence[Tensor], attrs: tuple[Any, ...]) -> 
     if isinstance(made, tf.Operation):
         return []
     return list(made) if isinstance(made, (list, tuple)) else [made]
-
-
-def stop_stock_tapes() -> AbstractContextManager[None]:
-    """Let no stock tape of this thread hear what runs meanwhile."""
-    return record.stop_recording()
 
 
 def stock_tape_listens() -> bool:

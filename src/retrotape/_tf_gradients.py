@@ -5,12 +5,12 @@ While it makes one, it changes the graphs of the function and of those that it c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from threading import RLock
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from retrotape._scopes import Scope
 from retrotape._tf import EagerTensor, gradients_util
 
 Tensor = Any
@@ -18,25 +18,28 @@ Tensor = Any
 making_gradients = RLock()  # for all functions: two of them may call a third
 
 _own_gradients: WeakKeyDictionary[Any, tuple[dict, dict]] = WeakKeyDictionary()
-_lent: dict[int, tuple[int, tuple[dict, dict]]] = {}  # by `id` of a function: by how many, and what it had before
+_lent: dict[int, tuple[set[Any], tuple[dict, dict]]] = {}  # by `id` of a function: to whom, and what it had before
 
 
-@contextmanager
-def own_gradients(function: Any) -> Iterator[None]:
+class own_gradients(Scope):
     """Let a concrete function have other gradients than those that stock tapes have made and will use."""
-    with making_gradients:
-        users, before = _lent.get(id(function), (0, _gradients_of(function)))
-        _lent[id(function)] = users + 1, before
-        _set_gradients(function, _own_gradients.setdefault(function, ({}, {})))
-    try:
-        yield
-    finally:
-        with making_gradients:  # another thread may still be inside
-            users, before = _lent.pop(id(function))
-            if users > 1:
-                _lent[id(function)] = users - 1, before
-            else:
-                _set_gradients(function, before)
+
+    def __init__(self, function: Any) -> None:
+        self._function = function
+
+    def enter(self) -> None:
+        with making_gradients:
+            users, _ = _lent.setdefault(id(self._function), (set(), _gradients_of(self._function)))
+            users.add(self)
+            _set_gradients(self._function, _own_gradients.setdefault(self._function, ({}, {})))
+
+    def leave(self) -> None:
+        with making_gradients:
+            users, before = _lent.get(id(self._function), (set(), None))
+            users.discard(self)
+            if before is not None and not users:  # else another thread is still inside
+                _set_gradients(self._function, before)
+                _lent.pop(id(self._function), None)
 
 
 def _gradients_of(function: Any) -> tuple[dict, dict]:

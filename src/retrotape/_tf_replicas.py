@@ -7,9 +7,9 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any
 
-from retrotape import _hooks
 from retrotape._closures import values_in
-from retrotape._hooks_ops import original, thread
+from retrotape._hook_table import add_hooks, original
+from retrotape._hooks_ops import thread
 from retrotape._tf import (
     DistributedVariable,
     SyncOnReadVariable,
@@ -24,6 +24,7 @@ from retrotape.errors import ReplicaError
 
 Tensor = Any
 _Threaded = mirrored_run._MirroredReplicaContext
+_Thread = mirrored_run._MirroredReplicaThread
 _Collective = cross_device_ops.CollectiveAllReduce
 
 
@@ -98,12 +99,12 @@ def in_its_replica(backward: Any, where: Callable[[], str]) -> AbstractContextMa
 
 
 def _record_state(self: Any) -> None:
-    original["record_thread_local_eager_context_state"](self)
+    original[_Thread, "record_thread_local_eager_context_state"](self)
     self._retrotape = thread.listener, thread.graph_logs
 
 
 def _restore_state(self: Any) -> None:
-    original["restore_thread_local_eager_context_state"](self)
+    original[_Thread, "restore_thread_local_eager_context_state"](self)
     data = context.context()._thread_local_data
     data.op_callbacks = list(data.op_callbacks)  # not the list of the thread that called `run`
     listener, thread.graph_logs = getattr(self, "_retrotape", (None, ()))
@@ -114,7 +115,7 @@ def _restore_state(self: Any) -> None:
 
 def _merge_call(self: Any, fn: Any, args: Any, kwargs: Any) -> Any:
     def run() -> Any:
-        return original["_merge_call"](self, fn, args, kwargs)
+        return original[_Threaded, "_merge_call"](self, fn, args, kwargs)
 
     if not tf.executing_eagerly():
         return _merge_in_graph(run)
@@ -136,11 +137,13 @@ def _merge_in_graph(run: Callable[[], Any]) -> Any:
 
 
 def _all_reduce(self: Any, reduce_op: Any, value: Any, options: Any = None) -> Any:
-    return _reducing(self, value, lambda: original["all_reduce"](self, reduce_op, value, options))
+    run = original[distribute_lib.ReplicaContextBase, "all_reduce"]
+    return _reducing(self, value, lambda: run(self, reduce_op, value, options))
 
 
 def _all_gather(self: Any, value: Any, axis: Any, options: Any = None) -> Any:
-    return _reducing(self, value, lambda: original["all_gather"](self, value, axis, options))
+    run = original[distribute_lib.ReplicaContext, "all_gather"]
+    return _reducing(self, value, lambda: run(self, value, axis, options))
 
 
 def _reducing(replica: Any, value: Any, run: Callable[[], Any]) -> Any:
@@ -158,7 +161,7 @@ def _reducing(replica: Any, value: Any, run: Callable[[], Any]) -> Any:
 
 def _reduce_across(self: Any, reduce_op: Any, values: Any, options: Any) -> Any:
     def run() -> Any:
-        return original["_all_reduce_per_replica_values"](self, reduce_op, values, options)
+        return original[_Collective, "_all_reduce_per_replica_values"](self, reduce_op, values, options)
 
     listener = thread.listener
     if listener is None or not tf.executing_eagerly():
@@ -168,7 +171,7 @@ def _reduce_across(self: Any, reduce_op: Any, values: Any, options: Any) -> Any:
 
 def _gather_across(self: Any, values: Any, axis: Any, options: Any) -> Any:
     def run() -> Any:
-        return original["_batch_all_gather"](self, values, axis, options)
+        return original[_Collective, "_batch_all_gather"](self, values, axis, options)
 
     listener = thread.listener
     if listener is None or not tf.executing_eagerly():
@@ -176,9 +179,9 @@ def _gather_across(self: Any, values: Any, axis: Any, options: Any) -> Any:
     return listener.on_all_gather(int(axis), self._group_size, values, run)
 
 
-_hooks.add_hooks(
-    (mirrored_run._MirroredReplicaThread, "record_thread_local_eager_context_state", _record_state),
-    (mirrored_run._MirroredReplicaThread, "restore_thread_local_eager_context_state", _restore_state),
+add_hooks(
+    (_Thread, "record_thread_local_eager_context_state", _record_state),
+    (_Thread, "restore_thread_local_eager_context_state", _restore_state),
     (_Threaded, "_merge_call", _merge_call),
     (distribute_lib.ReplicaContextBase, "all_reduce", _all_reduce),
     (distribute_lib.ReplicaContext, "all_gather", _all_gather),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from importlib import import_module
-from threading import Lock
+from threading import RLock
 from types import ModuleType
 
+from retrotape._scopes import Scope
 from retrotape._tf import StockTape, tf
 from retrotape.tape import Tape
 
@@ -16,10 +16,10 @@ NAME = "GradientTape"
 # `import tensorflow.compat.v2 as tf`, which many libraries have, loads one more module, with the stock tape in it.
 _LATE = ("tensorflow.autodiff", "tensorflow.compat.v1", "tensorflow.compat.v2", "tensorflow.compat.v2.autodiff")
 _PUBLIC = ("tensorflow._api.", "tensorflow.autodiff", "tensorflow.compat.")
-_lock = Lock()
+_lock = RLock()
 _wanted = False  # by `install`
-_scopes = 0  # open `installed` blocks, of all threads
-_replaced: list[ModuleType] = []
+_blocks: set[Scope] = set()  # `installed` blocks that are open, of all threads
+_replaced: dict[ModuleType, None] = {}
 
 
 def install() -> None:
@@ -53,8 +53,7 @@ def uninstall() -> None:
         _take_back()
 
 
-@contextmanager
-def installed() -> Iterator[None]:
+def installed() -> AbstractContextManager[None]:
     """Do as `install` within a block, and put back what was there at its end.
 
     Blocks can be nested, and be open on several threads: the last one to end puts the stock tape back. Meanwhile
@@ -70,27 +69,30 @@ def installed() -> Iterator[None]:
     >>> type(tape).__name__, type(library_code()).__name__
     ('Tape', 'GradientTape')
     """
-    global _scopes
-    with _lock:
-        _scopes += 1
-        _put()
-    try:
-        yield
-    finally:
+    return _Installed()
+
+
+class _Installed(Scope):
+    def enter(self) -> None:
         with _lock:
-            _scopes -= 1
+            _blocks.add(self)
+            _put()
+
+    def leave(self) -> None:
+        with _lock:
+            _blocks.discard(self)
             _take_back()
 
 
 def _put() -> None:
     for module in _public_places():
         if getattr(module, NAME, None) is StockTape:
+            _replaced[module] = None  # first: an exception may come between the two
             setattr(module, NAME, Tape)
-            _replaced.append(module)
 
 
 def _take_back() -> None:
-    if _wanted or _scopes:
+    if _wanted or _blocks:
         return
     for module in _replaced:
         if getattr(module, NAME, None) is Tape:  # else somebody else has put something there meanwhile

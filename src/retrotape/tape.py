@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 from abc import ABCMeta
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from threading import RLock
-from types import TracebackType
 from typing import Any, Literal, TypeAlias, get_args
+from weakref import ref
 
 from retrotape._asking import Answers
 from retrotape._names import NAMED, has_text, replace_names, variable_named
 from retrotape._nests import WATCHED, is_variable, take_apart
+from retrotape._scopes import Guard, again, make_exit, spend
 from retrotape._selftest import check_once
 from retrotape._tf import StockTape, as_is, tf
 from retrotape.errors import EmptyTapeError, TapeUseError
@@ -31,6 +32,28 @@ class _InPlaceOfStock(ABCMeta):
 
     def __instancecheck__(cls, instance: Any) -> bool:
         return super().__instancecheck__(instance) or (isinstance(instance, StockTape) and tf.GradientTape is cls)
+
+
+class _ExitOfTape:
+    """Stop recording."""
+
+    def __get__(self, tape: Tape | None, owner: type) -> Callable[..., None]:
+        if tape is None:
+            return _leave
+        if tape._log is not None and tape._log.is_open:
+            return partial(_leave, tape)  # somebody leaves the block by hand
+        found, tape._next = make_exit(_leave, tape, tape._abandon)
+        return found
+
+
+def _leave(tape: Tape, kind: Any, error: Any, traceback: Any) -> None:
+    """Stop recording."""
+    log = tape._log
+    if log is not None and log.is_open:
+        log.stop()
+    spend(tape._opening)
+    if tape._block is not None:
+        spend(tape._block())
 
 
 class Tape(Replayable, metaclass=_InPlaceOfStock):
@@ -80,11 +103,17 @@ class Tape(Replayable, metaclass=_InPlaceOfStock):
         self._answers = Answers()
         self._lock = RLock()
         self._was_reset = False
+        # Whoever drops one of these closes the block: the `with` statement, or the last one who holds the tape.
+        self._next: ref[Guard] | None = None  # of the statement that is about to enter
+        self._block: ref[Guard] | None = None  # of the one that has entered
+        self._opening: Guard | None = None
 
     def __repr__(self) -> str:
         log = self._log
         if log is None:
             return "<tape: nothing recorded>"
+        if log.recording.damaged:
+            return "<tape: interrupted>"
         if not log.is_elsewhere:
             log.refresh()
         return f"<tape: {len(log.recording.builder.eqns)} equations{', recording' if log.is_open else ''}>"
@@ -94,28 +123,38 @@ class Tape(Replayable, metaclass=_InPlaceOfStock):
     def __enter__(self) -> Tape:
         """Begin to record, or go on."""
         check_once(Tape)
-        log = self._log
-        if log is not None and log.is_open:
+        before = self._log, self._eager_log
+        if before[0] is not None and before[0].is_open:
             raise TapeUseError(
                 "This tape is recording already. Leave the block before entering it again, or use a second tape: "
                 "`with rt.Tape() as inner:`."
             )
-        log = self._log_here()
-        if log is None:
-            graph = _graph_here()
-            log = EagerLog(self._keep, self._directory) if graph is None else GraphLog(graph, self._eager_log)
-        log.start()
-        self._log = log
-        if isinstance(log, EagerLog):
-            self._eager_log = log
-        return self
+        log = self._log_here() or self._new_log()
+        try:
+            self._block, self._next = self._next, None
+            self._opening = Guard(lambda _: log.close())
+            self._log = log
+            if isinstance(log, EagerLog):
+                self._eager_log = log
+            log.start()
+            return self
+        except BaseException:
+            again(log.close)
+            self._log, self._eager_log = before
+            raise
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Stop recording."""
-        if self._log is not None and self._log.is_open:
-            self._log.stop()
+    __exit__ = _ExitOfTape()
+
+    def _abandon(self, mark: ref[Guard]) -> None:
+        """Close the block that was entered with the guard of this mark, which was dropped."""
+        if self._next is mark:
+            self._next = None
+        if self._block is mark and self._log is not None:
+            self._log.close()
+
+    def _new_log(self) -> EagerLog | GraphLog:
+        graph = _graph_here()
+        return EagerLog(self._keep, self._directory) if graph is None else GraphLog(graph, self._eager_log)
 
     @as_is
     def watch(self, tensor: Any) -> None:
@@ -133,8 +172,7 @@ class Tape(Replayable, metaclass=_InPlaceOfStock):
                 self._log.take_part(part)
 
     @as_is
-    @contextmanager
-    def stop_recording(self) -> Iterator[None]:
+    def stop_recording(self) -> AbstractContextManager[None]:
         """Leave out what runs inside this block.
 
         >>> x = tf.constant(3.0)
@@ -147,8 +185,7 @@ class Tape(Replayable, metaclass=_InPlaceOfStock):
         """
         if self._log is None or not self._log.is_open:
             raise TapeUseError("stop_recording() needs a tape that is recording. Use it inside `with tape:`.")
-        with self._log.paused():
-            yield
+        return self._log.paused()
 
     @as_is
     def reset(self) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import retrotape
-from retrotape import _compatibility, _hooks, _tf_names, _tf_replicas
+from retrotape import _compatibility, _hook_table, _tf_names, _tf_replicas
 from retrotape._compatibility import PrivateName
 
 SOURCE = Path(retrotape.__file__).parent
@@ -116,5 +116,5 @@ def test_every_hook_is_in_the_table_of_hooks() -> None:
     assert _tf_replicas  # adds its hooks when it is imported
     names = [PrivateName.parse(line) for line in _tf_names.HOOKED]
     places = {(_compatibility.owner_of(name), name.name) for name in names}
-    hooked = {(hook[0], hook[1]) for hook in _hooks._HOOKS}
+    hooked = {hook.key for hook in _hook_table.hooks}
     assert places == hooked

@@ -25,9 +25,9 @@ def path(tmp_path_factory):
     x = tf.constant([0.5, -0.2])
     with rt.Tape() as tape:
         y = x
-        for _ in range(5):
+        for _ in range(50):
             y = tf.sin(y)
-        wide = tf.tile(y, [10_000])
+        wide = tf.tile(y, [4_000])
         loss = tf.reduce_sum(y**3)
     target = tmp_path_factory.mktemp("tapes") / "a.tape"
     tape.save(target, {"x": x, "wide": wide, "loss": loss})
@@ -35,7 +35,7 @@ def path(tmp_path_factory):
 
 
 def take_long(held):
-    """Ask for what takes a minute at least: 20,000 rows, one after the other."""
+    """Ask for what takes half a minute at least: 8,000 rows of 50 ops, one after the other."""
     return held.jacobian("wide", "x", experimental_use_pfor=False, chunk=1)
 
 

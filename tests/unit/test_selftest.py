@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import retrotape as rt
-from retrotape import _hooks, _hooks_ops, _selftest
+from retrotape import _hook_table, _selftest
 from retrotape.errors import IncompatibleTensorFlowError, UntriedTensorFlowWarning
 
 TRUSTED = ["2.16.1", "2.21.0"]
@@ -121,9 +121,9 @@ NEEDED = ["TFE_Py_FastPathExecute", "execute", "record_operation", "variable_acc
 @pytest.mark.parametrize("name", [*NEEDED, "get_gradient_function"])
 def test_a_tensorflow_that_passes_a_hook_by_is_refused(name: str, checks: list, monkeypatch: Any) -> None:
     monkeypatch.setattr(tf, "__version__", "2.22.0")
-    owner = next(hook[0] for hook in _hooks._HOOKS if hook[1] == name)
-    monkeypatch.setattr(_hooks, "_HOOKS", tuple(hook for hook in _hooks._HOOKS if hook[1] != name))
-    monkeypatch.setitem(_hooks_ops.original, name, getattr(owner, name))
+    owner = next(owner for owner, attribute, _ in _hook_table.hooks if attribute == name)
+    monkeypatch.setattr(_hook_table, "hooks", [hook for hook in _hook_table.hooks if hook.key[1] != name])
+    monkeypatch.setitem(_hook_table.original, (owner, name), getattr(owner, name))
     for _ in range(2):  # and not only the first time
         with pytest.raises(
             IncompatibleTensorFlowError, match=r"on TensorFlow 2\.22\.0: the self test of .* install one of"

@@ -17,6 +17,7 @@ from retrotape.errors._files import (
 from retrotape.errors._queries import (
     EmptyTapeError,
     IncompatibleTensorFlowError,
+    InterruptedTapeError,
     KerasBackendError,
     LostValueError,
     MalformedProgramError,
@@ -48,6 +49,7 @@ __all__ = [
     "CorruptTapeError",
     "EmptyTapeError",
     "IncompatibleTensorFlowError",
+    "InterruptedTapeError",
     "IsolationError",
     "KerasBackendError",
     "LostValueError",

@@ -135,6 +135,16 @@ class EmptyTapeError(RetrotapeError, RuntimeError):
         super().__init__(f"This tape holds no recording: {reason}. Record first: `with tape: loss = ...`, then ask.")
 
 
+class InterruptedTapeError(RetrotapeError, RuntimeError):
+    """A tape is asked that was interrupted while it was recording an op."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "This tape was interrupted, by Ctrl-C or another exception, while it was recording an op. What it holds "
+            "may be incomplete, so it gives no result. Record again: `with rt.Tape() as tape: ...`, or `tape.reset()`."
+        )
+
+
 class KerasBackendError(RetrotapeError, TypeError):
     """What was given belongs to a Keras that does not run on TensorFlow."""
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from retrotape import _tf
 from retrotape._tf import tf
+from retrotape._tf_stock import stop_stock_tapes
 from retrotape.errors import UnseenByStockTapeError
 from retrotape.execute._plan import Plan
 from retrotape.ir import LEAF
@@ -31,7 +32,7 @@ def hidden(pull: Pull) -> Pull:
     """Let no stock tape see how cotangents are computed."""
 
     def alone(index: int, grads: list[Cotangent | None], plan: Plan) -> Sequence[Cotangent | None]:
-        with _tf.stop_stock_tapes():
+        with stop_stock_tapes():
             return pull(index, grads, plan)
 
     return alone
@@ -50,7 +51,7 @@ def refusing(recording: Recording, plan: Plan, seeds: Sequence[Any]) -> Callable
     def told(cotangent: Cotangent) -> Cotangent:
         if isinstance(cotangent, tf.IndexedSlices):
             return tf.IndexedSlices(told(cotangent.values), cotangent.indices, cotangent.dense_shape)
-        with _tf.stop_stock_tapes():
+        with stop_stock_tapes():
             result = tf.identity(cotangent)
         _tf.record.record_operation("gradient through recompute_grad", [result], inputs, refuse)
         return result

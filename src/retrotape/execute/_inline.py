@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from retrotape import _hooks, _tf, _tf_functions
+from retrotape._scopes import setting
 from retrotape._tf import tf
 from retrotape.errors import OpaqueUpdateError
 from retrotape.execute._past import variable_with
@@ -145,11 +146,8 @@ def _run_again(
         operand if variable is None else variable.handle for operand, variable in zip(operands, variables, strict=True)
     ]
     stack = current_stack()
-    before, stack.place = stack.place, place
-    try:
+    with setting(stack, place=place):
         called = name or _tf_functions.function_name(function)
         results = run_op_by_op(stack, called, given, _tf_functions.graph_of(function))
         stack.settle()
-    finally:
-        stack.place = before
     return results, given, variables

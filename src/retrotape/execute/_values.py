@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import warnings
 from collections import ChainMap, Counter
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from math import isqrt
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from retrotape import _tf
+from retrotape._scopes import setting
 from retrotape._tf import tf
+from retrotape._tf_stock import stop_stock_tapes
 from retrotape.errors import LostValueError
 from retrotape.execute._heap import trim
 from retrotape.execute._running import announce
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from retrotape.execute._plan import Plan
 
 Tensor = Any
+_Result = TypeVar("_Result")
 TRIM_EVERY = 3  # segments: more often saves little memory and costs time, for pages must be had again
 
 
@@ -102,8 +105,7 @@ class Values:
     def _fetch(self, var: int) -> None:
         away = self._kept[var]
         self._still_looked_at()
-        with self._unheard() as others:
-            fetched = self._recording.value(var)
+        fetched, others = self._unheard(lambda others: (self._recording.value(var), others))
         assert fetched is not None
         self._again[var] = fetched
         for recording in (self._recording, *others):
@@ -117,8 +119,8 @@ class Values:
         to_use = Counter(used for index in indices for used in eqns[index].inputs)
         to_use[var] += 1
         made: set[int] = set()
-        # Nobody writes these ops down: what they make has been made before, and whoever heard that knows it by then.
-        with self._unheard() as others:
+
+        def compute(others: list[Recording]) -> None:
             for index in indices:
                 outputs = self._evaluate(eqns[index])
                 for out, value in zip(eqns[index].outputs, outputs, strict=False):
@@ -135,6 +137,9 @@ class Values:
                     held_for_this = used in done or (used in made and wanted is not None and used not in wanted)
                     if held_for_this and to_use[used] <= 0:
                         self._let_go(used)
+
+        # Nobody writes these ops down: what they make has been made before, and whoever heard that knows it by then.
+        self._unheard(compute)
         if var not in self._again:
             raise LostValueError(self._describe(var), "Read the variable inside the block before it is changed.")
 
@@ -147,23 +152,18 @@ class Values:
         self._uses.subtract(inputs)
         return [var for var in inputs if self._uses[var] <= 0 and not (self._looks and self._looks[var] > 0)]
 
-    @contextmanager
-    def _unheard(self) -> Iterator[list[Recording]]:
-        """Run ops that nobody writes down, and say who would have: one value may have to be computed for another."""
-        if self._others is None:
-            self._others = current_stack().open_besides(self._recording)
-            self._warn_of_stock_tapes()
-            try:
-                with current_stack().unheard(), self._hidden(), self._eager():
-                    yield self._others
-            finally:
-                self._others = None
-        else:
-            yield self._others
+    def _unheard(self, run: Callable[[list[Recording]], _Result]) -> _Result:
+        """Run ops that nobody writes down; `run` is told who would have. One value may need another one."""
+        if self._others is not None:
+            return run(self._others)
+        others = current_stack().open_besides(self._recording)
+        self._warn_of_stock_tapes()
+        with setting(self, _others=others), current_stack().unheard(), self._hidden(), self._eager():
+            return run(others)
 
     def _hidden(self) -> AbstractContextManager[None]:
         """Let no stock tape hear what is computed again because the tape drops values: what it knew has stayed."""
-        return _tf.stop_stock_tapes() if self._recording.drops else nullcontext()
+        return stop_stock_tapes() if self._recording.drops else nullcontext()
 
     def _warn_of_stock_tapes(self) -> None:
         """Warn: a stock tape that began after the ops had run cannot be told which tensors the new ones stand for.

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import nullcontext
 from typing import Any
 from weakref import WeakSet
 
 from retrotape import _hooks, _tf_functions, _tf_tangents
 from retrotape._hooks_ops import Noted
+from retrotape._scopes import setting
 from retrotape._tf import tf
 from retrotape._tf_gradients import build_gradient
+from retrotape._tf_stock import watching
 from retrotape.record._frames import here
 from retrotape.record._functions import function_traits, keras_variables_in
 from retrotape.record._interpret import run_op_by_op
@@ -30,6 +32,10 @@ class Calls(Replicas):
         super().__init__()
         self._calls: list[_hooks.FunctionCall] = []  # those that have not ended
         self._noted = Noted(0, {})  # what the function that runs now may write
+
+    def _reset(self) -> None:
+        super()._reset()
+        self._calls = []
 
     @abstractmethod
     def note_choice(self, tensor: Tensor) -> None:
@@ -64,20 +70,16 @@ class Calls(Replicas):
         self.settle()
         for owner in keras_variables_in(call.function):
             self.on_keras_variable(owner)
-        self._calls.append(call)
-        try:
-            return self._run_watched(call, given)
-        finally:
-            self.flush()
-            self._calls.pop()
+        with setting(self, _calls=[*self._calls, call]):
+            try:
+                return self._run_watched(call, given)
+            finally:
+                self.flush()
 
     def _run_op_by_op(self, function: Any, inputs: Sequence[Tensor]) -> Any:
-        before, self.place = self.place, self.place or here(_OUTSIDE)
-        try:
+        with setting(self, place=self.place or here(_OUTSIDE)):
             name, graph = _tf_functions.function_name(function), _tf_functions.graph_of(function)
             results = run_op_by_op(self, name, inputs, graph, effects=True)
-        finally:
-            self.place = before
         return _tf_functions.structured(function, results)
 
     def _run_watched(self, call: _hooks.FunctionCall, given: _hooks.FunctionCall) -> Any:
@@ -89,12 +91,13 @@ class Calls(Replicas):
         inputs = given.arguments + given.captures
         if function in _not_watched:
             return self._run_unwatched(call, given)
-        with ExitStack() as stack:
-            if known.recomputes and not known.deterministic:
-                stack.enter_context(_hooks.recomputed_is_kept(function))
-            # With random draws inside, only TensorFlow's own record of the call can tell what was drawn, and
-            # only a persistent tape makes it record enough for every order.
-            stack.enter_context(_hooks.watching(inputs, persistent=not known.deterministic))
+        draws_anew = known.recomputes and not known.deterministic
+        # With random draws inside, only TensorFlow's own record of the call can tell what was drawn, and
+        # only a persistent tape makes it record enough for every order.
+        with (
+            _hooks.recomputed_is_kept(function) if draws_anew else nullcontext(),
+            watching(inputs, persistent=not known.deterministic),
+        ):
             try:
                 captured = build_gradient(function, inputs)
             except Exception:  # raised by user code, in a derivative that nobody has asked for

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from retrotape import _hooks, _tf
+from retrotape._scopes import Scope, again
 from retrotape._tf_replicas import handle_of, handles_of
 from retrotape.record._cells import Cell
 from retrotape.record._recording import Recording
@@ -33,7 +34,7 @@ class EagerLog:
     def __init__(self, keep: str, directory: str | None = None) -> None:
         self.recording = Recording(keep, directory=directory)
         self._stack: Stack | None = None
-        self._spans: list[tuple[int, int]] = []
+        self._spans: dict[int, int] = {}  # when it was open: from and to, on the clock of identities
         self._pauses: list[tuple[int, int]] = []
         self._paused_since: list[int] = []
         self._since = 0
@@ -45,13 +46,13 @@ class EagerLog:
         """Return a log that holds what others have written down."""
         log = cls(recording.keep)
         log.recording = recording
-        log._spans = sorted(span for other in logs for span in other._all_spans())
+        log._spans = dict(sorted(span for other in logs for span in other._all_spans()))
         log._pauses = [pause for other in logs for pause in other._pauses]
         recording.silences = [silence for other in logs for silence in other.recording.silences]
         return log
 
     def _all_spans(self) -> list[tuple[int, int]]:
-        return [*self._spans, *([(self._since, _tf.next_id())] if self.is_open else [])]
+        return [*self._spans.items(), *([(self._since, _tf.next_id())] if self.is_open else [])]
 
     @property
     def token(self) -> object:
@@ -61,11 +62,13 @@ class EagerLog:
     @property
     def is_elsewhere(self) -> bool:
         """Whether the block is open on another thread."""
-        return self._stack is not None and self._stack is not current_stack()
+        return self.is_open and self._stack is not current_stack()
 
     @property
     def is_open(self) -> bool:
         """Whether the block is open, paused or not."""
+        if self._stack is not None and not self._stack.has_open(self.recording):
+            self.close()  # its thread has ended
         return self._stack is not None
 
     def is_heard(self) -> bool:
@@ -73,77 +76,62 @@ class EagerLog:
         return current_stack().hears(self.recording)
 
     def start(self) -> None:
-        """Write down what runs on this thread from now on."""
+        """Write down what runs on this thread from now on. What is interrupted here, `close` takes back."""
         self._stack = current_stack()
         if not self._spans:
             self.recording.began = _hooks.now()
         self.recording.mark_stale()
         self._since = _tf.next_id()
         if self._spans:
-            self.recording.silences.append((self._spans[-1][1], self._since))
+            self.recording.silences.append((max(self._spans.values()), self._since))
         self._stack.push(self.recording)
         self._stack.note_layers(self.recording)
 
     def stop(self) -> None:
         """Stop writing."""
-        stack, self._stack = self._stack, None
-        assert stack is not None
+        stack = self._stack
         try:
-            if stack is current_stack():
+            if stack is not None and stack is current_stack():
                 stack.hold_copied(self.recording)
                 stack.look_at_assigned(self.recording)
         finally:
+            again(self.close)
+
+    def close(self) -> None:
+        """Stop writing, as it is; on any thread, and once more where that was interrupted."""
+        stack = self._stack
+        if stack is not None:
             stack.pop(self.recording)
             self.recording.end_scopes(next_stamp())
-        self._spans.append((self._since, _tf.next_id()))
+            self._spans[self._since] = _tf.next_id()
+            self._stack = None
 
-    @contextmanager
-    def paused(self) -> Iterator[None]:
+    def paused(self) -> AbstractContextManager[None]:
         """Write nothing down meanwhile."""
-        assert self._stack is not None
-        self._stack.look_at_assigned(self.recording)
-        begin = _tf.next_id()
-        self._paused_since.append(begin)
-        try:
-            with self._stack.without(self.recording):
-                yield
-        finally:
-            self._paused_since.remove(begin)
-            self._pauses.append((begin, _tf.next_id()))
-            self.recording.silences.append(self._pauses[-1])
+        return _Paused(self)
 
-    @contextmanager
-    def extended(self) -> Iterator[None]:
+    def extended(self) -> AbstractContextManager[None]:
         """Write down what runs meanwhile, whether started or not, and let nobody else hear it."""
-        with current_stack().only(self.recording):
-            yield
-        self.recording.settle()
+        return current_stack().only(self.recording)
 
     def extended_in_graph(self) -> AbstractContextManager[None]:
         """Do nothing: in eager code answers are written down only when somebody asks about them."""
         return nullcontext()
 
-    @contextmanager
-    def provisional(self) -> Iterator[None]:
+    def provisional(self) -> AbstractContextManager[None]:
         """Write down what runs meanwhile, and forget it afterwards unless it would have been written down anyway."""
-        if self.is_heard():
-            yield
-            return
-        self.refresh()
-        before = mark(self.recording)
-        try:
-            with current_stack().also(self.recording):
-                yield
-        finally:
-            self.recording.settle()
-            rollback(self.recording, before)
+        return nullcontext() if self.is_heard() else _Provisional(self)
 
     def refresh(self) -> None:
-        """Bring the recording up to date."""
+        """Bring the recording up to date, or raise if it was interrupted and some of it may be missing."""
+        self._flush()
+        self.recording.settle()
+        self.recording.demand_whole()
+
+    def _flush(self) -> None:
         current_stack().flush()
         if self._stack is not None:
             self._stack.flush()
-        self.recording.settle()
 
     def take_part(self, tensor: Tensor) -> int:
         """Let a tensor be known although no op has used it, and return its var."""
@@ -176,10 +164,12 @@ class EagerLog:
 
     def clear(self) -> None:
         """Forget everything that was written down."""
-        self.refresh()
+        self._flush()
         self.recording.clear()
         if self._stack is not None:
             self._stack.forget()
+            if not self._paused_since:
+                self._stack.hear_again(self.recording)
         self._spans.clear()
         self._pauses.clear()
         self._watched.clear()
@@ -211,7 +201,7 @@ class EagerLog:
                 "it was made while recording was paused",
                 "Move the code that makes it out of `tape.stop_recording()`.",
             )
-        spans = [*self._spans, *([(self._since, sys.maxsize)] if self.is_open else [])]
+        spans = [*self._spans.items(), *([(self._since, sys.maxsize)] if self.is_open else [])]
         if not spans:
             return "the tape was reset since", "Record again: `with tape: ...`, then ask."
         if made < spans[0][0]:
@@ -225,3 +215,53 @@ class EagerLog:
                 "Move the code that makes it into the `with` block, or enter the block again: `with tape: ...`.",
             )
         return None
+
+
+class _Paused(Scope):
+    """Let a log that is open write nothing down."""
+
+    def __init__(self, log: EagerLog) -> None:
+        assert log._stack is not None
+        self._log, self._stack, self._begin = log, log._stack, 0
+        self._unheard = self._stack.without(log.recording)
+
+    def enter(self) -> None:
+        self._stack.look_at_assigned(self._log.recording)
+        self._begin = _tf.next_id()
+        self._log._paused_since.append(self._begin)
+        self._unheard.enter()
+
+    def leave(self) -> None:
+        log, begin = self._log, self._begin
+        self._unheard.leave()
+        if begin in log._paused_since:
+            pause = begin, _tf.next_id()
+            log._pauses.append(pause)
+            log.recording.silences.append(pause)
+            log._paused_since.remove(begin)
+
+
+class _Provisional(Scope):
+    """Write down what runs, and take it back: also the half of it, where an exception comes."""
+
+    def __init__(self, log: EagerLog) -> None:
+        self._log, self._recording = log, log.recording
+        self._from: tuple[int, int, int] | None = None
+        self._heard: Scope | None = None
+
+    def enter(self) -> None:
+        self._log.refresh()
+        self._from = mark(self._recording)
+        self._heard = current_stack().also(self._recording)
+        self._heard.enter()
+
+    def leave(self) -> None:
+        recording = self._recording
+        if self._heard is not None:
+            self._heard.leave()
+        if self._from is not None:
+            recording.settle()
+            recording.damaged = True  # until all of it is taken back
+            rollback(recording, self._from)
+            recording.damaged = False
+            self._from = None

@@ -153,8 +153,9 @@ class Frames:
         key = (id(place[0]), place[1], id(place[-1])) if type(place) is tuple else id(place)
         number = self._numbers.get(key)
         if number is None:
-            number = self._numbers[key] = len(self._places)
-            self._places.append(place)
+            number = len(self._places)
+            self._places.append(place)  # first: an exception may come between the two
+            self._numbers[key] = number
         return number
 
     def place(self, number: int) -> Any:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 from retrotape import _tf, _tf_functions, _tf_replicas
 from retrotape._tf import tf
+from retrotape._tf_stock import stop_stock_tapes
 from retrotape.errors import OpaqueUpdateError, ReplicaError
 from retrotape.record._frames import is_moments
 
@@ -62,7 +63,7 @@ def run_op_by_op(
         # The ops of a `tf.recompute_grad` are recorded: that does what it wants to do, and draws nothing anew.
         # The same holds for a reduction over replicas.
         custom = custom and not (_tf_functions.is_recomputed(step.spec) or _tf_replicas.is_reduced(step.spec))
-        with _tf.stop_stock_tapes() if custom else nullcontext():  # they are told of the custom gradient
+        with stop_stock_tapes() if custom else nullcontext():  # they are told of the custom gradient
             outputs = _run_step(stack, step, inputs, graph, effects)
         if step.op == "StopGradient" and _is_of_moments(step, body, operations.get(step.spec.name)):
             stack.note_moments(outputs[0])

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import wraps
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from retrotape import _hooks, _tf, _tf_functions
 from retrotape._saved_variable import SavedVariable
@@ -17,6 +18,23 @@ from retrotape.record._traits import TRAINABLE
 Tensor = Any
 
 
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def whole(method: _Method) -> _Method:
+    """Let a recording know where an exception, such as that of Ctrl-C, has come between two parts of a change."""
+
+    @wraps(method)
+    def change(self: Ledger, *args: Any) -> Any:
+        try:
+            return method(self, *args)
+        except BaseException:
+            self.damaged = True
+            raise
+
+    return cast(_Method, change)
+
+
 class Ledger:
     """Vars of tensors, versions of variables, kept values."""
 
@@ -27,6 +45,7 @@ class Ledger:
 
     def clear(self) -> None:
         """Forget everything, in place: tapes that are open go on writing here."""
+        self.damaged = False  # by an exception that came while something was being written down
         self.builder = Builder()
         self.values: dict[int, Any] = {}  # by var: a tensor, or what fetches one
         self.variables: dict[int, Any] = {}  # by identity of the handle, as they were first read
@@ -100,9 +119,13 @@ class Ledger:
         return TensorType(self._dtype_of(tensor), tensor._shape_tuple())
 
     def _new_leaf(self, kind: TensorType) -> int:
-        var = self.builder.leaf(kind)
-        if kind.dtype not in TRAINABLE:
-            self.inert.add(var)
+        try:  # as `whole` does: this runs for every tensor that comes from outside
+            var = self.builder.leaf(kind)
+            if kind.dtype not in TRAINABLE:
+                self.inert.add(var)
+        except BaseException:
+            self.damaged = True
+            raise
         return var
 
     def _define(self, outputs: Iterable[Tensor]) -> tuple[int, ...]:
@@ -116,6 +139,7 @@ class Ledger:
 
     # ------------------------------------------------------------------ variables
 
+    @whole
     def cell(self, handle: Tensor, kind: TensorType | None = None) -> Cell | None:
         """Return the variable behind a handle, None where the resource is something else."""
         cell = self.known_cell(handle)
@@ -204,8 +228,8 @@ class Ledger:
     def hold(self, handle: Tensor, value: Tensor) -> None:
         """Keep the present value of a variable, as a tensor that stands for it: whoever uses it must find the path."""
         version = self.cells[handle._id].current
+        self._vars[value._id] = version  # first: a value that is used must be known
         self.values[version] = value
-        self._vars[value._id] = version
 
     def _check(self, cell: Cell, value: Tensor) -> None:
         """Give a variable one more version if what was read is not what is known of it."""

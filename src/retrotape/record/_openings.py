@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from retrotape import _hooks
+from retrotape._hook_table import lock
+from retrotape._scopes import Scope, again
 from retrotape.record._recording import Recording
 
 
 class Openings(ABC):
-    """The recordings that are open on one thread."""
+    """The recordings that are open on one thread.
+
+    An exception may come anywhere. So what is open is one list, and everything that is begun here can be taken back
+    by `pop`, whichever part of it was done.
+    """
 
     def __init__(self) -> None:
+        self._ended = False
         self._open: list[Recording] = []
         self._active: list[Recording] = []  # those that hear what runs now
         self._careful = False  # whether one of them would drop what a stock tape may know
@@ -29,34 +34,74 @@ class Openings(ABC):
     def is_current(self) -> bool:
         """Say whether this is the thread that runs now."""
 
+    @abstractmethod
+    def _reset(self) -> None:
+        """Forget what blocks that were interrupted have left behind: nothing is open."""
+
     def _hear(self, recordings: list[Recording]) -> None:
         self._active = recordings
         self._careful = any(recording.drops for recording in recordings)
 
+    def is_idle(self) -> bool:
+        """Say whether nothing is open."""
+        return not self._open
+
+    def has_open(self, recording: Recording) -> bool:
+        """Say whether a recording is open here, paused or not."""
+        return recording in self._open
+
     def push(self, recording: Recording) -> None:
-        """Let `recording` take part until `pop`."""
-        self.flush()
+        """Let `recording` take part until `pop`, which also takes back what was interrupted here."""
+        if self._open:
+            self.flush()
+        else:
+            self._reset()
         self._known.clear()
-        self._open.append(recording)
-        self._hear([*self._active, recording])
-        if len(self._open) == 1:
+        with lock:
+            self._open.append(recording)
+            self._hear([*self._active, recording])
+        if not self._is_attached():
             self._seen.clear()  # counted anew each time that hooks are installed
             _hooks.attach(self._listener())
 
-    def pop(self, recording: Recording) -> None:
-        """End what `push` began; blocks may be left in any order."""
+    def _is_attached(self) -> bool:
+        return _hooks.is_attached(self._listener())
+
+    def pop(self, recording: Recording, here: bool | None = None) -> None:
+        """End what `push` began; blocks may be left in any order, on any thread, and be left again.
+
+        Args:
+          recording: What is not to hear more.
+          here: Whether this is the thread that is meant; None to find out.
+        """
+        here = self.is_current() if here is None else here
         try:
             self.flush()
         finally:
-            self._open = [other for other in self._open if other is not recording]
+            again(lambda: self._take_out(recording, here))
+
+    def _take_out(self, recording: Recording, here: bool) -> None:
+        with lock:
             self._hear([other for other in self._active if other is not recording])
-            self._known.clear()
-            if not self._open and self.is_current():
-                _hooks.detach(self._listener())
-            # On another thread that cannot be done: the owner does it when it runs its next op.
+            self._open = [other for other in self._open if other is not recording]
+        self._known.clear()
+        if not self._open:
+            _hooks.detach(self._listener(), here)
+
+    def end(self) -> None:
+        """Close everything: the thread is ending."""
+        self._ended = True
+        for recording in list(self._open):
+            self.pop(recording, here=False)
+
+    def hear_again(self, recording: Recording) -> None:
+        """Let an open recording hear what runs, which was damaged and has been cleared."""
+        with lock:
+            if recording in self._open and recording not in self._active:
+                self._hear([*self._active, recording])
 
     def forget(self) -> None:
-        """Take no variable's value for known: a recording has forgotten what it had."""
+        """Take no variable's value for known: a recording has forgotten what it had, or a read has failed."""
         self._known.clear()
 
     def hears(self, recording: Recording) -> bool:
@@ -67,58 +112,68 @@ class Openings(ABC):
         """Say whether anything is being written down now."""
         return bool(self._active)
 
-    @contextmanager
-    def without(self, recording: Recording) -> Iterator[None]:
+    def without(self, recording: Recording) -> Scope:
         """Run ops that `recording` does not write down."""
-        with self._heard_by([other for other in self._active if other is not recording]):
-            yield
+        return _HeardBy(self, [other for other in self._active if other is not recording])
 
-    @contextmanager
-    def unheard(self) -> Iterator[None]:
+    def unheard(self) -> Scope:
         """Run ops that nobody writes down."""
-        with self._heard_by([]):
-            yield
+        return _HeardBy(self, [])
 
-    @contextmanager
-    def also(self, recording: Recording) -> Iterator[None]:
+    def also(self, recording: Recording) -> Scope:
         """Run ops that `recording` writes down too, whether it is open or not."""
         if self.hears(recording):
-            yield
-        elif self._open:
-            with self._heard_by([*self._active, recording]):
-                yield
-        else:
-            with self.only(recording):
-                yield
+            return Scope()
+        return _HeardBy(self, [*self._active, recording]) if self._open else _Opened(self, recording)
 
-    @contextmanager
-    def only(self, recording: Recording) -> Iterator[None]:
+    def only(self, recording: Recording) -> Scope:
         """Run ops that `recording` alone writes down, whether it is open or not."""
-        if self._open:
-            with self._heard_by([recording]):
-                yield
-            return
-        self.push(recording)
-        try:
-            yield
-        finally:
-            self.pop(recording)
-
-    @contextmanager
-    def _heard_by(self, recordings: list[Recording]) -> Iterator[None]:
-        self.flush()
-        before = self._active
-        self._hear(recordings)
-        self._known.clear()
-        try:
-            yield
-        finally:
-            try:
-                self.flush()
-            finally:
-                self._hear(before)
-                self._known.clear()
+        return _HeardBy(self, [recording]) if self._open else _Opened(self, recording)
 
     @abstractmethod
     def _listener(self) -> Any:
         """Return who is told of what runs."""
+
+
+class _Opened(Scope):
+    """Let a recording be open."""
+
+    def __init__(self, openings: Openings, recording: Recording) -> None:
+        self._openings, self._recording = openings, recording
+
+    def enter(self) -> None:
+        self._openings.push(self._recording)
+
+    def leave(self) -> None:
+        self._openings.pop(self._recording)
+
+
+class _HeardBy(Scope):
+    """Let other recordings hear what runs."""
+
+    def __init__(self, openings: Openings, recordings: list[Recording]) -> None:
+        self._openings, self._recordings = openings, recordings
+        self._before, self._open = openings._active, openings._open
+
+    def enter(self) -> None:
+        openings = self._openings
+        openings.flush()
+        with lock:
+            self._before, self._open = openings._active, list(openings._open)
+            openings._hear(self._recordings)
+        openings._known.clear()
+
+    def leave(self) -> None:
+        openings = self._openings
+        try:
+            openings.flush()
+        finally:
+            with lock:
+                openings._hear(self._after())
+            openings._known.clear()
+
+    def _after(self) -> list[Recording]:
+        """Return who heard before, without those that were closed meanwhile and with those that were opened."""
+        now, openings = self._openings._active, self._openings._open
+        kept = [one for one in self._before if one in openings or one not in self._open]
+        return kept + [one for one in now if one in openings and one not in self._open and one not in kept]

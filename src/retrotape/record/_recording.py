@@ -7,13 +7,14 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from retrotape import _hooks, _tf
+from retrotape.errors import InterruptedTapeError
 from retrotape.ir import LEAF, Attr, Eqn, Program, TensorType
 from retrotape.record._attrs import canonical
 from retrotape.record._away import Spill
 from retrotape.record._cells import FOREVER, Backward, Cell, Event, Look, Scope
 from retrotape.record._frames import Frames
 from retrotape.record._functions import function_traits
-from retrotape.record._ledger import Ledger
+from retrotape.record._ledger import Ledger, whole
 from retrotape.record._segments import Segments
 from retrotape.record._traits import CUSTOM, RESOURCE, TRAINABLE, Kind, makes_copies, traits
 
@@ -71,10 +72,23 @@ class Recording(Ledger):
     def settle(self) -> None:
         """Write down what is waiting."""
         if self.waiting:
-            events, self.waiting = self.waiting, []
-            self.digest(events)
+            self._digest_waiting()
             if self._spill is not None:
                 self._spill.complain()
+
+    def _digest_waiting(self) -> None:
+        try:  # as `whole` does, whose own call may be interrupted
+            events, self.waiting = self.waiting, []
+            if not self.damaged:
+                self.digest(events)
+        except BaseException:
+            self.damaged = True
+            raise
+
+    def demand_whole(self) -> None:
+        """Raise if an exception has come while this was being written: some of it may be missing."""
+        if self.damaged:
+            raise InterruptedTapeError
 
     def program(self) -> Program:
         """Return everything recorded so far, frozen and checked."""
@@ -119,6 +133,7 @@ class Recording(Ledger):
             self.segments.took(ins, inputs)
         return tuple(ins), cells
 
+    @whole
     def digest(self, events: Sequence[Event]) -> None:
         """Write down ops, many at a time: this loop is what recording costs."""
         builder, known, values, inert = self.builder, self._vars, self.values, self.inert
@@ -174,6 +189,7 @@ class Recording(Ledger):
                         if position not in but:
                             values[var] = outputs[position]
 
+    @whole
     def append_access(
         self,
         op: str,
@@ -228,6 +244,7 @@ class Recording(Ledger):
         if self.keep != "leaves" or self.builder.producers[version] == LEAF or version in self.opaque:
             self.values.setdefault(version, outputs[0])
 
+    @whole
     def append_call(
         self,
         op: str,
@@ -236,6 +253,7 @@ class Recording(Ledger):
         frame: int,
         writes: Sequence[int],
         call: _hooks.FunctionCall | None = None,
+        stamp: int | None = None,
     ) -> None:
         """Write down the call of a function, which may have assigned some of its inputs."""
         ins, cells = self._operands(inputs)
@@ -252,9 +270,18 @@ class Recording(Ledger):
             for cell in written:
                 self._drop_uninitialized(cell)
         self.builder.append(op, ins, outs, (), frame)
+        if stamp is not None:
+            self.stamps.append(stamp)
 
+    @whole
     def append_backward(
-        self, name: str, outputs: Sequence[Tensor], inputs: Sequence[Tensor], function: Callable, frame: int
+        self,
+        name: str,
+        outputs: Sequence[Tensor],
+        inputs: Sequence[Tensor],
+        function: Callable,
+        frame: int,
+        stamp: int,
     ) -> None:
         """Write down that `outputs` go back to `inputs` by `function`, whatever made them.
 
@@ -266,7 +293,9 @@ class Recording(Ledger):
         outs = self._define(outputs)
         self.backwards[len(self.builder.eqns)] = Backward(function, ins, outs)
         self.builder.append(CUSTOM, ins + made, outs, (("name", name.encode()),), frame)
+        self.stamps.append(stamp)
 
+    @whole
     def attach_backward(self, outputs: Sequence[Tensor], count: int, function: Callable) -> None:
         """Say how the function that was called last goes back from `outputs` to its first `count` inputs."""
         index = self._latest_call

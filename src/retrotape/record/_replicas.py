@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from retrotape import _hooks, _tf
+from retrotape._scopes import setting
 from retrotape._tf import tf
 from retrotape.errors import ReplicaError
 from retrotape.record._cells import Event, same
@@ -44,6 +45,12 @@ class Replicas(Variables):
         self._known, self._seen = parent._known, parent._seen
         self._known.clear()
 
+    def _is_attached(self) -> bool:
+        return self._parent is not None or super()._is_attached()
+
+    def _reset(self) -> None:
+        self._reductions = self._alone = 0
+
     def _own(self) -> list[Recording]:
         return [one for one in self._active if not any(one is other for other in self._outer)]
 
@@ -74,13 +81,8 @@ class Replicas(Variables):
 
     def on_reduction(self, alone: bool, has_backward: bool, run: Callable[[], Any]) -> Any:
         """Run an `all_reduce` or `all_gather` of a replica, which says itself how it goes back."""
-        self._reductions += has_backward
-        self._alone += alone
-        try:
+        with setting(self, _reductions=self._reductions + has_backward, _alone=self._alone + alone):
             return run()
-        finally:
-            self._reductions -= has_backward
-            self._alone -= alone
 
     def for_backward(self) -> list[Recording]:
         """Return the recordings that take a backward function: of a reduction, those of this replica alone.
@@ -178,8 +180,7 @@ class Replicas(Variables):
         self.settle()
         stamp = self.next_stamp()
         for recording in recordings:
-            recording.append_backward(what, outputs, inputs, back, recording.frames.number(place))
-            recording.stamps.append(stamp)
+            recording.append_backward(what, outputs, inputs, back, recording.frames.number(place), stamp)
 
 
 def _tensors(value: Any) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -10,9 +11,12 @@ from math import prod
 from typing import Any
 
 from retrotape import _hooks, _tf, _tf_tangents
+from retrotape._hook_table import lock
+from retrotape._scopes import setting
 from retrotape._tf import tf
 from retrotape.record._calls import Calls
-from retrotape.record._cells import FOREVER, UNCOUNTED, Look, Scope
+from retrotape.record._cells import FOREVER, UNCOUNTED, Look
+from retrotape.record._cells import Scope as LayerCall
 from retrotape.record._frames import here, in_moments, looker
 from retrotape.record._functions import function_traits, variables_in
 from retrotape.record._recording import WATCHED, Recording
@@ -41,15 +45,22 @@ class Stack(Calls):
         self._frugal = 0
         self._returned: deque[Sequence[Tensor]] = deque()  # by `tf.py_function`s that have not been heard of yet
         self._inside_python = 0
-        self._layers: list[Scope] = []  # calls that have not ended
+        self._layers: list[LayerCall] = []  # calls that have not ended
         self._early: set[int] = set()  # first outputs of ops that were recorded before their callback
 
     def is_current(self) -> bool:
         """Say whether this is the thread that runs now."""
-        return current_stack() is self
+        return not self._ended and current_stack() is self
 
     def _listener(self) -> Stack:
         return self
+
+    def _reset(self) -> None:
+        super()._reset()
+        self._events, self._custom, self._layers = [], [], []
+        self._frugal = self._inside_python = 0
+        self._returned.clear()
+        self._hear([])
 
     def next_stamp(self) -> int:
         """Return a moment after everything that has run."""
@@ -93,15 +104,15 @@ class Stack(Calls):
         if op == "StopGradient" and in_moments():
             for recording in self._active:
                 recording.moments.add(outputs[0]._id)
-        events = self._events
         # `outputs` is the very list that the caller gets, and TensorArray writes None into it.
         place, frugal = self.place or here(_OUTSIDE), self._frugal
         if self._careful and not frugal and _tf.stock_tape_listens():
             frugal = WATCHED
-        events.append((op, inputs, attrs, tuple(outputs), place, frugal, next(_stamps)))
-        if self._calls or self._returned:
-            self._inside_call()
-        elif len(events) >= self._batch:
+        event = op, inputs, attrs, tuple(outputs), place, frugal, next(_stamps)
+        if (self._calls or self._returned) and self._inside_call(*event):
+            return
+        self._events.append(event)  # in one step: whoever is interrupted before that has not got the outputs
+        if len(self._events) >= self._batch and not self._calls:
             self.flush()
 
     def on_tangents(self, op: str, inputs: Any, attrs: Any, outputs: Any) -> None:
@@ -126,15 +137,22 @@ class Stack(Calls):
 
     def flush(self) -> None:
         """Hand what has run since the last time to the recordings, which look at it when they are asked."""
-        events = self._events
-        if not events:
+        if not self._events:
             return
-        self._events = []
+        try:
+            with lock:
+                active = self._active
+                events, self._events = self._events, []
+                for recording in active:
+                    recording.waiting.extend(events)
+        except BaseException:
+            for recording in self._active:
+                recording.damaged = True
+            raise
         size = sum([prod(tensor._shape_tuple()) for event in events for tensor in event[3]])
         self._batch = max(1, min(self._most, ELEMENTS * len(events) // max(1, size)))
-        for recording in self._active:
-            recording.waiting.extend(events)
-            if size > ELEMENTS or len(recording.waiting) > WAITING:
+        for recording in active:
+            if (size > ELEMENTS or len(recording.waiting) > WAITING) and self.is_current():
                 recording.settle()
 
     def settle(self) -> None:
@@ -142,48 +160,50 @@ class Stack(Calls):
         self.flush()
         for recording in self._active:
             recording.settle()
+            if recording.damaged:  # nothing that follows can be written to it
+                self._hear([other for other in self._active if other is not recording])
 
-    def _inside_call(self) -> None:
-        """Deal with what may be the end of a function or of a `tf.py_function`, at once."""
-        op, inputs, _, outputs, place, _, stamp = self._events[-1]
+    def _inside_call(
+        self, op: Any, inputs: Any, _: Any, outputs: tuple[Tensor, ...], place: Any, frugal: int, stamp: int
+    ) -> bool:
+        """Deal with what may be the end of a function or of a `tf.py_function`, at once; say whether it was one."""
         if op == "EagerPyFunc" and self._returned:
-            self._events.pop()
             self.settle()
             for tensor, made in zip(outputs, self._returned.popleft(), strict=True):
                 for recording in self._active:
                     recording.alias(tensor._id, recording.operand(made))
-        elif self._returned and not self._inside_python:
+            return True
+        if self._returned and not self._inside_python:
             self._returned.clear()
         elif self._calls and traits(op).kind is Kind.CALL:
-            self._events.pop()
             self.settle()
             call = self._calls[-1]
             inputs = tuple(call.arguments + call.captures) if call.function in _tf_tangents.made else inputs
             writes = function_traits(call.function).writes
             for recording in self._active:
-                recording.append_call(op, inputs, outputs, recording.frames.number(place), writes, call)
-                recording.stamps.append(stamp)
+                recording.append_call(op, inputs, outputs, recording.frames.number(place), writes, call, stamp)
             self._known.clear()
             self.on_updated(self._noted)
+            return True
+        return False
 
     def on_layer(self, name: str, run: Callable[[], Any]) -> Any:
         """Run a Keras layer, and note from when to when: what ran meanwhile belongs to it."""
         if not self._open or not tf.executing_eagerly():
             return run()
         path = f"{self._layers[-1].path}/{name}" if self._layers else name
-        scope = Scope(path, next(_stamps), FOREVER, UNCOUNTED)
-        self._layers.append(scope)
+        call = LayerCall(path, next(_stamps), FOREVER, UNCOUNTED)
         for recording in self._active:
-            recording.scopes[scope.begin] = scope
+            recording.scopes[call.begin] = call
         try:
-            result = run()
-            scope = scope._replace(returned=_identity_of(result))
+            with setting(self, _layers=[*self._layers, call]):
+                result = run()
+            call = call._replace(returned=_identity_of(result))
         finally:
-            self._layers.pop()
-            scope = scope._replace(end=next(_stamps))
+            call = call._replace(end=next(_stamps))
             for recording in (*self._open, *self._active):
-                if scope.begin in recording.scopes:
-                    recording.scopes[scope.begin] = scope
+                if call.begin in recording.scopes:
+                    recording.scopes[call.begin] = call
         return result
 
     def note_layers(self, recording: Recording) -> None:
@@ -208,18 +228,12 @@ class Stack(Calls):
         self.settle()
         place, stamp = self.place or here(2), next(_stamps)
         for recording in self.for_backward():
-            recording.append_backward(name, outputs, inputs, backward, recording.frames.number(place))
-            recording.stamps.append(stamp)
+            recording.append_backward(name, outputs, inputs, backward, recording.frames.number(place), stamp)
 
     def on_custom_gradient(self, recomputes: bool, run: Callable[[], Any]) -> Any:
         """Run the body of a custom gradient; one that recomputes keeps nothing that can be computed again."""
-        self._custom.append(recomputes)
-        self._frugal += recomputes
-        try:
+        with setting(self, _custom=[*self._custom, recomputes], _frugal=self._frugal + recomputes):
             return run()
-        finally:
-            self._frugal -= recomputes
-            self._custom.pop()
 
     def on_py_function(self, outer: Sequence[Tensor], inner: Sequence[Tensor], run: Callable[[], Any]) -> Any:
         """Run the body of a `tf.py_function`, whose tensors are copies of those outside."""
@@ -232,11 +246,8 @@ class Stack(Calls):
             for tensor, copied in zip(tf.nest.flatten(outer), tf.nest.flatten(inner), strict=True):
                 if isinstance(tensor, _tf.EagerTensor):
                     recording.alias(copied._id, recording.operand(tensor))
-        self._inside_python += 1
-        try:
+        with setting(self, _inside_python=self._inside_python + 1):
             result = run()
-        finally:
-            self._inside_python -= 1
         self._returned.append([] if result is None else tf.nest.flatten(result))
         return result
 
@@ -265,9 +276,21 @@ def _identity_of(result: Any) -> int:
     return UNCOUNTED if any(type(item).__name__ == "KerasTensor" for item in flat) else 0
 
 
+class _ThreadEnd:
+    """Dropped when its thread ends: what is open there hears nothing any more."""
+
+    def __init__(self, stack: Stack) -> None:
+        self._stack = stack
+
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not is_finalizing():
+            self._stack.end()
+
+
 class _Thread(threading.local):
     def __init__(self) -> None:
         self.stack = Stack()
+        self.end = _ThreadEnd(self.stack)
 
 
 _thread = _Thread()

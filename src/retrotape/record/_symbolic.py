@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from retrotape import _hooks, _keras, _tf, _tf_functions
+from retrotape._scopes import Scope, again
 from retrotape._tf_replicas import handle_of, handles_of
 from retrotape.ir import Attr
 from retrotape.record._attrs import canonical
@@ -52,17 +53,25 @@ class GraphLog:
         """Say whether operations are being added to the tape now: their number is all it takes, so always."""
         return True
 
+    def is_idle(self) -> bool:
+        """Say whether nothing is added to the tape."""
+        return self._since is None
+
     def start(self) -> None:
-        """Begin a stretch."""
+        """Begin a stretch. What is interrupted here, `close` takes back."""
         self._since = self._now()
         _hooks.attach_graph(self)
 
     def stop(self) -> None:
         """End the stretch."""
+        again(self.close)
+
+    def close(self) -> None:
+        """End the stretch; once more where that was interrupted."""
         if self._since is not None:
-            self._stretches.append((self._since, self._now()))
-            self._since = None
             _hooks.detach_graph(self)
+            self._stretches.append((self._since, self._now()))  # twice is no harm
+            self._since = None
 
     def on_variable(self, variable: Any) -> None:
         """Note that a variable is read."""
@@ -77,7 +86,7 @@ class GraphLog:
 
     def passes_tangents(self) -> bool:
         """Say whether the `stop_gradient` that is running is not meant for derivatives of derivatives."""
-        return in_moments()
+        return self.is_open and in_moments()
 
     def on_call(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], backward: Callable) -> None:
         """Note TensorFlow's own way back through a call, which knows the side outputs that a stock tape asked for."""
@@ -92,28 +101,13 @@ class GraphLog:
         finally:
             self._merges.append((begin, self._now()))
 
-    @contextmanager
-    def paused(self) -> Iterator[None]:
+    def paused(self) -> AbstractContextManager[None]:
         """Leave out what is added meanwhile."""
-        self.stop()
-        self._paused += 1
-        try:
-            yield
-        finally:
-            self._paused -= 1
-            self.start()
+        return _Paused(self)
 
-    @contextmanager
-    def extended(self) -> Iterator[None]:
+    def extended(self) -> AbstractContextManager[None]:
         """Let what is added meanwhile belong to the tape, so that it can be differentiated again."""
-        if self.is_open or self._paused:
-            yield
-            return
-        self.start()
-        try:
-            yield
-        finally:
-            self.stop()
+        return nullcontext() if self.is_open or self._paused else _Started(self)
 
     def extended_in_graph(self) -> AbstractContextManager[None]:
         """Let answers belong to the tape: in a graph that costs nothing."""
@@ -215,6 +209,35 @@ class GraphLog:
             "it was added to the graph before recording began, after it ended, or while it was paused",
             "Move the code that makes it into the `with` block.",
         )
+
+
+class _Started(Scope):
+    """Let operations belong to a tape."""
+
+    def __init__(self, log: GraphLog) -> None:
+        self._log = log
+
+    def enter(self) -> None:
+        self._log.start()
+
+    def leave(self) -> None:
+        self._log.close()
+
+
+class _Paused(Scope):
+    """Let operations not belong to a tape that is open."""
+
+    def __init__(self, log: GraphLog) -> None:
+        self._log, self._before = log, log._paused
+
+    def enter(self) -> None:
+        self._log.close()
+        self._log._paused = self._before + 1
+
+    def leave(self) -> None:
+        self._log._paused = self._before
+        if not self._log.is_open:
+            self._log.start()
 
 
 def _append(recording: Recording, operation: Any) -> None:

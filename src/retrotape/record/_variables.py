@@ -6,9 +6,11 @@ from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from retrotape import _hooks, _tf, _tf_functions, _tf_replicas
+from retrotape import _hooks, _tf_functions, _tf_replicas
 from retrotape._hooks_ops import Noted
+from retrotape._scopes import setting
 from retrotape._tf import tf
+from retrotape._tf_stock import stop_stock_tapes
 from retrotape.record._openings import Openings
 from retrotape.record._recording import Recording
 from retrotape.record._traits import traits
@@ -110,12 +112,9 @@ class Variables(Openings):
                     recording.mark_written(handle._id)
 
     def _is_set(self, handle: Tensor) -> bool:
-        before, self._active = self._active, []  # not `unheard`, which forgets what is known
-        try:
-            with _tf.stop_stock_tapes():  # a forward accumulator would look for its derivative
-                return bool(tf.raw_ops.VarIsInitializedOp(resource=handle))
-        finally:
-            self._active = before
+        # Not `unheard`, which forgets what is known. A forward accumulator would look for the derivative.
+        with setting(self, _active=[]), stop_stock_tapes():
+            return bool(tf.raw_ops.VarIsInitializedOp(resource=handle))
 
     def _read_unheld(self, handles: Iterable[Tensor]) -> None:
         """Record the values of variables that something is going to look at: by then they may have changed."""

@@ -1,0 +1,46 @@
+"""Stock tapes, those of TensorFlow: stopped for a while, or open for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from retrotape._scopes import Scope
+from retrotape._tf import is_trainable, pywrap_tfe
+
+Tensor = Any
+
+
+class stop_stock_tapes(Scope):
+    """Let no stock tape of this thread hear what runs meanwhile."""
+
+    _stopped = True
+
+    def enter(self) -> None:
+        self._stopped = pywrap_tfe.TFE_Py_TapeSetIsStopped()
+        if not self._stopped:
+            pywrap_tfe.TFE_Py_TapeSetStopOnThread()
+
+    def leave(self) -> None:
+        if not self._stopped:
+            pywrap_tfe.TFE_Py_TapeSetRestartOnThread()
+
+
+class watching(Scope):
+    """Let TensorFlow believe that somebody watches `tensors`, so that a function tells how it goes back."""
+
+    def __init__(self, tensors: Sequence[Tensor], persistent: bool) -> None:
+        self._tensors, self._persistent = tensors, persistent
+        self._tape: Any = None
+
+    def enter(self) -> None:
+        # Not by tf.GradientTape, which may be interrupted when TensorFlow has the tape and it does not know that.
+        self._tape = pywrap_tfe.TFE_Py_TapeSetNew(self._persistent, False)
+        for tensor in self._tensors:
+            if is_trainable(tensor):
+                pywrap_tfe.TFE_Py_TapeWatch(self._tape, tensor)
+
+    def leave(self) -> None:
+        tape, self._tape = self._tape, None
+        if tape is not None:  # and never twice
+            pywrap_tfe.TFE_Py_TapeSetRemove(tape)
