@@ -179,7 +179,7 @@ def test_colours_only_on_a_terminal(run, saved):
 
 def test_nothing_in_a_file_can_steer_the_terminal(run, tmp_path):
     evil = "\x1b]0;owned\x07\x1b[2J\r\u202eabc"
-    program = PROGRAM.replace("steps.py", "\\u001b[2Jsteps.py").replace("Neg", "Ne\x1bg")
+    program = PROGRAM.replace("steps.py", "\\u001b[2Jsteps.py")
     fields = {"names": {evil: {"var": 0}, "y": {"var": 1}}, "tensorflow": evil}
     path = write(tmp_path / "evil.tape", program, **fields)
     for options in ((), ("--ops",), ("--values",)):
@@ -187,3 +187,5 @@ def test_nothing_in_a_file_can_steer_the_terminal(run, tmp_path):
         assert done.code == 0
         assert all(line.isprintable() for line in done.out.split("\n"))
         assert "\\x1b[2J" in done.out
+    path = write(tmp_path / "evil.tape", program.replace("Neg", "Ne\x1bg"))
+    assert "the name of an op has characters that cannot be printed" in run("show", path).failure()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -70,6 +71,16 @@ def test_opaque_update_is_refused_where_a_question_depends_on_it(opaque: Callabl
     for source in (x, tape.at(variable, 0)):
         with pytest.raises(errors.OpaqueUpdateError, match=r"runs through ResourceApplyFtrl .*changes 'kernel:0'"):
             tape.gradient(y, source, through_updates=True)
+
+
+def test_a_loaded_tape_knows_opaque_updates_by_their_ops(opaque: Callable, tmp_path: Path):
+    variable, x = tf.Variable(START, name="kernel"), tf.constant(WHOLE)
+    with rt.Tape() as tape:
+        opaque(variable, x * x)
+        y = read_out(variable)
+    tape.save(tmp_path / "a.tape", x=x, y=y)
+    with pytest.raises(errors.OpaqueUpdateError, match=r"runs through ResourceApplyFtrl .*changes 'kernel'"):
+        rt.load(tmp_path / "a.tape").gradient("y", "x", through_updates=True)
 
 
 def test_opaque_update_does_not_matter_elsewhere(opaque: Callable):
