@@ -99,6 +99,24 @@ def test_a_late_result_is_no_result(monkeypatch):
         process.ask("other", 2)
 
 
+def test_a_second_ctrl_c_while_the_first_is_handled(monkeypatch):
+    monkeypatch.setattr(_process, "launch", launch)
+    process = _process.Process("a.tape", 2**20, 30.0, {})
+
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_wire, "receive", interrupted)
+        patch.setattr(process, "close", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            process.ask("first", 1)
+    assert process._child.poll() is None  # the result is on its way
+    with pytest.raises(IsolationError, match=r"can no longer be queried\. A query was interrupted"):
+        process.ask("second", 2)
+    assert process._child.poll() is not None
+
+
 def test_a_copy_of_the_process_does_not_read_from_the_same_pipe(monkeypatch):
     monkeypatch.setattr(_process, "launch", launch)
     process = _process.Process("a.tape", 2**20, 30.0, {})
