@@ -58,16 +58,14 @@ def test_calls_grow_with_the_length(name, tmp_path):
 def test_what_branches_off_a_chain_is_computed_once(tmp_path, monkeypatch):
     w, a = tf.Variable(2.0), tf.constant(1.0)
     with rt.Tape() as tape:
-        y = w * 0.0
-        for _ in range(50):
-            a = a + 1.0  # at which no gradient looks
-            y = y + tf.sin(a) * w
+        chain = [a := a + 1.0 for _ in range(50)]  # at which no gradient looks
+        y = tf.add_n([tf.sin(a) * w for a in chain])
     tape.save(tmp_path / "branches.tape", y=y, w=w)
     ran = []
     monkeypatch.setattr(_values, "evaluate", lambda *given: ran.append(given[1].op) or evaluate(*given))
     found = rt.load(tmp_path / "branches.tape").gradient("y", "w")
     assert float(found) == pytest.approx(float(tape.gradient(y, w)))
-    assert ran.count("AddV2") <= 5 * 50  # a chain of 50 again for each of them would be 1,275
+    assert ran.count("AddV2") <= 3 * 50  # a chain again for each of them would be 1,275
 
 
 @pytest.mark.slow
