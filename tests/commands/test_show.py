@@ -189,3 +189,10 @@ def test_nothing_in_a_file_can_steer_the_terminal(run, tmp_path):
         assert "\\x1b[2J" in done.out
     path = write(tmp_path / "evil.tape", program.replace("Neg", "Ne\x1bg"))
     assert "the name of an op has characters that cannot be printed" in run("show", path).failure()
+
+
+def test_an_op_has_a_name_that_can_be_printed(run, tmp_path):
+    done = run("show", write(tmp_path / "evil.tape", PROGRAM.replace("Neg", "Ne\x1bg")))
+    assert done.code == 1
+    assert "the name of an op has characters that cannot be printed" in done.err
+    assert done.err.strip().isprintable()
