@@ -113,9 +113,7 @@ def test_every_line_gives_its_reason_and_none_is_there_twice() -> None:
 
 
 def test_every_hook_is_in_the_table_of_hooks() -> None:
-    assert (
-        _hooks and _tf_replicas
-    )  # which add their hooks when they are imported; those of Keras come with the first tape
+    assert {_hooks, _tf_replicas}  # which add theirs when they are imported; those of Keras come with the first tape
     names = [PrivateName.parse(line) for line in _tf_names.HOOKED]
     places = {(_compatibility.owner_of(name), name.name) for name in names}
     hooked = {hook.key for hook in _hook_table.hooks if not getattr(hook.key[0], "__module__", "").startswith("keras")}
