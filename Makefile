@@ -40,6 +40,7 @@ bench: env
 	$(BIN)/python benchmarks/parallel.py
 	$(BIN)/python benchmarks/storage.py
 	$(BIN)/python benchmarks/notes.py
+	$(BIN)/python benchmarks/growth.py
 	$(BIN)/python benchmarks/imports.py
 
 # Needs atheris, which has no wheels for some Pythons and so is not in the lock: `pip install atheris`.
