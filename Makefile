@@ -46,6 +46,7 @@ bench: env
 	$(BIN)/python benchmarks/parallel.py
 	$(BIN)/python benchmarks/storage.py
 	$(BIN)/python benchmarks/notes.py
+	$(BIN)/python benchmarks/growth.py
 	$(BIN)/python benchmarks/imports.py
 
 # Two minutes for each reader of files. Atheris has no wheels for some Pythons, so it is not in the lock and has an

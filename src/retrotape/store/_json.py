@@ -106,7 +106,7 @@ def parse(where: Where, name: str, data: bytes, limits: Limits) -> Any:
 
 # What a value takes in memory at most, by the signs that come with it: the object, its place in the one around it, and
 # what the parser holds meanwhile. A real number takes more time than room.
-_BYTES_OF = {b",": 44, b":": 200, b"[": 160, b"{": 300, b".": 300, b"e": 300, b"E": 300}
+_BYTES_OF = {b",": 44, b":": 240, b"[": 160, b"{": 300, b".": 300, b"e": 300, b"E": 300}
 _BYTES_OF_STRING = 72
 _NOT_SIGNS = bytes(set(range(256)) - set(b"".join(_BYTES_OF)) - set(b"]}"))
 _ALIKE = bytes.maketrans(b"{}", b"[]")
