@@ -1,19 +1,22 @@
-"""Run as a program: interrupt at each line of retrotape that a program passes, one forked child for each.
+"""Run as a program: interrupt at each line of retrotape that a program passes.
 
-Arguments: the name of the program, the name of the exception, `outside` or `inside` (where it is caught), and of how
-many places one is tried. Prints one line for each place where something was wrong, and then the number of places.
+Arguments: names of programs, names of exceptions, each with commas between, and how many places of each are tried.
+The exception is caught outside of the block, and once more inside, so that recording goes on. Prints, as JSON, the
+number of places, and what was wrong.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import signal
+import random
 import sys
+from itertools import islice
 from typing import Any
 
 import tensorflow as tf
 
+import interrupt_scenarios as scenarios
 import retrotape as rt
 import scenarios
 
@@ -48,18 +51,19 @@ def run(step: scenarios.Step, interrupter: Interrupter, inside: bool) -> tuple[A
     made: scenarios.Made = {}
     tape = rt.Tape()
     came = False
+    raised = (interrupter.kind, tf.errors.OpError)  # the latter is what TensorFlow makes of it in a `tf.py_function`
     sys.settrace(interrupter)
     try:
         with tape:
             try:
                 step(made)
-            except interrupter.kind:
+            except raised:
                 came = True
                 if not inside:
                     raise
             sys.settrace(interrupter if interrupter.count < interrupter.stop else None)
             made["later"] = scenarios.W * 5.0
-    except interrupter.kind:
+    except raised:
         came = True
     finally:
         sys.settrace(None)
@@ -79,35 +83,30 @@ def judge(step: scenarios.Step, right: dict[str, Any], stop: int, kind: type[Bas
     return f"{interrupter.where}: {'; '.join(problems)}" if problems else ""
 
 
-def in_child(work: Any) -> str:
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        signal.alarm(60)
-        try:
-            text = work()
-        except BaseException as error:
-            text = f"{type(error).__name__}: {error}"
-        os.write(writing, text.encode()[:4000] or b"-")
-        os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading, "rb") as file:
-        data = file.read()
-    os.waitpid(child, 0)
-    return "died" if not data else "" if data == b"-" else data.decode(errors="replace")
-
-
-def main(name: str, kind: str, where: str, one_of: str) -> None:
-    step, inside = scenarios.STEPS[name], where == "inside"
+def try_all(name: str, kind: type[BaseException], inside: bool, at_most: int) -> tuple[int, list[str]]:
+    """Return how many places were tried, and what was wrong at each where something was."""
+    step = scenarios.STEPS[name]
     right = {**scenarios.expected(step), "later": 5.0 * tf.ones(2).numpy()}
     scenarios.next_is_wrong(step, right)  # once, for what is made at the first time only
     scenarios.reset()
-    whole = Interrupter(sys.maxsize, EXCEPTIONS[kind])
+    whole = Interrupter(sys.maxsize, kind)
     run(step, whole, inside)
     # Of a line that is passed often: the first time, the second and the last.
-    places = sorted({event for events in whole.passed.values() for event in (*events[:2], events[-1])})[:: int(one_of)]
-    found = [in_child(lambda stop=stop: judge(step, right, stop, EXCEPTIONS[kind], inside)) for stop in places]
-    print(json.dumps({"places": len(places), "wrong": [text for text in found if text]}))
+    places = sorted({event for events in whole.passed.values() for event in (*events[:2], events[-1])})
+    chosen = random.Random(0).sample(places, min(at_most, len(places)))
+    found = (judge(step, right, stop, kind, inside) for stop in chosen)
+    wrong = list(islice((text for text in found if text), 1))  # whatever follows may follow from that
+    return len(chosen), [f"{name}, {kind.__name__}, {'in' if inside else 'out'}side: {text}" for text in wrong]
+
+
+def main(names: str, kinds: str, at_most: str) -> None:
+    count, wrong = 0, []
+    for name in names.split(","):
+        for kind in kinds.split(","):
+            for inside in (False, True):
+                tried, found = try_all(name, EXCEPTIONS[kind], inside, int(at_most))
+                count, wrong = count + tried, wrong + found
+    print(json.dumps({"places": count, "wrong": wrong}))
 
 
 if __name__ == "__main__":
