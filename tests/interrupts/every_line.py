@@ -18,7 +18,6 @@ import tensorflow as tf
 
 import interrupt_scenarios as scenarios
 import retrotape as rt
-import scenarios
 
 ROOT = os.path.dirname(rt.__file__) + os.sep
 EXCEPTIONS = {kind.__name__: kind for kind in (KeyboardInterrupt, SystemExit, MemoryError)}
