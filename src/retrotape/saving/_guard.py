@@ -13,11 +13,12 @@ from retrotape.errors import CorruptTapeError, LostValueError, RetrotapeError, U
 from retrotape.execute import run_eqn
 from retrotape.ir import DTYPE_NUMBERS, Eqn, TensorType, bytes_of
 from retrotape.record import CUSTOM, current_stack, default_attrs
+from retrotape.saving._backward_ops import FORWARD_OPS, mismatch
 from retrotape.saving._bounds import BOUNDS, TEXTS, longest_given
 from retrotape.saving._budget import Budget
 from retrotape.saving._call import Call, Dims
 from retrotape.saving._lists import ELEMENT_BYTES, LENGTHS, made_length
-from retrotape.saving._op_guards import GUARDS
+from retrotape.saving._op_guards import GUARDS, RESULT_GUARDS
 from retrotape.saving._ops import STRING_BYTES, allowed
 from retrotape.saving._shapes import REMEMBERED, Kinds, Shapes, is_known
 from retrotape.saving._updates import as_plain, update_shapes, workspace
@@ -51,7 +52,7 @@ class Guard:
     def __init__(self, path: str, more: Collection[str], limit: int, isolated: bool = False) -> None:
         self._path, self._more, self._isolated = path, frozenset(more), isolated
         self._shapes, self._budget = Shapes(), Budget(limit)
-        self._forecasts: dict[Any, _Forecast] = {}  # of calls in which no value matters
+        self._forecasts: dict[Any, Any] = {}  # a forecast, or which inputs there is one for each value of
 
     def run(self, eqn: Eqn, inputs: list[Tensor], types: Types, *, resized: bool = False) -> list[Tensor]:
         """Return what an equation makes.
@@ -83,7 +84,7 @@ class Guard:
             return []
         kinds = tuple([TensorType(_tf.eager_dtype(tensor), tensor._shape_tuple()) for tensor in inputs])
         try:
-            found = self._forecasts.get((eqn.op, eqn.attrs, kinds))
+            found = self._remembered(eqn, kinds, inputs.__getitem__)
             if found is None:
                 with current_stack().unheard():  # nobody records what a check looks at
                     found = self._forecast(eqn, kinds, inputs.__getitem__, types, resized)
@@ -113,12 +114,13 @@ class Guard:
             return
         kinds = tuple([types[var] for var in eqn.inputs])
         try:
-            found = self._forecasts.get((eqn.op, eqn.attrs, kinds))
+            found = self._remembered(eqn, kinds, lambda position: value(eqn.inputs[position]))
             if found is None:
                 call = _call(eqn, kinds, lambda position: value(eqn.inputs[position]))
                 with current_stack().unheard():
                     shapes = self._infer(eqn, call)
                 self._compare(eqn, shapes, types)
+                self._check_results(eqn, call, value)
             else:
                 self._compare(eqn, found.shapes, types)
         except LostValueError:
@@ -166,18 +168,39 @@ class Guard:
         dtypes = [types[var].dtype for var in eqn.outputs]
         sizes = [_bytes(call, dtype, count) for dtype, count in zip(dtypes, counts, strict=True)]
         found = _Forecast(shapes, sizes, sum(sizes) + workspace(call))
-        steady = eqn.op not in GUARDS and not {_STRING, _VARIANT}.intersection(dtypes)
-        if steady and is_known(shapes) and self._shapes.is_steady(eqn, kinds):
-            if len(self._forecasts) >= REMEMBERED:
-                self._forecasts.clear()
-            self._forecasts[eqn.op, eqn.attrs, kinds] = found
+        if (
+            eqn.op not in GUARDS
+            and eqn.op not in FORWARD_OPS
+            and not {_STRING, _VARIANT}.intersection(dtypes)
+            and is_known(shapes)
+        ):
+            self._remember(eqn, kinds, fetch, found)
+        return found
+
+    def _remember(self, eqn: Eqn, kinds: Kinds, fetch: Callable[[int], Tensor], found: _Forecast) -> None:
+        if len(self._forecasts) >= REMEMBERED:
+            self._forecasts.clear()
+        wanted = self._shapes.wanted(eqn, kinds)
+        key: Any = (eqn.op, eqn.attrs, kinds)
+        if wanted:
+            self._forecasts[key] = wanted
+            key = (key, *[_bytes_in(fetch(position)) for position in wanted])
+        self._forecasts[key] = found
+
+    def _remembered(self, eqn: Eqn, kinds: Kinds, fetch: Callable[[int], Tensor]) -> _Forecast | None:
+        key = (eqn.op, eqn.attrs, kinds)
+        found = self._forecasts.get(key)
+        if type(found) is tuple:
+            found = self._forecasts.get((key, *[_bytes_in(fetch(position)) for position in found]))
         return found
 
     def _infer(self, eqn: Eqn, call: Call) -> list[Dims]:
-        guard = GUARDS.get(call.op)
-        wrong = guard(call) if guard is not None and call.op not in self._more else None
-        if wrong:
-            raise UnsafeTapeError(self._path, f"op {call.op} would get {wrong}")
+        if call.op not in self._more:
+            guard = GUARDS.get(call.op)
+            wrong = guard(call) if guard is not None else None
+            wrong = wrong or mismatch(call, lambda other, kinds: self._shapes.of(other, kinds, call.fetch))
+            if wrong:
+                raise UnsafeTapeError(self._path, f"op {call.op} would get {wrong}")
         plain = as_plain(eqn)
         if plain is None:
             return update_shapes(call)
@@ -199,6 +222,15 @@ class Guard:
         return [math.prod(dims) if is_known([dims]) else 0 for dims in shapes]  # type: ignore[arg-type]
 
     # ------------------------------------------------------------------ what does not fit
+
+    def _check_results(self, eqn: Eqn, call: Call, value: Callable[[int], Tensor]) -> None:
+        """Raise where a gradient function relies on results that are not so: they may be of the file's making."""
+        guard = RESULT_GUARDS.get(eqn.op)
+        if guard is not None and eqn.op not in self._more:
+            with current_stack().unheard():
+                wrong = guard(call, lambda position: value(eqn.outputs[position]).numpy())
+            if wrong:
+                raise UnsafeTapeError(self._path, f"the gradient of op {eqn.op} would get {wrong}")
 
     def _compare(self, eqn: Eqn, shapes: Sequence[Dims], types: Types) -> None:
         for var, dims in zip(eqn.outputs, shapes, strict=True):
@@ -241,6 +273,11 @@ class Guard:
 
 def _call(eqn: Eqn, kinds: Kinds, fetch: Callable[[int], Tensor]) -> Call:
     return Call(eqn.op, {**dict(default_attrs(eqn.op)), **dict(eqn.attrs)}, kinds, fetch)
+
+
+def _bytes_in(tensor: Tensor) -> bytes:
+    """Return the bytes of a value without a look at it that others would hear of."""
+    return memoryview(tensor).tobytes()
 
 
 def _bytes(call: Call, dtype: int, elements: int) -> int:

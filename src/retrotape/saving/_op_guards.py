@@ -6,6 +6,7 @@ fuzz (`tests/saving/op_fuzz.py`) finds such kernels; each of these ended the pro
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -85,12 +86,45 @@ def _rates(position: int) -> Guard:
     return guard
 
 
+def _hue(call: Call) -> str | None:
+    # The hue is brought back into its range in steps of one.
+    return "a hue that is not within 1000" if not abs(float(call.value(1).reshape(-1)[0])) <= 1000 else None
+
+
+def _boxes(position: int) -> Guard:
+    # Corners become places in the image, unchecked where they are no numbers.
+    def guard(call: Call) -> str | None:
+        value = np.asarray(call.value(position), np.float64)
+        return None if (np.abs(value) <= 2.0**20).all() else "boxes that are not finite, or far away"
+
+    return guard
+
+
+def _within_images(shape: tuple[int, ...], argmax: np.ndarray, batch_in_index: bool) -> str | None:
+    # The kernel CHECKs each place when it writes there.
+    size = math.prod(shape[1:])
+    first = np.arange(argmax.shape[0]).reshape(-1, *[1] * (argmax.ndim - 1)) * (size if batch_in_index else 0)
+    inside = (argmax >= first) & (argmax < first + size)
+    return None if inside.all() else "places that are not in the image"
+
+
+def _argmax(call: Call) -> str | None:
+    if call.rank(2) == 0 or call.shape(2)[0] > call.shape(0)[0]:
+        return "places that are not in the image"
+    return _within_images(call.shape(0), call.value(2), call.attrs["include_batch_in_index"])
+
+
 GUARDS: Mapping[str, Guard] = {
     **dict.fromkeys((f"{i}RFFT{n}" for i in ("", "I") for n in ("", "2D", "3D")), _fft_length),
     "FakeQuantWithMinMaxVarsPerChannel": _channels,
     "FakeQuantWithMinMaxVarsPerChannelGradient": _channels,
     **dict.fromkeys((*sorted(TAKES_LIST), *_LIST_NUMBERS), _one_list),
     "GatherV2": _batch_dims,
+    "AdjustHue": _hue,
+    "CropAndResize": _boxes(1),
+    "CropAndResizeGradImage": _boxes(1),
+    "CropAndResizeGradBoxes": _boxes(2),
+    "MaxPoolGradWithArgmax": _argmax,
     "SplitV": _split_sizes,
     "RandomPoissonV2": _rates(1),
     "StatelessRandomPoisson": _rates(2),
@@ -98,4 +132,11 @@ GUARDS: Mapping[str, Guard] = {
     "RandomGamma": _finite(1),
     "StatelessRandomGammaV2": _finite(2),
     "StatelessRandomGammaV3": _finite(4),
+}
+
+# Of what an op gave, as its gradient function takes it: a file may say that it gave something else.
+RESULT_GUARDS: Mapping[str, Callable[[Call, Callable[[int], np.ndarray]], str | None]] = {
+    "MaxPoolWithArgmax": lambda call, result: _within_images(
+        call.shape(0), result(1), call.attrs["include_batch_in_index"]
+    ),
 }
