@@ -138,6 +138,7 @@ class _Child:
     def _attempt(self, op: str, number: int, case: Any) -> None:
         import retrotape as rt
         from retrotape.errors import RetrotapeError
+        from saving.op_cases import corrected
 
         for stored in (False, True):
             self._say(op, number, "gradient-of-stored" if stored else "running")
@@ -154,6 +155,10 @@ class _Child:
                         self._ask(op, tape, name, sources, second=number % 8 == 0)
             except RetrotapeError as error:
                 self._counts[type(error).__name__] += 1
+                better = None if stored else corrected(case, str(error))
+                if better is not None:
+                    self._attempt(op, number, better)
+                    return
             except Exception as error:
                 self._said.write(
                     f"fault {op} {number}: {type(error).__module__}.{type(error).__name__}: {str(error)[:150]!r}\n"

@@ -53,8 +53,6 @@ def _pools() -> list[Callable[[], Any]]:
             for padding in ("SAME", "VALID")
         ),
         lambda x: tf.nn.max_pool_with_argmax(x[0], 2, 2, "SAME")[0],
-        lambda x: tf.nn.fractional_avg_pool(x[0], [1.0, 1.4, 1.4, 1.0], seed=1)[0],
-        lambda x: tf.nn.fractional_max_pool(x[0], [1.0, 1.4, 1.4, 1.0], seed=1, overlapping=True)[0],
         lambda x: tf.nn.local_response_normalization(x[0]),
         lambda x: tf.image.extract_patches(x[0], [1, 2, 2, 1], [1, 1, 1, 1], [1, 1, 1, 1], "SAME"),
         lambda x: tf.extract_volume_patches(x[1], [1, 2, 2, 2, 1], [1, 1, 1, 1, 1], "VALID"),
@@ -127,6 +125,7 @@ def _arrays() -> tuple[list[Callable[[Any], Any]], tuple[Any, ...]]:
         lambda x: tf.stack(tf.split(x[0], [1, 3], 1)[1:]),
         lambda x: x[0][1:, ::2],
         lambda x: tf.slice(x[0], [0, 1], [2, 2]),
+        lambda x: RAW.TensorStridedSliceUpdate(input=x[0], begin=[0], end=[2], strides=[1], value=f(2, 4)),
         lambda x: tf.reverse(x[0], [1]),
         lambda x: tf.reverse_sequence(x[0], [1, 2, 3], seq_axis=1),
         lambda x: tf.roll(x[0], 1, 0),
