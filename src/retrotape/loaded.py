@@ -248,14 +248,15 @@ def load(
 ) -> LoadedTape | IsolatedTape:
     """Return the tape in a file. It needs no model code and runs none: a file names ops of TensorFlow, nothing else.
 
-    Values are mapped, not read, and verified when they are first looked at. That, and a list of harmless ops, lowers
+    Values are mapped, not read, and verified when they are first looked at. An op runs only if it is on a list of
+    harmless ones, and if what it will make is known before, is what the file says, and fits into `limits`. That lowers
     the risk of a stranger's file; it does not make TensorFlow's kernels safe. `isolate` is for that.
 
     Args:
       path: What `tape.save` wrote.
       mmap: Map values; else read them when they are needed.
-      allow_ops: Names of ops that may run although they are not on the list.
-      limits: What to put up with, as `retrotape.store.Limits`.
+      allow_ops: Names of ops that may run although they are not on the list, or nobody can tell what they will make.
+      limits: What to put up with, as `retrotape.store.Limits`; `total_bytes` bounds what is computed, too.
       isolate: Hold the tape in a process of its own, with limits: for files of strangers.
       memory: With `isolate`, how many bytes that process may take beyond TensorFlow's own; 2 GiB by default.
       seconds: With `isolate`, how long a question may take, a minute by default. A minute more is what that process

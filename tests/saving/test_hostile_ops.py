@@ -189,7 +189,8 @@ REFUSED_WHEN_RUN: dict[str, tuple[str, dict[int, Any], str]] = {
         r"would make float32\[4294967294,6,0,3\]",
     ),
     "an item before a list": (
-        f"%0 : int32[]\n%1 : int32[]\n%2 : int32[]\n%3 : float32[2]\n%4 : variant[] = TensorListReserve{LIST}(%0, %1) @0\n"
+        "%0 : int32[]\n%1 : int32[]\n%2 : int32[]\n%3 : float32[2]\n"
+        f"%4 : variant[] = TensorListReserve{LIST}(%0, %1) @0\n"
         "%5 : variant[] = TensorListSetItem{element_dtype=float32, resize_if_index_out_of_bounds=True}(%4, %2, %3) @0\n"
         "%6 : int32[] = TensorListLength(%5) @0",
         {0: np.int32(-1), 1: np.int32(3), 2: np.int32(-7), 3: ones(2)},
@@ -245,8 +246,8 @@ def test_what_an_attribute_allows_is_checked_before_a_gradient(tmp_path):
 def test_a_result_that_a_gradient_relies_on_is_computed_again(tmp_path):
     """Whatever the file says: the places of the largest elements say where the gradient goes."""
     program = (
-        "%0 : float32[1,2,2,1]\n%1 : float32[1,1,1,1], %2 : int64[1,1,1,1] = MaxPoolWithArgmax{T=float32, Targmax=int64, "
-        "ksize=(1, 2, 2, 1), padding=b'SAME', strides=(1, 2, 2, 1)}(%0) @0"
+        "%0 : float32[1,2,2,1]\n%1 : float32[1,1,1,1], %2 : int64[1,1,1,1] = MaxPoolWithArgmax{T=float32, "
+        "Targmax=int64, ksize=(1, 2, 2, 1), padding=b'SAME', strides=(1, 2, 2, 1)}(%0) @0"
     )
     image = np.arange(4, dtype=F4).reshape(1, 2, 2, 1)
     values = {0: image, 1: ones(1, 1, 1, 1), 2: np.full((1, 1, 1, 1), 2**40)}

@@ -137,6 +137,8 @@ def _rows(call: Call) -> str | None:
         steps = np.diff(rows) if rows.ndim == 1 else np.array([-1])
         if kind == b"FIRST_DIM_SIZE" and rows.ndim == 0:
             count = int(rows)
+            if not 0 <= count <= 2**22:  # it makes room for so many
+                return f"{count} rows"
             continue
         if (steps < 0).any() or (rows.size and rows[0] < 0):
             return "rows that are out of order"
