@@ -250,15 +250,16 @@ def load(
     """Return the tape in a file. It needs no model code and runs none: a file names ops of TensorFlow, nothing else.
 
     Values are read and verified when they are first used, and held from then on: a file that is cut or changed later
-    gives an error or what it was, never other numbers. That, and a list of harmless ops, lowers the risk of a
-    stranger's file; it does not make TensorFlow's kernels safe. `isolate` is for that.
+    gives an error or what it was, never other numbers. An op runs only if it is on a list of harmless ones, and if what
+    it will make is known before, is what the file says, and fits into `limits`. That lowers the risk of a stranger's
+    file; it does not make TensorFlow's kernels safe. `isolate` is for that.
 
     Args:
       path: What `tape.save` wrote.
       mmap: Map values instead of reading them, where you trust the disk: a file that is cut short while it is mapped
         ends the process, and one that is changed in place changes what was verified.
-      allow_ops: Names of ops that may run although they are not on the list.
-      limits: What to put up with, as `retrotape.store.Limits`.
+      allow_ops: Names of ops that may run although they are not on the list, or nobody can tell what they will make.
+      limits: What to put up with, as `retrotape.store.Limits`; `total_bytes` bounds what is computed, too.
       isolate: Hold the tape in a process of its own, confined as far as the system can: for files of strangers. The
         `confinement` of the tape says how far; "strict" raises where it is not complete.
       memory: With `isolate`, how many bytes that process may take beyond TensorFlow's own; 2 GiB by default.

@@ -57,9 +57,9 @@ REFUSED_AT_LOAD: dict[str, tuple[str, dict[int, Any], str]] = {
         "more than TensorFlow can count",
     ),
     "many leaves without values": (
-        "\n".join(f"%{i} : float32[200000000]" for i in range(4)) + "\n%4 : float32[200000000] = Neg{T=float32}(%0) @0",
+        "\n".join(f"%{i} : float32[25000000]" for i in range(4)) + "\n%4 : float32[25000000] = Neg{T=float32}(%0) @0",
         {},
-        r"what its program starts from has 3,200,000,000 bytes, more than 1,\d+",
+        r"what its program starts from has 400,000,000 bytes, more than [\d,]+",
     ),
     "a list of another type, behind one that is right": (
         "%0 : float32[1,2,2,1]\n%1 : float32[1,2,2,1] = MaxPool{T=float32, ksize=(1, 1, 1, 1), padding=b'SAME', "
@@ -122,24 +122,24 @@ REFUSED_WHEN_RUN: dict[str, tuple[str, dict[int, Any], str]] = {
         + "\n".join(f"%{i} : variant[] = TensorListReserve{LIST}(%0, %1) @0" for i in range(2, 7))
         + "\n%7 : variant[] = OptionalFromValue{Toutput_types=(variant, variant, variant, variant, variant)}"
         "(%2, %3, %4, %5, %6) @0\n%8 : bool[] = OptionalHasValue(%7) @0",
-        {0: np.int32(-1), 1: np.int32(2**22)},
-        "op TensorListReserve would make 268,435,520 bytes, .* with what there is, more than",
+        {0: np.int32(-1), 1: np.int32(2**20)},
+        "op TensorListReserve would make 67,108,928 bytes, .* with what there is, more than",
     ),
     "an index of a list that is no scalar": (
         f"%0 : int32[]\n%1 : int32[]\n%2 : int32[2]\n%3 : variant[] = TensorListReserve{LIST}(%0, %1) @0\n"
         "%4 : float32[2] = TensorListGetItem{element_dtype=float32}(%3, %2, %0) @0",
         {0: np.int32(-1), 1: np.int32(3), 2: np.zeros(2, "i4")},
-        "would get an index that is no scalar",
+        "would get numbers of rank 1, where it takes rank 0",
     ),
     "values that double": (
         "%0 : float32[1024]\n%1 : int32[]\n"
         + "\n".join(
             f"%{i} : float32[{1024 << (i - 1)}] = ConcatV2{{N=2, T=float32, Tidx=int32}}(%{p}, %{p}, %1) @0"
-            for i, p in [(2, 0), *((i, i - 1) for i in range(3, 19))]
+            for i, p in [(2, 0), *((i, i - 1) for i in range(3, 17))]
         )
-        + "\n%19 : float32[134217728] = Neg{T=float32}(%18) @0\n%20 : float32[134217728] = Mul{T=float32}(%18, %19) @0",
+        + "\n%17 : float32[33554432] = Neg{T=float32}(%16) @0\n%18 : float32[33554432] = Mul{T=float32}(%16, %17) @0",
         {0: ones(1024), 1: np.int32(0)},
-        r"with what there is, more than 1,\d+",
+        r"with what there is, more than [\d,]+",
     ),
     "text that doubles": (
         "%0 : string[]\n"
@@ -158,6 +158,51 @@ REFUSED_WHEN_RUN: dict[str, tuple[str, dict[int, Any], str]] = {
         {0: ones(3), 1: np.zeros(2, "i4"), 2: np.int32(0)},
         "would get -2147483648 batch dimensions of indices of rank 1",
     ),
+    "a gradient that is smaller than what a pool gives": (
+        "%0 : int32[4]\n%1 : float32[1,1,1,9]\n%2 : float32[1,64,64,1] = AvgPoolGrad{T=float32, ksize=(1, 2, 2, 1), "
+        "padding=b'SAME', strides=(1, 2, 2, 1)}(%0, %1) @0",
+        {0: np.array([1, 64, 64, 1], "i4"), 1: ones(1, 1, 1, 9)},
+        r"would get a gradient of shape \[1, 1, 1, 9\] where AvgPool has \(1, 32, 32, 1\)",
+    ),
+    "places that are not in the image": (
+        "%0 : float32[1,2,2,1]\n%1 : float32[1,1,1,1]\n%2 : int64[1,1,1,1]\n%3 : float32[1,2,2,1] = "
+        "MaxPoolGradWithArgmax{T=float32, Targmax=int64, ksize=(1, 2, 2, 1), padding=b'SAME', strides=(1, 2, 2, 1)}"
+        "(%0, %1, %2) @0",
+        {0: ones(1, 2, 2, 1), 1: ones(1, 1, 1, 1), 2: np.full((1, 1, 1, 1), 4)},
+        "would get places that are not in the image",
+    ),
+    "boxes that are no numbers": (
+        "%0 : float32[1,6,6,1]\n%1 : float32[1,4]\n%2 : int32[1]\n%3 : int32[2]\n"
+        "%4 : float32[1,3,3,1] = CropAndResize{T=float32}(%0, %1, %2, %3) @0",
+        {0: ones(1, 6, 6, 1), 1: np.full((1, 4), np.nan, F4), 2: np.zeros(1, "i4"), 3: np.full(2, 3, "i4")},
+        "would get boxes that are not finite, or far away",
+    ),
+    "a hue without end": (
+        "%0 : float32[2,2,3]\n%1 : float32[]\n%2 : float32[2,2,3] = AdjustHue{T=float32}(%0, %1) @0",
+        {0: ones(2, 2, 3), 1: F4(np.inf)},
+        "would get a hue that is not within 1000",
+    ),
+    "nothing, in four billion rows": (
+        "%0 : float32[2,6,0,3]\n%1 : int32[2]\n%2 : int32[2,2]\n%3 : float32[2,6,0,3] = SpaceToBatchND{T=float32}"
+        "(%0, %1, %2) @0",
+        {0: ones(2, 6, 0, 3), 1: np.array([1, 2**31 - 1], "i4"), 2: np.zeros((2, 2), "i4")},
+        r"would make float32\[4294967294,6,0,3\]",
+    ),
+    "an item before a list": (
+        "%0 : int32[]\n%1 : int32[]\n%2 : int32[]\n%3 : float32[2]\n"
+        f"%4 : variant[] = TensorListReserve{LIST}(%0, %1) @0\n"
+        "%5 : variant[] = TensorListSetItem{element_dtype=float32, resize_if_index_out_of_bounds=True}(%4, %2, %3) @0\n"
+        "%6 : int32[] = TensorListLength(%5) @0",
+        {0: np.int32(-1), 1: np.int32(3), 2: np.int32(-7), 3: ones(2)},
+        "op TensorListSetItem would get an index below 0",
+    ),
+    "rows that are out of order": (
+        "%0 : int64[2]\n%1 : float32[3]\n%2 : float32[]\n%3 : int64[]\n%4 : int64[3]\n%5 : float32[3,2] = "
+        "RaggedTensorToTensor{T=float32, Tindex=int64, Tshape=int64, num_row_partition_tensors=2, "
+        "row_partition_types=(b'FIRST_DIM_SIZE', b'VALUE_ROWIDS')}(%0, %1, %2, %3, %4) @0",
+        {0: np.array([3, 2]), 1: ones(3), 2: F4(0), 3: np.int64(3), 4: np.array([2, 0, 10**9])},
+        "would get rows that are out of order",
+    ),
     "draws at no rate": (
         "%0 : int32[1]\n%1 : int32[2]\n%2 : float32[1]\n%3 : float32[1] = "
         "StatelessRandomPoisson{Rtype=float32, T=int32, Tseed=int32, dtype=float32}(%0, %1, %2) @0",
@@ -175,7 +220,7 @@ def test_refused_when_it_runs(name, tmp_path):
     before = peak()
     with pytest.raises(RetrotapeError, match=text):
         loaded.value("y")
-    assert peak() - before < 2**30 + 2**27
+    assert peak() - before < 2**30
 
 
 def test_a_result_that_lies_in_the_file_is_checked_before_a_gradient(tmp_path):
@@ -196,6 +241,19 @@ def test_what_an_attribute_allows_is_checked_before_a_gradient(tmp_path):
     loaded = rt.load(forge(tmp_path / "a.tape", program, values, {"x": 0, "y": 2}))
     with pytest.raises(UnsafeTapeError, match="which has no channels"):
         loaded.gradient("y", "x")
+
+
+def test_a_result_that_a_gradient_relies_on_is_computed_again(tmp_path):
+    """Whatever the file says: the places of the largest elements say where the gradient goes."""
+    program = (
+        "%0 : float32[1,2,2,1]\n%1 : float32[1,1,1,1], %2 : int64[1,1,1,1] = MaxPoolWithArgmax{T=float32, "
+        "Targmax=int64, ksize=(1, 2, 2, 1), padding=b'SAME', strides=(1, 2, 2, 1)}(%0) @0"
+    )
+    image = np.arange(4, dtype=F4).reshape(1, 2, 2, 1)
+    values = {0: image, 1: ones(1, 1, 1, 1), 2: np.full((1, 1, 1, 1), 2**40)}
+    loaded = rt.load(forge(tmp_path / "a.tape", program, values, {"x": 0, "y": 1}))
+    np.testing.assert_array_equal(loaded.value("y").numpy().reshape(-1), [3.0])
+    np.testing.assert_array_equal(loaded.gradient("y", "x").numpy().reshape(-1), [0.0, 0.0, 0.0, 1.0])
 
 
 def custom_tape(tmp_path: Any, lines: str, results: int = 1) -> Any:

@@ -423,7 +423,7 @@ def test_a_bomb_inside_of_a_function(honest, tmp_path):
     forged.tensors.append(store.Stored(f"v/{outer}", "int64", (1,), np.array([HUGE]).tobytes()))
     loaded = rt.load(forged.write(tmp_path / "a.tape"))
     with pytest.raises(
-        UnsafeTapeError, match=r"op Tile would make 13,194,139,533,312 bytes, .* with what there is, more than 1,\d+"
+        UnsafeTapeError, match=r"op Tile would make 13,194,139,533,312 bytes, .* with what there is, more than [\d,]+"
     ):
         loaded.gradient("y", "x", through_updates=True)
 

@@ -8,7 +8,7 @@ from typing import Any
 from weakref import ref
 
 Tensor = Any
-LEAST = 2**30  # bytes that every tape may take
+LEAST = 2**28  # bytes that every tape may take
 GROWTH = 64  # bytes for each byte of tensors that it brings along: activations of a batch are many times its size
 
 

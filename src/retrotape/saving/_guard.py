@@ -13,11 +13,12 @@ from retrotape.errors import CorruptTapeError, LostValueError, RetrotapeError, U
 from retrotape.execute import run_eqn
 from retrotape.ir import DTYPE_NUMBERS, Eqn, TensorType, bytes_of
 from retrotape.record import CUSTOM, current_stack, default_attrs
+from retrotape.saving._backward_ops import FORWARD_OPS, mismatch
 from retrotape.saving._bounds import BOUNDS, TEXTS, longest_given
 from retrotape.saving._budget import Budget
 from retrotape.saving._call import Call, Dims
 from retrotape.saving._lists import ELEMENT_BYTES, LENGTHS, made_length
-from retrotape.saving._op_guards import GUARDS
+from retrotape.saving._op_guards import GUARDS, RECOMPUTED
 from retrotape.saving._ops import STRING_BYTES, allowed
 from retrotape.saving._shapes import REMEMBERED, Kinds, Shapes, is_known
 from retrotape.saving._updates import as_plain, update_shapes, workspace
@@ -51,7 +52,7 @@ class Guard:
     def __init__(self, path: str, more: Collection[str], limit: int, isolated: bool = False) -> None:
         self._path, self._more, self._isolated = path, frozenset(more), isolated
         self._shapes, self._budget = Shapes(), Budget(limit)
-        self._forecasts: dict[Any, _Forecast] = {}  # of calls in which no value matters
+        self._forecasts: dict[Any, Any] = {}  # a forecast, or which inputs there is one for each value of
 
     def run(self, eqn: Eqn, inputs: list[Tensor], types: Types, *, resized: bool = False) -> list[Tensor]:
         """Return what an equation makes.
@@ -83,7 +84,7 @@ class Guard:
             return []
         kinds = tuple([TensorType(_tf.eager_dtype(tensor), tensor._shape_tuple()) for tensor in inputs])
         try:
-            found = self._forecasts.get((eqn.op, eqn.attrs, kinds))
+            found = self._remembered(eqn, kinds, inputs.__getitem__)
             if found is None:
                 with current_stack().unheard():  # nobody records what a check looks at
                     found = self._forecast(eqn, kinds, inputs.__getitem__, types, resized)
@@ -111,14 +112,19 @@ class Guard:
                 self.check_gradient(eqn.op, types[var], grad)
         if eqn.op == CUSTOM or eqn.op not in allowed():  # the latter was recorded here, by a gradient of a gradient
             return
+        for var in eqn.outputs if eqn.op in RECOMPUTED else ():
+            value(var)
         kinds = tuple([types[var] for var in eqn.inputs])
         try:
-            found = self._forecasts.get((eqn.op, eqn.attrs, kinds))
+            found = self._remembered(eqn, kinds, lambda position: value(eqn.inputs[position]))
             if found is None:
                 call = _call(eqn, kinds, lambda position: value(eqn.inputs[position]))
                 with current_stack().unheard():
                     shapes = self._infer(eqn, call)
+                    total = self._total(call, shapes, [types[var].dtype for var in eqn.outputs])[1]
                 self._compare(eqn, shapes, types)
+                if not self._budget.fits(total):
+                    raise self._too_large(eqn.op, total)
             else:
                 self._compare(eqn, found.shapes, types)
         except LostValueError:
@@ -162,32 +168,57 @@ class Guard:
         shapes = self._infer(eqn, call)
         if not resized:
             self._compare(eqn, shapes, types)
-        counts = self._elements(call, shapes)
         dtypes = [types[var].dtype for var in eqn.outputs]
-        sizes = [_bytes(call, dtype, count) for dtype, count in zip(dtypes, counts, strict=True)]
-        found = _Forecast(shapes, sizes, sum(sizes) + workspace(call))
-        steady = eqn.op not in GUARDS and not {_STRING, _VARIANT}.intersection(dtypes)
-        if steady and is_known(shapes) and self._shapes.is_steady(eqn, kinds):
-            if len(self._forecasts) >= REMEMBERED:
-                self._forecasts.clear()
-            self._forecasts[eqn.op, eqn.attrs, kinds] = found
+        found = _Forecast(shapes, *self._total(call, shapes, dtypes))
+        if (
+            eqn.op not in GUARDS
+            and eqn.op not in FORWARD_OPS
+            and not {_STRING, _VARIANT}.intersection(dtypes)
+            and is_known(shapes)
+        ):
+            self._remember(eqn, kinds, fetch, found)
+        return found
+
+    def _remember(self, eqn: Eqn, kinds: Kinds, fetch: Callable[[int], Tensor], found: _Forecast) -> None:
+        if len(self._forecasts) >= REMEMBERED:
+            self._forecasts.clear()
+        wanted = self._shapes.wanted(eqn, kinds)
+        key: Any = (eqn.op, eqn.attrs, kinds)
+        if wanted:
+            self._forecasts[key] = wanted
+            key = (key, *[_bytes_in(fetch(position)) for position in wanted])
+        self._forecasts[key] = found
+
+    def _remembered(self, eqn: Eqn, kinds: Kinds, fetch: Callable[[int], Tensor]) -> _Forecast | None:
+        key = (eqn.op, eqn.attrs, kinds)
+        found = self._forecasts.get(key)
+        if type(found) is tuple:
+            found = self._forecasts.get((key, *[_bytes_in(fetch(position)) for position in found]))
         return found
 
     def _infer(self, eqn: Eqn, call: Call) -> list[Dims]:
-        guard = GUARDS.get(call.op)
-        wrong = guard(call) if guard is not None and call.op not in self._more else None
-        if wrong:
-            raise UnsafeTapeError(self._path, f"op {call.op} would get {wrong}")
+        if call.op not in self._more:
+            guard = GUARDS.get(call.op)
+            wrong = guard(call) if guard is not None else None
+            wrong = wrong or mismatch(call, lambda other, kinds: self._shapes.of(other, kinds, call.fetch))
+            if wrong:
+                raise UnsafeTapeError(self._path, f"op {call.op} would get {wrong}")
         plain = as_plain(eqn)
         if plain is None:
             return update_shapes(call)
         return self._shapes.of(plain, call.kinds, call.fetch)
 
+    def _total(self, call: Call, shapes: Sequence[Dims], dtypes: Sequence[int]) -> tuple[list[int], int]:
+        """Return the most bytes that each result has, and that all need."""
+        counts = self._elements(call, shapes)
+        sizes = [_bytes(call, dtype, count) for dtype, count in zip(dtypes, counts, strict=True)]
+        return sizes, sum(sizes) + workspace(call)
+
     def _elements(self, call: Call, shapes: Sequence[Dims]) -> list[int]:
         bound = None if is_known(shapes) else BOUNDS.get(call.op)
         if bound is not None:
             most = bound(call)
-            return [math.prod(dims) if is_known([dims]) else most for dims in shapes]  # type: ignore[arg-type]
+            return [_count(dims) if is_known([dims]) else most for dims in shapes]
         trusted = self._isolated or call.op in self._more or call.op not in allowed()
         if not is_known(shapes) and not trusted:
             raise UnsafeTapeError(
@@ -196,7 +227,7 @@ class Guard:
                 "Let another process run it: `rt.load(path, isolate=True)`; or, if you trust it: "
                 f"`rt.load(path, allow_ops={{{call.op!r}}})`.",
             )
-        return [math.prod(dims) if is_known([dims]) else 0 for dims in shapes]  # type: ignore[arg-type]
+        return [_count(dims) if is_known([dims]) else 0 for dims in shapes]
 
     # ------------------------------------------------------------------ what does not fit
 
@@ -241,6 +272,16 @@ class Guard:
 
 def _call(eqn: Eqn, kinds: Kinds, fetch: Callable[[int], Tensor]) -> Call:
     return Call(eqn.op, {**dict(default_attrs(eqn.op)), **dict(eqn.attrs)}, kinds, fetch)
+
+
+def _count(dims: Dims) -> int:
+    """Return how many elements there are, in an empty tensor as many as rows: kernels loop over these."""
+    return math.prod(max(1, size or 1) for size in dims or ())
+
+
+def _bytes_in(tensor: Tensor) -> bytes:
+    """Return the bytes of a value without a look at it that others would hear of."""
+    return memoryview(tensor).tobytes()
 
 
 def _bytes(call: Call, dtype: int, elements: int) -> int:

@@ -32,6 +32,7 @@ from retrotape.saving._document import FunctionReader, with_defaults
 from retrotape.saving._guard import Guard
 from retrotape.saving._in_file import InFile
 from retrotape.saving._kept import Withheld, is_computed
+from retrotape.saving._op_guards import RECOMPUTED
 from retrotape.saving._ops import OpCheck
 
 Tensor = Any
@@ -127,7 +128,10 @@ class _Reader:
 
     def _add_values(self, recording: Recording) -> None:
         for name, info in self._container.tensors.items():
-            recording.values[self._fields.var_of(name, info.dtype, info.shape)] = InFile(self._container, name, info)
+            var = self._fields.var_of(name, info.dtype, info.shape)
+            producer = self._program.producers[var]
+            if producer == LEAF or self._program.eqns[producer].op not in RECOMPUTED:
+                recording.values[var] = InFile(self._container, name, info)
         recording.moments.update(recording.new_identity(var) for var in self._fields.vars("moments"))
 
     def _add_variables(self, recording: Recording) -> None:

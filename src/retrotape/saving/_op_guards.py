@@ -6,6 +6,7 @@ fuzz (`tests/saving/op_fuzz.py`) finds such kernels; each of these ended the pro
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -33,21 +34,31 @@ def _channels(call: Call) -> str | None:
 
 
 def _one_list(call: Call) -> str | None:
-    # A list is looked for in the first element, and an index in the only one.
+    # A list is looked for in the first element, and a number in the only one; numbers below 0 lie before the list.
     if call.kinds[0].dtype == _VARIANT and call.rank(0):
         return "a tensor of lists, where it takes one list"
-    at = _LIST_NUMBERS.get(call.op)
-    return "an index that is no scalar" if at is not None and call.rank(at) else None
+    for position, rank in _LIST_NUMBERS.get(call.op, {}).items():
+        if call.rank(position) != rank:
+            return f"numbers of rank {call.rank(position)}, where it takes rank {rank}"
+        lowest = -1 if rank == 0 and call.op in ("EmptyTensorList", "TensorListScatterV2") else 0  # -1 for any number
+        if min(call.numbers(position), default=0) < lowest:
+            return "an index below 0"
+    return None
 
 
-# Where a list op takes one number.
-_LIST_NUMBERS = {
-    "EmptyTensorList": 1,
-    "TensorListGetItem": 1,
-    "TensorListReserve": 1,
-    "TensorListResize": 1,
-    "TensorListScatterV2": 3,
-    "TensorListSetItem": 1,
+# Where a list op takes numbers, and of which rank.
+_LIST_NUMBERS: Mapping[str, Mapping[int, int]] = {
+    "EmptyTensorList": {1: 0},
+    "TensorListConcatV2": {2: 1},
+    "TensorListGather": {1: 1},
+    "TensorListGetItem": {1: 0},
+    "TensorListReserve": {1: 0},
+    "TensorListResize": {1: 0},
+    "TensorListScatter": {1: 1},
+    "TensorListScatterIntoExistingList": {2: 1},
+    "TensorListScatterV2": {1: 1, 3: 0},
+    "TensorListSetItem": {1: 0},
+    "TensorListSplit": {2: 1},
 }
 
 
@@ -85,12 +96,80 @@ def _rates(position: int) -> Guard:
     return guard
 
 
+def _hue(call: Call) -> str | None:
+    # The hue is brought back into its range in steps of one.
+    return "a hue that is not within 1000" if not abs(float(call.value(1).reshape(-1)[0])) <= 1000 else None
+
+
+def _boxes(position: int) -> Guard:
+    # Corners become places in the image, unchecked where they are no numbers.
+    def guard(call: Call) -> str | None:
+        value = np.asarray(call.value(position), np.float64)
+        return None if (np.abs(value) <= 2.0**20).all() else "boxes that are not finite, or far away"
+
+    return guard
+
+
+def _argmax(call: Call) -> str | None:
+    # The kernel CHECKs each place when it writes there.
+    size, argmax = math.prod(call.shape(0)[1:]), call.value(2)
+    if argmax.ndim == 0 or argmax.shape[0] > call.shape(0)[0]:
+        return "places for more images than there are"
+    first = np.arange(argmax.shape[0]).reshape(-1, *[1] * (argmax.ndim - 1))
+    first = first * (size if call.attrs["include_batch_in_index"] else 0)
+    return None if ((argmax >= first) & (argmax < first + size)).all() else "places that are not in the image"
+
+
+def _dense_shape(position: int) -> Guard:
+    # The gradient function makes a dense tensor of that shape, without its last dimension.
+    def guard(call: Call) -> str | None:
+        sizes = call.numbers(position)
+        return "a dense shape that is too large" if math.prod(max(1, size) for size in sizes[:-1]) > 2**24 else None
+
+    return guard
+
+
+def _rows(call: Call) -> str | None:
+    # The kernel follows row partitions to places in the result, and looks at few of them before.
+    kinds, values = call.attrs["row_partition_types"], [call.value(3 + at) for at in range(len(call.kinds) - 3)]
+    count: int | None = None
+    for kind, rows in zip(kinds, values, strict=True):
+        steps = np.diff(rows) if rows.ndim == 1 else np.array([-1])
+        if kind == b"FIRST_DIM_SIZE" and rows.ndim == 0:
+            count = int(rows)
+            if not 0 <= count <= 2**22:  # it makes room for so many
+                return f"{count} rows"
+            continue
+        if (steps < 0).any() or (rows.size and rows[0] < 0):
+            return "rows that are out of order"
+        if kind == b"ROW_SPLITS":
+            if not rows.size or rows[0] or (count is not None and count != rows.size - 1):
+                return "rows that do not follow each other"
+            count = int(rows[-1])
+        elif kind == b"VALUE_ROWIDS":
+            if count is not None and rows.size and rows[-1] >= count:
+                return "more rows than there are"
+            count = rows.size
+        else:
+            return "rows of an unknown kind"
+    if not call.rank(1) or count != call.shape(1)[0] or (call.rank(2) and call.shape(2) != call.shape(1)[1:]):
+        return "as many values as its rows do not have"
+    return None
+
+
 GUARDS: Mapping[str, Guard] = {
     **dict.fromkeys((f"{i}RFFT{n}" for i in ("", "I") for n in ("", "2D", "3D")), _fft_length),
     "FakeQuantWithMinMaxVarsPerChannel": _channels,
     "FakeQuantWithMinMaxVarsPerChannelGradient": _channels,
     **dict.fromkeys((*sorted(TAKES_LIST), *_LIST_NUMBERS), _one_list),
     "GatherV2": _batch_dims,
+    "RaggedTensorToTensor": _rows,
+    "SparseSoftmax": _dense_shape(2),
+    "AdjustHue": _hue,
+    "CropAndResize": _boxes(1),
+    "CropAndResizeGradImage": _boxes(1),
+    "CropAndResizeGradBoxes": _boxes(2),
+    "MaxPoolGradWithArgmax": _argmax,
     "SplitV": _split_sizes,
     "RandomPoissonV2": _rates(1),
     "StatelessRandomPoisson": _rates(2),
@@ -99,3 +178,12 @@ GUARDS: Mapping[str, Guard] = {
     "StatelessRandomGammaV2": _finite(2),
     "StatelessRandomGammaV3": _finite(4),
 }
+
+# Ops whose gradient functions rely on what they gave, or on the list that it came from. A file may say that they gave
+# something else, so what it says is not taken: it is computed again.
+RECOMPUTED = frozenset(
+    (
+        *("MaxPoolWithArgmax", "OptionalGetValue", "TensorListConcatV2", "TensorListGather", "TensorListGetItem"),
+        *("TensorListPopBack", "TensorListStack"),
+    )
+)

@@ -77,7 +77,8 @@ class OpCheck:
             raise UnsafeTapeError(self._path, f"%{var} has {len(kind.shape)} dimensions, more than {_RANK_LIMIT}")
         if not _is_countable(kind.shape):
             raise UnsafeTapeError(self._path, f"%{var} is {kind}, more than TensorFlow can count")
-        size = STRING_BYTES * math.prod(kind.shape) if kind.dtype == _STRING else bytes_of(kind)  # type: ignore[arg-type]
+        count = math.prod(max(1, dim or 1) for dim in kind.shape)  # kernels loop over empty rows too
+        size = count * STRING_BYTES if kind.dtype == _STRING else bytes_of(TensorType(kind.dtype, (count,)))
         if size > self._limit:
             raise self._too_large(f"%{var}, {kind}, has", size)
         return size

@@ -80,10 +80,10 @@ class Shapes:
             self._known[given] = shapes
         return shapes
 
-    def is_steady(self, eqn: Eqn, kinds: Kinds) -> bool:
-        """Say whether no value of an input matters to the shapes, of which something was inferred before."""
+    def wanted(self, eqn: Eqn, kinds: Kinds) -> tuple[int, ...]:
+        """Return the inputs whose values decide on the shapes, where something was inferred before."""
         studied = self._studied.get((eqn.op, eqn.attrs, kinds))
-        return studied is None or not studied.wanted
+        return () if studied is None else studied.wanted
 
     def _study(self, eqn: Eqn, kinds: Kinds, fetch: Callable[[int], Tensor]) -> _Studied:
         useful = tuple(position for position, kind in enumerate(kinds) if _says_sizes(eqn.op, kind))

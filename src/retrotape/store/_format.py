@@ -135,7 +135,8 @@ class Limits(NamedTuple):
       entries: How many entries there are.
       header_bytes: The header of `tensors.safetensors`.
       tensors: How many tensors there are.
-      total_bytes: All tensors together; None for no limit but the size of the file.
+      total_bytes: All tensors together, and all values that are alive when they are computed from them; None for no
+        limit but the size of the file, and in proportion to that.
     """
 
     json_memory: int | None = 576 << 20
