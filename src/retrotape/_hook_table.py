@@ -22,16 +22,20 @@ _in_place: bool | None = False  # None while that changes
 class Hook:
     """One attribute of TensorFlow or Keras, and what stands in its place while something records."""
 
-    __slots__ = ("above", "key", "placed", "replacement")
+    __slots__ = ("above", "name", "owner", "placed", "replacement")
 
     def __init__(self, owner: Any, name: str, replacement: Any) -> None:
-        self.key = owner, name
-        self.replacement = replacement
+        self.owner, self.name, self.replacement = owner, name, replacement
         self.placed = False
         self.above: Any = None  # what somebody else has put on top of ours, and left there
 
+    @property
+    def key(self) -> tuple[Any, str]:
+        """Owner and name."""
+        return self.owner, self.name
+
     def __iter__(self) -> Iterator[Any]:
-        return iter((*self.key, self.replacement))
+        return iter((self.owner, self.name, self.replacement))
 
 
 hooks: list[Hook] = []
@@ -92,31 +96,33 @@ def _install() -> None:
     for find in _finders:
         find()
     for hook in hooks:
-        key = hook.key
-        current = getattr(*key)
-        if id(current) not in _replacements and current is not hook.above:
-            original[key] = current  # first: the replacement calls it
+        owner, name = hook.owner, hook.name
+        current = getattr(owner, name)
+        if current is hook.above:
+            continue  # ours is below it
+        if id(current) not in _replacements:
+            original[owner, name] = current  # first: the replacement calls it
             hook.above = None
             hook.placed = True
-            setattr(*key, hook.replacement)
-        elif current is not hook.above:
-            hook.placed = True
+            setattr(owner, name, hook.replacement)
+        hook.placed = True
     for on, _ in _switches:
         on()
 
 
 def _uninstall() -> None:
     for hook in hooks:
-        if hook.placed:
-            key = hook.key
-            current = getattr(*key)
-            # TensorFlow itself assigns one of these attributes to another, `execute.execute`.
-            ours = _replacements.get(id(current))
-            if ours is not None:
-                setattr(*key, original[key if ours is hook else ours.key])
-            elif current is not original[key]:
-                hook.above = current  # which calls ours, and that calls what was there before
-            hook.placed = False
+        if not hook.placed:
+            continue
+        owner, name = hook.owner, hook.name
+        current = getattr(owner, name)
+        if current is hook.replacement:
+            setattr(owner, name, original[owner, name])
+        elif id(current) in _replacements:  # TensorFlow assigns one of these attributes to another, `execute.execute`
+            setattr(owner, name, original[_replacements[id(current)].key])
+        elif current is not original[owner, name]:
+            hook.above = current  # which calls ours, and that calls what was there before
+        hook.placed = False
     for _, off in _switches:
         off()
 

