@@ -274,7 +274,7 @@ class Answers:
             with log.extended():
                 grads = found.compute()
             log.refresh()
-            for identity, other in self._answers.items():
+            for identity, other in list(self._answers.items()):  # any thread may drop one meanwhile
                 if other.compute is found.compute and grads[other.position] is not None:
                     self._vars[identity] = log.recording.operand(_main(grads[other.position]))
         return self._vars.get(tensor._id)

@@ -83,8 +83,8 @@ def agree() -> None:
     global _in_place
     while _in_place is not bool(users):
         with lock:
+            _in_place = None  # first: whoever comes after this waits for the lock
             wanted = bool(users)
-            _in_place = None
             if wanted:
                 _install()
             else:

@@ -231,7 +231,8 @@ def attach(listener: Listener) -> None:
     callbacks = [callback for callback in local.op_callbacks if callback != listener.on_op]
     callbacks.append(listener.on_op)
     local.op_callbacks = callbacks
-    _callbacks.append(callbacks)
+    with _hook_table.lock:
+        _callbacks[:] = [*filter(None, _callbacks), callbacks]  # without those of tapes that are closed
     thread.listener = listener
     _hook_table.need(listener, callbacks)
 

@@ -32,7 +32,7 @@ def main() -> None:
     set_threads(asked["threads"])
     path, memory, timeout = asked["path"], asked["memory"], asked["timeout"]
     own = os.path.dirname(os.path.abspath(__file__))  # the list of ops, and other tables
-    confinement = isolated.confine(memory, timeout, lambda: [own, *files_of(path)])
+    confinement = isolated.confine(memory, timeout, lambda: [own, *files_of(path, asked["limits"])])
     run_an_op()
     isolated.send(results, {"number": asked["number"], "confinement": list(confinement)})
 
@@ -68,7 +68,7 @@ def run_an_op() -> None:
     tf.zeros([1]) + 1.0
 
 
-def files_of(path: str) -> list[str]:
+def files_of(path: str, limits: dict[str, Any] | None) -> list[str]:
     """Return the files that a tape consists of. Where it cannot be read, loading says so."""
     from retrotape import store
     from retrotape.errors import RetrotapeError
@@ -76,7 +76,7 @@ def files_of(path: str) -> list[str]:
     if not os.path.isdir(path):
         return [path]
     try:
-        with store.open_tape(path) as container:
+        with store.open_tape(path, limits=limits_of(limits)) as container:
             return container.files()
     except (RetrotapeError, OSError):
         return [os.path.join(path, "tape.json")]
@@ -84,11 +84,16 @@ def files_of(path: str) -> list[str]:
 
 def load_here(path: str, options: dict[str, Any]) -> Any:
     """Return the tape. Options that are meant for this process alone are set here."""
-    from retrotape import loaded, store
+    from retrotape import loaded
 
-    limits = options.pop("limits")
-    agreed = None if limits is None else store.Limits(**limits)
-    return loaded.load_here(path, isolated=True, limits=agreed, **options)
+    return loaded.load_here(path, isolated=True, limits=limits_of(options.pop("limits")), **options)
+
+
+def limits_of(fields: dict[str, Any] | None) -> Any:
+    """Return what to put up with, from the fields that were sent."""
+    from retrotape import store
+
+    return store.Limits() if fields is None else store.Limits(**fields)
 
 
 if __name__ == "__main__":

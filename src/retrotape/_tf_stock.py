@@ -31,16 +31,16 @@ class watching(Scope):
 
     def __init__(self, tensors: Sequence[Tensor], persistent: bool) -> None:
         self._tensors, self._persistent = tensors, persistent
-        self._tape: Any = None
+        self._tapes: list[Any] = []
 
     def enter(self) -> None:
         # Not by tf.GradientTape, which may be interrupted when TensorFlow has the tape and it does not know that.
-        self._tape = pywrap_tfe.TFE_Py_TapeSetNew(self._persistent, False)
+        # And not by an assignment, before which an interrupt may come.
+        self._tapes.extend(map(pywrap_tfe.TFE_Py_TapeSetNew, [self._persistent], [False]))
         for tensor in self._tensors:
             if is_trainable(tensor):
-                pywrap_tfe.TFE_Py_TapeWatch(self._tape, tensor)
+                pywrap_tfe.TFE_Py_TapeWatch(self._tapes[0], tensor)
 
     def leave(self) -> None:
-        tape, self._tape = self._tape, None
-        if tape is not None:  # and never twice
-            pywrap_tfe.TFE_Py_TapeSetRemove(tape)
+        while self._tapes:  # and never twice
+            pywrap_tfe.TFE_Py_TapeSetRemove(self._tapes.pop())

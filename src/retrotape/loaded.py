@@ -138,9 +138,10 @@ class NamedTape(Replayable):
         if found._id not in self._tensors:
             recording = self._log.recording
             with recording.explained():
-                tensor = self._tensors[found._id] = Values(recording)(_var(recording, found))
+                tensor = Values(recording)(_var(recording, found))
             for other in self._kin:
                 other.alias(tensor._id, _var(other, found))
+            self._tensors[found._id] = tensor  # last: an interrupt leaves no tensor that is known in part
         return self._tensors[found._id]
 
     def __contains__(self, name: object) -> bool:
@@ -235,6 +236,19 @@ def load(
     memory: int | None = None,
     timeout: float | None = None,
 ) -> IsolatedTape: ...
+
+
+@overload
+def load(
+    path: Path,
+    *,
+    mmap: bool = False,
+    allow_ops: Collection[str] = (),
+    limits: store.Limits | None = None,
+    isolate: bool | Literal["strict"],
+    memory: int | None = None,
+    timeout: float | None = None,
+) -> LoadedTape | IsolatedTape: ...
 
 
 def load(

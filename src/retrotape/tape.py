@@ -190,12 +190,15 @@ class Tape(Replayable, metaclass=_InPlaceOfStock):
     @as_is
     def reset(self) -> None:
         """Forget everything that was recorded and free it, inside the block or outside."""
-        for log in (self._log, self._eager_log):
-            if log is not None:
-                log.clear()
+        logs = [log for log in (self._log, self._eager_log) if log is not None]
+        for log in logs:
+            if isinstance(log, EagerLog):
+                log.recording.damaged = True  # until `clear` has come to its end
         self._answers.clear()
         self._watched.clear()
         self._was_reset = True
+        for log in logs:
+            log.clear()
 
     @as_is
     def watched_variables(self) -> tuple[Any, ...]:

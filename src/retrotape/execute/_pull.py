@@ -148,7 +148,12 @@ class Puller:
             return None
         if self._operations is not None:
             return tf.zeros_like(self._values(var)) if dtype in TRAINABLE else None
-        return tf.zeros_like(self._values(var)) if dtype == _VARIANT else zeros(shape, dtype)
+        if dtype != _VARIANT:
+            return zeros(shape, dtype)
+        value = self._values(var)
+        if self._recording.guard is not None:
+            self._recording.guard.check_zeros(value)
+        return tf.zeros_like(value)
 
     def _pull_gather(self, eqn: Eqn, grad: Cotangent) -> Cotangent:
         version, indices = eqn.inputs

@@ -16,6 +16,7 @@ from collections.abc import Iterable
 
 _CREATE, _ADD, _RESTRICT = 444, 445, 446  # the same on every architecture
 _ASK_VERSION, _PATH_BENEATH = 1, 1
+_NO_NEW_PRIVILEGES = 38
 _READ_FILE, _READ_FOLDER = 1 << 2, 1 << 3
 _RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}  # version: how many rights about files it knows
 # What TensorFlow reads when its first op runs: how many processors there are and of what kind, and its own name.
@@ -44,6 +45,9 @@ def restrict(paths: Iterable[str]) -> None:
     known = version()
     if not known:
         raise OSError(95, "this kernel has no Landlock")
+    _libc().prctl(
+        _NO_NEW_PRIVILEGES, 1, 0, 0, 0
+    )  # which Landlock wants; the seccomp filter has set it, and denies this
     handled = (1 << _RIGHTS.get(known, 16)) - 1
     fields = [handled, *([_NETWORK] if known >= 4 else []), *([_OTHERS] if known >= 6 else [])]
     described = struct.pack(f"={len(fields)}Q", *fields)
@@ -59,8 +63,8 @@ def restrict(paths: Iterable[str]) -> None:
 def _allow(rules: int, path: str) -> None:
     try:
         opened = os.open(path, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        return  # whoever wants to read it will say so
+    except OSError:
+        return  # without a rule it cannot be read; whoever wants to will say so
     try:
         mode = os.fstat(opened).st_mode
         if stat.S_ISREG(mode) or stat.S_ISDIR(mode) or path in MACHINE:  # a link would allow what it points to

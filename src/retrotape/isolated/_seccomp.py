@@ -25,6 +25,7 @@ _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16  # offsets in what the kernel show
 _THREAD = 0x00010000  # CLONE_THREAD: a thread of this process, not a new process
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _NAME_OF_THREAD, _NAME_OF_MEMORY = 15, 0x53564D41  # of prctl
+_FCNTLS = (0, 1, 2, 3, 4, 1030)  # copies of descriptors, their flags: no owner, no signals, no locks, no leases
 _IOCTLS = (0x5401, 0x5450, 0x5451, 0x541B)  # is it a terminal; close on exec or not; how much is there to read
 
 # Name: number on x86_64 and on aarch64, -1 where there is none.
@@ -44,7 +45,6 @@ _PLAIN = {
     "stat": (4, -1),
     "lstat": (6, -1),
     "statx": (332, 291),
-    "fcntl": (72, 25),
     "dup": (32, 23),
     "dup3": (292, 24),
     "access": (21, -1),
@@ -125,6 +125,7 @@ _PLAIN = {
     "sysinfo": (99, 179),
 }
 _CHECKED = {
+    "fcntl": (72, 25),
     "open": (2, -1),
     "openat": (257, 56),
     "clone": (56, 220),
@@ -181,6 +182,7 @@ def program(machine: str, pid: int) -> list[_Instruction]:
 def _rules(pid: int) -> dict[str, list[_Instruction]]:
     """Return what decides about each call whose arguments matter."""
     return {
+        "fcntl": _if_one_of(1, _FCNTLS),
         "open": _unless_any(1, _WRITES, errno.EACCES),
         "openat": _unless_any(2, _WRITES, errno.EACCES),
         "clone": [_load(_ARGUMENTS), (_ANY_BIT, 0, 1, _THREAD), _end(_ALLOW), _end(_DENY | errno.EPERM)],

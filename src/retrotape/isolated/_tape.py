@@ -246,14 +246,14 @@ def isolate(
     os.lstat(place)  # that there is nothing is said here as everywhere
     config = tf.config.threading
     threads = [config.get_intra_op_parallelism_threads(), config.get_inter_op_parallelism_threads()]
-    process = Process(place, memory, timeout, {"threads": threads})
+    known = None if limits is None else limits._asdict()
+    process = Process(place, memory, timeout, {"threads": threads, "limits": known})
     try:
         if strict and not process.confinement.is_complete:
             raise IsolationError(
                 f"This system cannot confine the process completely: {process.confinement}",
                 "To load the file nevertheless: `rt.load(path, isolate=True)`",
             )
-        known = None if limits is None else limits._asdict()
         loading = {**options, "allow_ops": sorted(allow_ops), "limits": known}
         return process.ask("load", loading, doing="read the file")[0]
     except BaseException:

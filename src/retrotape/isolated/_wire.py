@@ -16,7 +16,7 @@ Pack = Callable[[Any], "tuple[str, Any] | None"]  # what an object is called, an
 Unpack = Callable[[str, Any], Any]  # the same back
 
 _LENGTH = struct.Struct("<Q")
-_LARGEST_HEADER = 2**24
+_LARGEST_HEADER = 2**26  # enough for what `tensors` says of 400,000 ops
 _WITHOUT_VALUE = (tf.resource, tf.variant)
 
 

@@ -164,16 +164,17 @@ class EagerLog:
 
     def clear(self) -> None:
         """Forget everything that was written down."""
+        self.recording.damaged = True  # until everything is forgotten
         self._flush()
-        self.recording.clear()
-        if self._stack is not None:
-            self._stack.forget()
-            if not self._paused_since:
-                self._stack.hear_again(self.recording)
         self._spans.clear()
         self._pauses.clear()
         self._watched.clear()
         self._stand_ins.clear()
+        if self._stack is not None:
+            self._stack.forget()
+        self.recording.clear()
+        if self._stack is not None and not self._paused_since:
+            self._stack.hear_again(self.recording)
 
     def find(self, tensor: Tensor) -> int | None:
         """Return the var of a tensor."""

@@ -45,7 +45,8 @@ class Ledger:
 
     def clear(self) -> None:
         """Forget everything, in place: tapes that are open go on writing here."""
-        self.damaged = False  # by an exception that came while something was being written down
+        # By an exception that came while something was being written down, or here, before the end of `clear`.
+        self.damaged = True
         self.builder = Builder()
         self.values: dict[int, Any] = {}  # by var: a tensor, or what fetches one
         self.variables: dict[int, Any] = {}  # by identity of the handle, as they were first read

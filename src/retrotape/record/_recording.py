@@ -62,6 +62,7 @@ class Recording(Ledger):
         self.waiting: list[Event] = []
         self._latest_call = -1
         self.segments = self._make_segments()
+        self.damaged = False
 
     def _make_segments(self) -> Segments | None:
         self._spill = Spill(self._directory) if self.keep == "disk" else None

@@ -57,7 +57,7 @@ class Stack(Calls):
 
     def _reset(self) -> None:
         super()._reset()
-        self._events, self._custom, self._layers = [], [], []
+        self._events, self._custom, self._layers, self._early = [], [], [], set()
         self._frugal = self._inside_python = 0
         self._returned.clear()
         self._hear([])

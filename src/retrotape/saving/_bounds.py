@@ -38,6 +38,10 @@ def _segments(call: Call) -> int:
     return (call.highest(-1) + 1) * math.prod(call.shape(0)[1:])
 
 
+def _used_rows(call: Call) -> int:
+    return max(call.size(1) * math.prod(call.shape(0)[1:]), call.elements())
+
+
 def _reduced(call: Call) -> int:
     shape, axes = call.numbers(2), call.numbers(3)
     gone = {axis % max(1, len(shape)) for axis in axes}
@@ -69,7 +73,8 @@ def _padded_rows(call: Call) -> int:
     count = int(call.attrs["num_row_partition_tensors"])
     said = call.numbers(0)
     rows = [max(1, call.highest(3 + position), call.size(3 + position)) for position in range(count)]
-    sides = [size if size >= 0 else max(rows, default=1) for size in said] or rows
+    longest = max(rows, default=1)
+    sides = [size if size >= 0 else longest for size in said] if call.rank(0) else [longest] * (count + 1)
     return math.prod(max(1, side) for side in sides) * max(1, math.prod(call.shape(1)[1:]))
 
 
@@ -91,7 +96,7 @@ BOUNDS: Mapping[str, Bound] = {
     **{f"NonMaxSuppressionV{n}": _suppressed for n in (2, 3, 4, 5)},  # every box, or padded to what was asked for
     **{f"Segment{how}": _segments for how in ("Max", "Mean", "Min", "Prod", "Sum")},  # up to the highest segment
     **{f"SparseSegment{how}": _segments for how in ("Mean", "SqrtN", "Sum")},
-    **{f"SparseSegment{how}GradV2": _all for how in ("Mean", "SqrtN", "Sum")},  # one row for each row that was used
+    **{f"SparseSegment{how}GradV2": _used_rows for how in ("Mean", "SqrtN", "Sum")},  # one row for each that was used
     "SparseFillEmptyRows": _filled_rows,  # one element more for each row
     "SparseFillEmptyRowsGrad": _all,  # of the values that were there
     **dict.fromkeys(("SparseReduceMax", "SparseReduceSum"), _reduced),  # the dimensions that are left

@@ -17,7 +17,7 @@ from retrotape.saving._backward_ops import FORWARD_OPS, mismatch
 from retrotape.saving._bounds import BOUNDS, TEXTS, longest_given
 from retrotape.saving._budget import Budget
 from retrotape.saving._call import Call, Dims
-from retrotape.saving._lists import ELEMENT_BYTES, LENGTHS, made_length
+from retrotape.saving._lists import ELEMENT_BYTES, FILLS, LENGTHS, length_of, made_length, put
 from retrotape.saving._op_guards import GUARDS, RECOMPUTED
 from retrotape.saving._ops import STRING_BYTES, allowed
 from retrotape.saving._shapes import REMEMBERED, Kinds, Shapes, is_known
@@ -53,6 +53,8 @@ class Guard:
         self._path, self._more, self._isolated = path, frozenset(more), isolated
         self._shapes, self._budget = Shapes(), Budget(limit)
         self._forecasts: dict[Any, Any] = {}  # a forecast, or which inputs there is one for each value of
+        self._largest_item = 0  # bytes of the largest tensor that was put into a list
+        self._nested = False  # whether a list, or text, was put into a list
 
     def run(self, eqn: Eqn, inputs: list[Tensor], types: Types, *, resized: bool = False) -> list[Tensor]:
         """Return what an equation makes.
@@ -196,6 +198,27 @@ class Guard:
             found = self._forecasts.get((key, *[_bytes_in(fetch(position)) for position in found]))
         return found
 
+    def check_zeros(self, handle: Tensor) -> None:
+        """Raise where zeros like those in a list would take more memory than there is."""
+        try:
+            with current_stack().unheard():
+                size = self._filled_bytes("ZerosLike", handle)
+        except Exception as error:
+            raise self._explain(error, "ZerosLike") from error
+        if not self._budget.fits(size):
+            raise self._too_large("ZerosLike", size)
+
+    def _note_item(self, kind: TensorType | None) -> None:
+        if kind is not None:
+            self._largest_item = max(self._largest_item, bytes_of(kind))
+            self._nested |= kind.dtype in (_VARIANT, _STRING)
+
+    def _filled_bytes(self, op: str, handle: Tensor) -> int:
+        """Return how much a list of new tensors like those in another one takes, where these may all be one."""
+        if self._nested and not self._isolated:
+            raise self._not_told(op)
+        return length_of(handle) * (ELEMENT_BYTES + self._largest_item)
+
     def _infer(self, eqn: Eqn, call: Call) -> list[Dims]:
         if call.op not in self._more:
             guard = GUARDS.get(call.op)
@@ -212,6 +235,9 @@ class Guard:
         """Return the most bytes that each result has, and that all need."""
         counts = self._elements(call, shapes)
         sizes = [_bytes(call, dtype, count) for dtype, count in zip(dtypes, counts, strict=True)]
+        self._note_item(put(call))
+        if call.op in FILLS and _VARIANT in dtypes:
+            sizes = [self._filled_bytes(call.op, call.fetch(0))]
         return sizes, sum(sizes) + workspace(call)
 
     def _elements(self, call: Call, shapes: Sequence[Dims]) -> list[int]:
@@ -221,12 +247,7 @@ class Guard:
             return [_count(dims) if is_known([dims]) else most for dims in shapes]
         trusted = self._isolated or call.op in self._more or call.op not in allowed()
         if not is_known(shapes) and not trusted:
-            raise UnsafeTapeError(
-                self._path,
-                f"how much op {call.op} would make cannot be told before it runs, so it does not run in this process",
-                "Let another process run it: `rt.load(path, isolate=True)`; or, if you trust it: "
-                f"`rt.load(path, allow_ops={{{call.op!r}}})`.",
-            )
+            raise self._not_told(call.op)
         return [_count(dims) if is_known([dims]) else 0 for dims in shapes]
 
     # ------------------------------------------------------------------ what does not fit
@@ -250,6 +271,14 @@ class Guard:
             if said.dtype != _tf.eager_dtype(tensor) or (said.shape != shape and not resized):
                 made = TensorType(_tf.eager_dtype(tensor), shape)
                 raise UnsafeTapeError(self._path, f"op {eqn.op} makes {made} where the tape says {said}")
+
+    def _not_told(self, op: str) -> UnsafeTapeError:
+        return UnsafeTapeError(
+            self._path,
+            f"how much op {op} would make cannot be told before it runs, so it does not run in this process",
+            "Let another process run it: `rt.load(path, isolate=True)`; or, if you trust it: "
+            f"`rt.load(path, allow_ops={{{op!r}}})`.",
+        )
 
     def _too_large(self, op: str, size: int) -> UnsafeTapeError:
         total = self._budget.alive + size

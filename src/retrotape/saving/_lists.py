@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 from retrotape._tf import tf
+from retrotape.ir import TensorType
 from retrotape.saving._call import Call
 
 ELEMENT_BYTES = 64  # of a list, for each element, besides what the element itself holds
 _LONGEST = 2**24
+_MANY = 2**12  # items of a list that are looked at, one by one
 
 
 def _length(call: Call, position: int = 0) -> int:
-    return int(tf.raw_ops.TensorListLength(input_handle=call.fetch(position)))
+    return length_of(call.fetch(position))
+
+
+def _places(call: Call) -> list[int]:
+    """Return the items that are gathered; kernels refuse others than those that there are."""
+    return [at for at in call.numbers(1) if 0 <= at < _length(call)]
 
 
 def _scattered(call: Call) -> int:
@@ -80,12 +88,51 @@ def _held(call: Call, at: int) -> int:
     return max(1, math.prod(item.shape))
 
 
+def _elements(call: Call, places: Iterable[int]) -> Iterator[int]:
+    """Yield how many elements each of some items of a list has.
+
+    Raises:
+      ValueError: If their shapes differ and there are too many to look at.
+    """
+    places = list(places)
+    held = tf.raw_ops.TensorListElementShape(input_handle=call.fetch(0), shape_type=tf.int64).numpy().reshape(-1)
+    if places and (held >= 0).all():
+        yield from [_element(call, places[0])] * len(places)  # all have one shape
+        return
+    if len(places) > _MANY:
+        raise ValueError(f"{len(places)} tensors of different shapes, more than {_MANY}, come out of a list")
+    yield from (_element(call, place) for place in places)
+
+
+# Where an op puts a tensor into a list, or all rows of one.
+_PUTS = {
+    "TensorListSetItem": 2,
+    "TensorListPushBack": 1,
+    "TensorListFromTensor": 0,
+    "TensorListScatter": 0,
+    "TensorListScatterV2": 0,
+    "TensorListScatterIntoExistingList": 1,
+    "TensorListSplit": 0,
+}
+FILLS = frozenset(("AddN", "ZerosLike"))  # of lists: make as many tensors as these hold, where many may be one
+
+
+def put(call: Call) -> TensorType | None:
+    """Return the type of what an op puts into a list."""
+    return call.kinds[_PUTS[call.op]] if call.op in _PUTS else None
+
+
+def length_of(handle: Any) -> int:
+    """Return how many items a list has."""
+    return int(tf.raw_ops.TensorListLength(input_handle=handle))
+
+
 # op → how many elements come out of a list
 LIST_ELEMENTS: Mapping[str, Callable[[Call], int]] = {
     "TensorListGetItem": lambda call: _element(call, max(0, min(call.highest(1), _length(call) - 1))),
     "TensorListPopBack": lambda call: _element(call, _length(call) - 1),
     "TensorListStack": lambda call: _length(call) * _element(call, 0),  # all have one shape
-    "TensorListGather": lambda call: call.size(1) * max((_element(call, at) for at in range(_length(call))), default=1),
-    "TensorListConcatV2": lambda call: sum(_element(call, at) for at in range(_length(call))) + _length(call),
+    "TensorListGather": lambda call: sum(_elements(call, _places(call))) + call.size(1),
+    "TensorListConcatV2": lambda call: sum(_elements(call, range(_length(call)))) + _length(call),
     "TensorListElementShape": lambda call: 254,  # dimensions
 }
