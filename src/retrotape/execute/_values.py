@@ -80,10 +80,18 @@ class Values:
         value = self._again.pop(var, None)
         # A value that is kept stays known, and so does one that is the value of another var too. And while anything is
         # written down, what has run may still have to be told by which var this value goes.
-        if value is None or self._kept.get(var) is value or current_stack().hearing():
+        if value is None or self._kept.get(self._origin(var)) is value or current_stack().hearing():
             return
         if self._recording.known(value._id) == var:
             self._recording.forget(value._id)
+
+    def _origin(self, var: int) -> int:
+        """Return the var whose value a var has: a custom gradient hands on the tensors that were made inside of it."""
+        builder = self._recording.builder
+        while builder.producers[var] >= 0 and builder.eqns[builder.producers[var]].op == CUSTOM:
+            eqn = builder.eqns[builder.producers[var]]
+            var = eqn.inputs[len(eqn.inputs) - len(eqn.outputs) + eqn.outputs.index(var)]
+        return var
 
     def _still_looked_at(self) -> Counter[int] | None:
         """Count the looks to come; None where nobody can say."""

@@ -80,11 +80,11 @@ def prepare(
         raise ValueError(f"redact names {sorted(unknown)}, which is not among the names {sorted(named)}.")
     used = {what["var"] for what in named.values() if "var" in what} | whole.cell_of.keys()
     used |= {var for back in whole.backwards.values() for var in back.captures}
-    thawed = Thawed(whole, freeze, used)
-    program = thawed.program()
-    kept = Kept(whole, program, values, used)
     versions = [cell.versions for cell in whole.cells.values()]
     stand_for = {name: [what["var"]] if "var" in what else versions[what["variable"]] for name, what in named.items()}
+    thawed = Thawed(whole, freeze, used, stand_for, redact)
+    program = thawed.program()
+    kept = Kept(whole, program, values, used)
     redact |= kept.withhold(stand_for, redact)
     functions: dict[str, Any] = {}
     backwards = {thawed.moved[index]: back for index, back in whole.backwards.items() if index in thawed.moved}

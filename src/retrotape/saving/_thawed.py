@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 
-from retrotape.errors import NotPersistableError
+from retrotape.errors import NotPersistableError, RetrotapeError, TapeUseError
 from retrotape.ir import DTYPE_NAMES, LEAF, Eqn, Program
 from retrotape.record import CUSTOM, Recording
 from retrotape.saving._document import without_defaults
@@ -21,9 +21,18 @@ class Thawed:
       recording: What was recorded.
       freeze: Ops and custom gradients that are left out.
       used: Vars that something else than an equation looks at.
+      named: The vars of each name, by which a replay can give other values.
+      redact: The names whose values are left out.
     """
 
-    def __init__(self, recording: Recording, freeze: Collection[str], used: Collection[int]) -> None:
+    def __init__(
+        self,
+        recording: Recording,
+        freeze: Collection[str],
+        used: Collection[int],
+        named: Mapping[str, Sequence[int]],
+        redact: Collection[str],
+    ) -> None:
         self._recording, self._freeze = recording, freeze
         self._kept: set[int] = set()
         needed, refused = set(used), []
@@ -37,6 +46,7 @@ class Thawed:
         if refused:
             raise self._refusal(refused[-1])
         self._drop_resources()
+        self._refuse_stale(needed, named, redact)
         self.moved = {old: new for new, old in enumerate(sorted(self._kept))}  # numbers of equations that stay
 
     def _name(self, eqn: Eqn) -> str:
@@ -80,6 +90,49 @@ class Thawed:
             if not used.isdisjoint(eqns[index].outputs):
                 raise self._refusal(index)
         self._kept -= broken
+
+    def _refuse_stale(self, needed: set[int], named: Mapping[str, Sequence[int]], redact: Collection[str]) -> None:
+        """Raise where what an equation gave would stand for it and follows from a name: a replay would not change it.
+
+        Of an op that the user has frozen that is meant, unless the value is left out from which it follows.
+        """
+        builder = self._recording.builder
+        gone = [
+            index
+            for index, eqn in enumerate(builder.eqns)
+            if index not in self._kept
+            and any(var in needed and self._kind(var) not in WITHOUT_BYTES for var in eqn.outputs)
+        ]
+        if not gone:
+            return
+        names, reach = list(named), [0] * len(builder.types)  # by var: a bit for each name that it follows from
+        for bit, name in enumerate(names):
+            for var in named[name]:
+                reach[var] |= (builder.producers[var] == LEAF) << bit
+        for eqn in builder.eqns:
+            found = 0
+            for var in eqn.inputs:
+                found |= reach[var]
+            for var in eqn.outputs:
+                reach[var] |= found
+        for index in gone:
+            eqn = builder.eqns[index]
+            sources = [name for bit, name in enumerate(names) if any(reach[var] >> bit & 1 for var in eqn.outputs)]
+            if self._name(eqn) in self._freeze:
+                sources = [name for name in sources if name in redact]
+            if sources:
+                raise self._stale(index, sources[0], sources[0] in redact)
+
+    def _stale(self, index: int, name: str, left_out: bool) -> RetrotapeError:
+        eqn = self._recording.builder.eqns[index]
+        where = str(self._recording.program().frame_of(eqn))
+        if left_out:
+            return TapeUseError(
+                f"redact= leaves out {name!r}, and the file would hold what {eqn.op} at {where} computed from it. "
+                f"Move that op out of the block, or save without redact=[{name!r}]."
+            )
+        reason = f"a file cannot run it, and a replay with another {name!r} would get what it gave here"
+        return NotPersistableError(index, eqn.op, where, reason)
 
     def program(self) -> Program:
         """Return the program as it will be written."""
