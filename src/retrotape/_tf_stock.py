@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,16 +32,17 @@ class watching(Scope):
 
     def __init__(self, tensors: Sequence[Tensor], persistent: bool) -> None:
         self._tensors, self._persistent = tensors, persistent
-        self._tapes: list[Any] = []
+        self._tapes: list[Any] = [None]
+
+    # Not by tf.GradientTape: it may be interrupted when TensorFlow has the tape and it does not know that. Here what
+    # TensorFlow has and what is in the list change in one step, for `map` and `iter` run no Python code in between.
 
     def enter(self) -> None:
-        # Not by tf.GradientTape, which may be interrupted when TensorFlow has the tape and it does not know that.
-        # And not by an assignment, before which an interrupt may come.
-        self._tapes.extend(map(pywrap_tfe.TFE_Py_TapeSetNew, [self._persistent], [False]))
+        self._tapes.extend(map(pywrap_tfe.TFE_Py_TapeSetNew, (self._persistent,), (False,)))
         for tensor in self._tensors:
             if is_trainable(tensor):
-                pywrap_tfe.TFE_Py_TapeWatch(self._tapes[0], tensor)
+                pywrap_tfe.TFE_Py_TapeWatch(self._tapes[-1], tensor)
 
     def leave(self) -> None:
-        while self._tapes:  # and never twice
-            pywrap_tfe.TFE_Py_TapeSetRemove(self._tapes.pop())
+        if self._tapes:
+            deque(map(pywrap_tfe.TFE_Py_TapeSetRemove, iter(self._tapes.pop, None)), 0)  # all down to the None

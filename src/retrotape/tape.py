@@ -140,6 +140,7 @@ class Tape(Replayable, metaclass=_InPlaceOfStock):
             return self
         except BaseException:
             again(log.close)
+            spend(self._opening)
             self._log, self._eager_log = before
             raise
 
@@ -151,6 +152,7 @@ class Tape(Replayable, metaclass=_InPlaceOfStock):
             self._next = None
         if self._block is mark and self._log is not None:
             self._log.close()
+            spend(self._opening)
 
     def _new_log(self) -> EagerLog | GraphLog:
         graph = _graph_here()

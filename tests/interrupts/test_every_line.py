@@ -42,5 +42,5 @@ def test_every_line(name, kind):
 @pytest.mark.parametrize("how", ["signal", "thread"])
 def test_at_random(how, times, seed):
     found = program("at_random.py", how, str(times), str(seed))
-    assert found["interrupted"] > times // 2
+    assert found["interrupted"] > times // 6  # others come after the end, or while another exception is handled
     assert found["wrong"] == []

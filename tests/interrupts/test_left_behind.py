@@ -15,6 +15,8 @@ import tensorflow as tf
 import retrotape as rt
 from interrupt_scenarios import touched
 from recording_tools import in_threads, is_untouched
+from retrotape import _hooks
+from retrotape.record import _stack
 
 X = tf.constant(3.0)
 
@@ -254,6 +256,74 @@ def test_a_tape_that_is_reset_inside_of_its_block_records_again(monkeypatch):
 
 def _interrupt(*_: Any) -> None:
     raise KeyboardInterrupt
+
+
+def _interrupted_once(patch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
+    """Let the next call of a function be interrupted before it has done anything."""
+
+    def once(*args: Any, **kw: Any) -> Any:
+        patch.setattr(owner, name, before)
+        raise KeyboardInterrupt
+
+    before = getattr(owner, name)
+    patch.setattr(owner, name, once)
+
+
+@pytest.mark.parametrize("by", ["hand", "stack", "with"])
+def test_an_interrupt_while_a_block_is_left(monkeypatch, by):
+    tape = rt.Tape()
+    with pytest.raises(KeyboardInterrupt), ExitStack() as stack:  # noqa: PT012
+        if by == "stack":
+            stack.enter_context(tape)
+        elif by == "hand":
+            stack.callback(lambda: tape.__exit__(None, None, None))
+            tape.__enter__()
+        else:
+            stack.callback(next, block := recording([]), None)
+            next(block)
+        y = X * X
+        _interrupted_once(monkeypatch, _hooks, "detach")
+    assert is_untouched()
+    if by != "with":
+        assert float(tape.gradient(y, X)) == 6.0
+    assert_next_is_right()
+
+
+def test_a_value_whose_read_was_interrupted_is_read_before_it_is_overwritten(monkeypatch):
+    v = tf.Variable(2.0)
+    with rt.Tape() as tape:
+        _interrupted_once(monkeypatch, _stack, "here")
+        with pytest.raises(KeyboardInterrupt):
+            v.read_value()
+        v.assign(5.0)
+        y = v * v
+    assert [float(version.value) for version in tape.versions(v)] == [2.0, 5.0]
+    assert tape.gradient(y, v, through_updates=True) is None
+
+
+def test_an_update_whose_recording_was_interrupted_is_known_to_be_missing(monkeypatch):
+    v = tf.Variable(2.0)
+    with rt.Tape() as tape:
+        _ = v * 1.0
+        _interrupted_once(monkeypatch, _stack, "here")
+        with pytest.raises(KeyboardInterrupt):
+            v.assign(5.0)
+        y = v * v
+    assert float(tape.gradient(y, v)) == 10.0
+    with pytest.raises(rt.errors.UnseenUpdateError):
+        tape.gradient(y, v, through_updates=True)
+
+
+def test_a_call_whose_recording_was_interrupted_is_not_taken_for_another(monkeypatch):
+    function = tf.function(lambda x: x * x)
+    function(X)
+    with rt.Tape() as tape:
+        _interrupted_once(monkeypatch, tape._log.recording.builder.__class__, "append")
+        with pytest.raises(KeyboardInterrupt):
+            function(X)
+        y = X * X
+    with pytest.raises(rt.errors.InterruptedTapeError):
+        tape.gradient(y, X)
 
 
 @pytest.mark.parametrize(
