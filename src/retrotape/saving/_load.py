@@ -15,7 +15,7 @@ from retrotape.errors import CorruptTapeError, MalformedProgramError
 from retrotape.execute import Values
 from retrotape.ir import LEAF, Fields, LayerRow, Malformed, Program, TensorType
 from retrotape.record import CUSTOM, TRAINABLE, UNCOUNTED, Called, Cell, Look, Recording, Scope, next_stamp, traits
-from retrotape.saving._budget import default_limit
+from retrotape.saving._budget import ISOLATED, default_limit
 from retrotape.saving._document import FunctionReader, with_defaults
 from retrotape.saving._guard import Guard
 from retrotape.saving._kept import Withheld, is_computed
@@ -62,7 +62,8 @@ def read(
     try:
         limit = limits.total_bytes
         if limit is None:
-            limit = default_limit(sum(info.nbytes for info in container.tensors.values()))
+            stored = sum(info.nbytes for info in container.tensors.values())
+            limit = ISOLATED if isolated else default_limit(stored)
         guard = Guard(container.path, allow_ops, limit, isolated)
         return _Reader(container, OpCheck(container.path, allow_ops, limit), guard).read()
     except (Malformed, MalformedProgramError, UnicodeDecodeError, RecursionError, json.JSONDecodeError) as error:
