@@ -97,12 +97,14 @@ REFUSED: dict[str, Hostile] = {
     "a list of two kinds": Hostile("not of type list", ONE + "%2 : float32[2] = IdentityN{T=(float32, 1)}(%0) @0"),
     "functions: a number of 5000 digits": Hostile("a number of 400 digits", functions=f'{{"f": {"1" * 5000}}}'),
     "functions: a number of 10**6 digits": Hostile("a number of 400 digits", functions=f"[-{'1' * 10**6}]"),
-    "functions: nested lists": Hostile("too deep: 100,000", functions="[" * 10**5),
-    "functions: nested objects": Hostile("too deep: 100,000", functions='{"a":' * 10**5),
+    "functions: nested lists": Hostile("lists and objects in functions.json are too deep", functions="[" * 10**5),
+    "functions: nested objects": Hostile("lists and objects in functions.json are too deep", functions='{"a":' * 10**5),
     "functions: many lists": Hostile(
-        "the number of values in functions.json", functions="[" + "[]," * 2_100_000 + "0]"
+        "functions.json takes too many bytes of memory", functions="[" + "[]," * 4_000_000 + "0]"
     ),
-    "functions: many strings": Hostile("number of strings in functions.json", functions='["",' + '"",' * 5_000_000),
+    "functions: many strings": Hostile(
+        "functions.json takes too many bytes of memory", functions='["",' + '"",' * 5_000_000
+    ),
     "functions: NaN": Hostile("functions.json holds NaN", functions="[NaN]"),
     "functions: infinity": Hostile("functions.json holds", functions="[1e999]"),
     "functions: a name twice": Hostile("functions.json gives 'f' twice", functions='{"f": 1, "f": 2}'),

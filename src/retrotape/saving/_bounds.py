@@ -156,8 +156,7 @@ def longest_text(call: Call, position: int) -> int:
     """Return how many bytes the longest text of an input has."""
     if call.kinds[position].dtype != 7:
         return 0
-    value = call.value(position)
-    return max(map(len, value.reshape(-1)), default=0) if isinstance(value, np.ndarray) else len(value)
+    return max(map(len, call.value(position).reshape(-1)), default=0)
 
 
 def longest_given(call: Call) -> int:

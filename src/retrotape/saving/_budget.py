@@ -9,6 +9,7 @@ from weakref import ref
 
 Tensor = Any
 LEAST = 2**28  # bytes that every tape may take
+ISOLATED = 2**34  # bytes, in a process of its own, of which the system limits the memory
 GROWTH = 64  # bytes for each byte of tensors that it brings along: activations of a batch are many times its size
 
 

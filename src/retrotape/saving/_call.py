@@ -43,7 +43,8 @@ class Call(NamedTuple):
 
     def value(self, position: int) -> np.ndarray:
         """Return the value of an input."""
-        return self.fetch(position % len(self.kinds)).numpy()
+        found = self.fetch(position % len(self.kinds)).numpy()
+        return np.array(found, object) if isinstance(found, bytes) else np.asarray(found)
 
     def numbers(self, position: int) -> list[int]:
         """Return the value of an input of whole numbers, flat."""

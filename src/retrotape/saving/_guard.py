@@ -229,7 +229,7 @@ class Guard:
         plain = as_plain(eqn)
         if plain is None:
             return update_shapes(call)
-        return self._shapes.of(plain, call.kinds, call.fetch)
+        return _without_vectors(call, self._shapes.of(plain, call.kinds, call.fetch))
 
     def _total(self, call: Call, shapes: Sequence[Dims], dtypes: Sequence[int]) -> tuple[list[int], int]:
         """Return the most bytes that each result has, and that all need."""
@@ -297,6 +297,15 @@ class Guard:
             f"{what} that needs what it says fails with {type(error).__name__}: {line}",
             "If the tape that was recorded gives an answer, the file was changed: save it anew.",
         )
+
+
+# Results that are left out where an attribute says so. Shape functions call them empty, kernels give a scalar.
+_VECTORS = {"Svd": "compute_uv", "Eig": "compute_v", "SelfAdjointEigV2": "compute_v"}
+
+
+def _without_vectors(call: Call, shapes: list[Dims]) -> list[Dims]:
+    wanted = call.op not in _VECTORS or call.attrs[_VECTORS[call.op]]
+    return shapes if wanted else [shapes[0], *(() for _ in shapes[1:])]
 
 
 def _call(eqn: Eqn, kinds: Kinds, fetch: Callable[[int], Tensor]) -> Call:

@@ -27,7 +27,7 @@ from retrotape.record import (
     next_stamp,
     traits,
 )
-from retrotape.saving._budget import default_limit
+from retrotape.saving._budget import ISOLATED, default_limit
 from retrotape.saving._document import FunctionReader, with_defaults
 from retrotape.saving._guard import Guard
 from retrotape.saving._in_file import InFile
@@ -74,7 +74,8 @@ def read(
     try:
         limit = limits.total_bytes
         if limit is None:
-            limit = default_limit(sum(info.nbytes for info in container.tensors.values()))
+            stored = sum(info.nbytes for info in container.tensors.values())
+            limit = ISOLATED if isolated else default_limit(stored)
         guard = Guard(container.path, allow_ops, limit, isolated)
         return _Reader(container, OpCheck(container.path, allow_ops, limit), guard).read()
     except NONSENSE as error:

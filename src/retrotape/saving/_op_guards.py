@@ -110,6 +110,17 @@ def _boxes(position: int) -> Guard:
     return guard
 
 
+def _row_splits(call: Call) -> str | None:
+    # The gradient function makes room for as many values as the last number says.
+    count = len(call.kinds) - 2
+    for at in range(count):
+        splits = call.value(at)
+        below = call.size(at + 1) - 1 if at + 1 < count else call.shape(count)[0] if call.rank(count) else 0
+        if splits.ndim != 1 or not splits.size or splits[0] or (np.diff(splits) < 0).any() or splits[-1] > below:
+            return "rows that are out of order"
+    return None
+
+
 def _argmax(call: Call) -> str | None:
     # The kernel CHECKs each place when it writes there.
     size, argmax = math.prod(call.shape(0)[1:]), call.value(2)
@@ -163,6 +174,7 @@ GUARDS: Mapping[str, Guard] = {
     "FakeQuantWithMinMaxVarsPerChannelGradient": _channels,
     **dict.fromkeys((*sorted(TAKES_LIST), *_LIST_NUMBERS), _one_list),
     "GatherV2": _batch_dims,
+    "RaggedGather": _row_splits,
     "RaggedTensorToTensor": _rows,
     "SparseSoftmax": _dense_shape(2),
     "AdjustHue": _hue,
