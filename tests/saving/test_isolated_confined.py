@@ -225,6 +225,9 @@ ALLOW, EPERM, EACCES, ENOSYS, KILL = 0x7FFF0000, 0x00050001, 0x0005000D, 0x00050
         (302, (5, 7, 0), EPERM),
         (157, (15,), ALLOW),
         (157, (4,), EPERM),
+        (72, (3, 3), ALLOW),  # the flags of a descriptor
+        (72, (3, 8), EPERM),  # its owner, who gets signals
+        (72, (3, 10), EPERM),  # and which ones
         (9999, (), EPERM),
     ],
 )
