@@ -21,7 +21,8 @@ Tried with TensorFlow 2.16 and 2.21. What is used, and why there is no public wa
 `TFE_Py_PackJVPs`, `TFE_Py_ForwardAccumulatorWatch`,   the tangents of what a function is called with, and of what it
 `record.record_operation_forwardprop_only`             returned
 `array_ops.stop_gradient`                              which `tf.nn.moments` means for first derivatives only
-`TFE_Py_TapeSetIsStopped`, `.StopOnThread`, `.RestartOnThread`  what is computed again is no news to stock tapes
+`TFE_Py_TapeSetIsStopped`, `TFE_Py_TapeSetStopOnThread`,  what is computed again is no news to stock tapes
+`TFE_Py_TapeSetRestartOnThread`
 `custom_gradient._eager_mode_decorator`                where the body of a custom gradient begins and ends
 `resource_variable_ops.variable_accessed`,             which variables were read
 `TFE_Py_TapeVariableAccessed`,                         (and stock tapes and custom gradients must hear of it)

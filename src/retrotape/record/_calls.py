@@ -99,6 +99,8 @@ class Calls(Replicas):
         ):
             try:
                 captured = _tf.build_gradient(function, inputs)
+            except MemoryError:
+                raise
             except Exception:  # raised by user code, in a derivative that nobody has asked for
                 _not_watched.add(function)
             else:
