@@ -100,6 +100,8 @@ class Calls(Replicas):
         ):
             try:
                 captured = build_gradient(function, inputs)
+            except MemoryError:
+                raise
             except Exception:  # raised by user code, in a derivative that nobody has asked for
                 _not_watched.add(function)
             else:

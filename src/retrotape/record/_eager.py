@@ -76,16 +76,21 @@ class EagerLog:
         return current_stack().hears(self.recording)
 
     def start(self) -> None:
-        """Write down what runs on this thread from now on. What is interrupted here, `close` takes back."""
-        self._stack = current_stack()
+        """Write down what runs on this thread from now on."""
+        stack = current_stack()
         if not self._spans:
             self.recording.began = _hooks.now()
         self.recording.mark_stale()
         self._since = _tf.next_id()
         if self._spans:
             self.recording.silences.append((max(self._spans.values()), self._since))
-        self._stack.push(self.recording)
-        self._stack.note_layers(self.recording)
+        try:
+            stack.push(self.recording)
+            self._stack = stack  # only now: to other threads it is open or it is not
+            stack.note_layers(self.recording)
+        except BaseException:
+            again(lambda: stack.pop(self.recording))
+            raise
 
     def stop(self) -> None:
         """Stop writing."""
