@@ -61,6 +61,12 @@ REFUSED_AT_LOAD: dict[str, tuple[str, dict[int, Any], str]] = {
         {},
         r"what its program starts from has 400,000,000 bytes, more than [\d,]+",
     ),
+    "a window of negative size": (
+        "%0 : float32[1,2,2,1]\n%1 : float32[1,2,2,1] = MaxPool{T=float32, ksize=(1, -2147483648, 1, 1), "
+        "padding=b'SAME', strides=(1, 1, 1, 1)}(%0) @0",
+        {0: ones(1, 2, 2, 1)},
+        "attribute 'ksize' of op MaxPool is not from 1 to 65536",
+    ),
     "a list of another type, behind one that is right": (
         "%0 : float32[1,2,2,1]\n%1 : float32[1,2,2,1] = MaxPool{T=float32, ksize=(1, 1, 1, 1), padding=b'SAME', "
         "strides=(1, 1, 1, 1)}(%0) @0\n%2 : float32[1,2,2,1] = MaxPool{T=float32, ksize=(b'a', b'b'), padding=b'SAME', "
@@ -202,6 +208,17 @@ REFUSED_WHEN_RUN: dict[str, tuple[str, dict[int, Any], str]] = {
         "row_partition_types=(b'FIRST_DIM_SIZE', b'VALUE_ROWIDS')}(%0, %1, %2, %3, %4) @0",
         {0: np.array([3, 2]), 1: ones(3), 2: F4(0), 3: np.int64(3), 4: np.array([2, 0, 10**9])},
         "would get rows that are out of order",
+    ),
+    "labels of classes that there are not": (
+        "%0 : float32[5,1,4]\n%1 : int64[1,2]\n%2 : int32[1]\n%3 : int32[1]\n%4 : float32[1], %5 : float32[5,1,4] = "
+        "CTCLoss{T=float32}(%0, %1, %2, %3) @0",
+        {0: ones(5, 1, 4), 1: np.zeros((1, 2), "i8"), 2: np.array([65536], "i4"), 3: np.array([5], "i4")},
+        "would get labels of classes that there are not",
+    ),
+    "bins without end": (
+        "%0 : float32[2]\n%1 : float32[2]\n%2 : int32[]\n%3 : int32[8] = HistogramFixedWidth{T=float32}(%0, %1, %2) @0",
+        {0: ones(2), 1: np.array([-np.inf, -1], F4), 2: np.int32(8)},
+        "would get a range that is not finite, or empty",
     ),
     "draws at no rate": (
         "%0 : int32[1]\n%1 : int32[2]\n%2 : float32[1]\n%3 : float32[1] = "

@@ -1,6 +1,6 @@
 """No op that a tape may name ends the process, takes much memory, or raises a foreign error, whatever it is given.
 
-The sample takes about half a minute; the slow test, all 60 cases of every op, about ten minutes on two cores.
+The sample takes under a minute; the slow test, all 60 cases of every op, about ten minutes on two cores.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def test_some_cases_of_every_op():
 
 def test_a_kernel_that_ends_the_process_is_found():
     """Without its guard RFFT does, and the cases behind the one that did still run."""
-    found = fuzz(["RFFT"], 30, trust=True)
+    found = fuzz(["RFFT"], 12, trust=True)
     assert any("RFFT" in fault and "SIGABRT" in fault for fault in found.faults)
 
 

@@ -101,6 +101,29 @@ def _hue(call: Call) -> str | None:
     return "a hue that is not within 1000" if not abs(float(call.value(1).reshape(-1)[0])) <= 1000 else None
 
 
+def _histogram(call: Call) -> str | None:
+    # What is no number goes to a bin that is not there.
+    low, high = np.asarray(call.value(1), np.float64).reshape(-1)[:2] if call.size(1) > 1 else (0.0, 0.0)
+    if not (np.isfinite([low, high]).all() and low < high):
+        return "a range that is not finite, or empty"
+    return "values that are no numbers" if np.isnan(np.asarray(call.value(0), np.float64)).any() else None
+
+
+def _labels(call: Call) -> str | None:
+    # Labels are places in a row of scores, and rows of labels places in the batch; few are checked.
+    times, batch, classes = call.shape(0) if call.rank(0) == 3 else (0, 0, 0)
+    at, labels, lengths = (np.asarray(call.value(position)) for position in (1, 2, 3))
+    if at.ndim != 2 or at.shape[-1] != 2 or labels.shape != at.shape[:1] or lengths.shape != (batch,):
+        return "labels that do not fit the batch"
+    if at.size and (
+        at.min() < 0 or at[:, 0].max() >= batch or at[:, 1].max() >= 2**20 or (np.diff(at[:, 0]) < 0).any()
+    ):
+        return "rows of labels that are not in the batch"
+    if labels.size and (labels.min() < 0 or labels.max() >= classes - 1):
+        return "labels of classes that there are not"
+    return "lengths beyond the input" if lengths.size and (lengths.min() < 0 or lengths.max() > times) else None
+
+
 def _boxes(position: int) -> Guard:
     # Corners become places in the image, unchecked where they are no numbers.
     def guard(call: Call) -> str | None:
@@ -174,6 +197,8 @@ GUARDS: Mapping[str, Guard] = {
     "FakeQuantWithMinMaxVarsPerChannelGradient": _channels,
     **dict.fromkeys((*sorted(TAKES_LIST), *_LIST_NUMBERS), _one_list),
     "GatherV2": _batch_dims,
+    "CTCLoss": _labels,
+    "HistogramFixedWidth": _histogram,
     "RaggedGather": _row_splits,
     "RaggedTensorToTensor": _rows,
     "SparseSoftmax": _dense_shape(2),

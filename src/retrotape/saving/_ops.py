@@ -8,6 +8,8 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from retrotape import _tf
 from retrotape._tf import tf
 from retrotape.errors import CorruptTapeError, TapeVersionError, UnsafeTapeError
@@ -17,6 +19,12 @@ from retrotape.record import CUSTOM, Kind, default_attrs, traits
 LARGEST_CONSTANT = 2**22  # bytes in an attribute; larger tensors are tensors
 _STRING, _RESOURCE = 7, 20
 _RANK_LIMIT = 254  # TensorFlow's own
+# Windows, and the steps between them: kernels rely on these being neither below the first number nor very large.
+_LOWEST = {
+    **dict.fromkeys(("block_size", "dilations", "ksize", "ksizes", "rates", "strides"), 1),
+    **dict.fromkeys(("depth_radius", "explicit_paddings"), 0),
+}
+_WIDEST = 2**16
 STRING_BYTES = 24  # of one string, empty
 
 
@@ -128,6 +136,9 @@ class OpCheck:
     def _check_value(self, eqn: Eqn, name: str, value: Any) -> None:
         if isinstance(value, Func):
             raise UnsafeTapeError(self._path, f"op {eqn.op} calls a function, {value.name!r}, and a tape has none")
+        lowest = _LOWEST.get(name)
+        if lowest is not None and not all(lowest <= size <= _WIDEST for size in np.ravel(value).tolist()):
+            raise UnsafeTapeError(self._path, f"attribute {name!r} of op {eqn.op} is not from {lowest} to {_WIDEST}")
         if not _is_sound(value):
             raise UnsafeTapeError(self._path, f"attribute {name!r} of op {eqn.op} is no value that TensorFlow knows")
         size = len(value.data) if isinstance(value, Proto) else len(value) if isinstance(value, bytes) else 0
