@@ -163,6 +163,22 @@ def _dense_shape(position: int) -> Guard:
     return guard
 
 
+def _sparse_shapes(*positions: int) -> Guard:
+    # A size below 0 is an open one to the shape function, and fails a CHECK in the kernel or in that of the gradient.
+    def guard(call: Call) -> str | None:
+        for position in positions:
+            sizes = call.numbers(position)
+            if min(sizes, default=0) < 0 or math.prod(max(1, size) for size in sizes) >= 2**62:
+                return "a dense shape that is negative, or more than can be counted"
+        return None
+
+    return guard
+
+
+def _all_of(*guards: Guard) -> Guard:
+    return lambda call: next((wrong for guard in guards if (wrong := guard(call))), None)
+
+
 def _rows(call: Call) -> str | None:
     # The kernel follows row partitions to places in the result, and looks at few of them before.
     kinds, values = call.attrs["row_partition_types"], [call.value(3 + at) for at in range(len(call.kinds) - 3)]
@@ -201,7 +217,12 @@ GUARDS: Mapping[str, Guard] = {
     "HistogramFixedWidth": _histogram,
     "RaggedGather": _row_splits,
     "RaggedTensorToTensor": _rows,
-    "SparseSoftmax": _dense_shape(2),
+    **dict.fromkeys(("SparseAdd", "SparseSparseMaximum", "SparseSparseMinimum"), _sparse_shapes(2, 5)),
+    **dict.fromkeys((f"SparseDenseCwise{how}" for how in ("Add", "Div", "Mul")), _sparse_shapes(2)),
+    **dict.fromkeys(("SparseFillEmptyRows", "SparseReduceMax", "SparseReduceSum", "SparseReorder"), _sparse_shapes(2)),
+    **dict.fromkeys(("SparseSlice", "SparseTensorDenseAdd", "SparseTensorDenseMatMul"), _sparse_shapes(2)),
+    **dict.fromkeys(("SparseReshape", "SparseToDense"), _sparse_shapes(1)),
+    "SparseSoftmax": _all_of(_sparse_shapes(2), _dense_shape(2)),
     "AdjustHue": _hue,
     "CropAndResize": _boxes(1),
     "CropAndResizeGradImage": _boxes(1),
