@@ -121,7 +121,7 @@ class _Child:
         from saving.op_cases import Cases
 
         for op in ops:
-            made = Cases(op, seed)
+            made = Cases(op, seed, self._trust)
             for number in range(cases):
                 self._say(op, number, "generating")
                 case = made.next()
