@@ -13,7 +13,7 @@ import _measure
 import tensorflow as tf
 
 import retrotape as rt
-from retrotape import _hooks
+from retrotape.tf import hooks
 
 CALLS = 200
 OPS = 100_000
@@ -22,12 +22,12 @@ OPS = 100_000
 @contextmanager
 def without_notes() -> Iterator[None]:
     """Record without the hooks that note looks."""
-    before = _hooks._HOOKS
-    _hooks._HOOKS = tuple(hook for hook in before if hook[1] not in ("_numpy", "py_func_common"))
+    before = hooks._HOOKS
+    hooks._HOOKS = tuple(hook for hook in before if hook[1] not in ("_numpy", "py_func_common"))
     try:
         yield
     finally:
-        _hooks._HOOKS = before
+        hooks._HOOKS = before
 
 
 def recorded(work: Callable[[], object]) -> None:

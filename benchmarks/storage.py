@@ -78,7 +78,7 @@ def save_ours(clock: Clock, model: str, path: str) -> None:
 def load_ours(clock: Clock, path: str) -> float:
     def both() -> Any:
         _import_tensorflow()
-        return __import__("retrotape.loaded").loaded
+        return __import__("retrotape.tape.loaded").loaded
 
     rt = clock("import", both)
     tape = clock("load", lambda: rt.load(path))

@@ -12,9 +12,9 @@ from tensorflow.python import pywrap_tfe
 from tensorflow.python.eager import context, execute
 
 import retrotape as rt
-from retrotape import _hook_table, _hooks
-from retrotape._hooks_ops import thread
 from retrotape.record import current_stack
+from retrotape.tf import hook_table, hooks
+from retrotape.tf.hooks_ops import thread
 
 W = tf.Variable([1.0, 2.0], name="w")
 V = tf.Variable([0.5, -1.0], name="v")
@@ -143,7 +143,7 @@ def next_is_wrong(step: Step, right: dict[str, Any]) -> list[str]:
 
 with rt.Tape():
     pass  # from then on there are hooks for Keras too
-ORIGINALS = [(owner, name, getattr(owner, name)) for owner, name, _ in _hooks._HOOKS]
+ORIGINALS = [(owner, name, getattr(owner, name)) for owner, name, _ in hooks._HOOKS]
 
 
 def touched() -> list[str]:
@@ -152,7 +152,7 @@ def touched() -> list[str]:
     stack = current_stack()
     checks = {
         "callbacks": bool(context.context().op_callbacks),
-        "users": bool(_hook_table.users),
+        "users": bool(hook_table.users),
         "listener": thread.listener is not None,
         "past": thread.past is not None,
         "graph logs": bool(thread.graph_logs),

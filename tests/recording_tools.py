@@ -13,16 +13,16 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 import retrotape as rt
-from retrotape import _hooks
 from retrotape.execute import _each, _values
 from retrotape.record import _segments
+from retrotape.tf import hooks
 
 X = tf.constant(1.7)
 
 
 def hooked() -> list[Any]:
     """Return everything of TensorFlow that recording may replace, as it is now."""
-    return [owner.__dict__[name] for owner, name, _ in _hooks._HOOKS]
+    return [owner.__dict__[name] for owner, name, _ in hooks._HOOKS]
 
 
 with rt.Tape():

@@ -56,7 +56,7 @@ def why() -> Console:
     import tensorflow as tf
 
     import retrotape as rt
-    from retrotape.demo._show import hung
+    from retrotape.cli._demo._show import hung
 
     console, told, path = terminal(), [], FOLDER / "train.py"
     path.write_text(WHY)  # the tape shows the source of its lines
@@ -73,7 +73,7 @@ def why() -> Console:
 
 def demo() -> Console:
     """Run some steps of the tour."""
-    from retrotape.demo import STEPS, run
+    from retrotape.cli._demo import STEPS, run
 
     console = terminal()
     run(console, STEPS[1:4])

@@ -19,55 +19,57 @@ from retrotape._version import __version__
 
 if TYPE_CHECKING:
     from retrotape import errors as errors
-    from retrotape.accumulation import Accumulated as Accumulated
-    from retrotape.accumulation import accumulate as accumulate
-    from retrotape.finding import Tensors as Tensors
+    from retrotape.files import store as store
+    from retrotape.diagnose.memory import Memory as Memory
+    from retrotape.diagnose.nonfinite import Cause as Cause
+    from retrotape.diagnose.nonfinite import Nonfinite as Nonfinite
+    from retrotape.diagnose.summary import Summary as Summary
+    from retrotape.diagnose.tensors import Tensors as Tensors
+    from retrotape.diagnose.why import Explanation as Explanation
+    from retrotape.diagnose.why import Verdict as Verdict
+    from retrotape.files.isolated import Confinement as Confinement
     from retrotape.grads import Gradients as Gradients
-    from retrotape.installing import install as install
-    from retrotape.installing import installed as installed
-    from retrotape.installing import uninstall as uninstall
     from retrotape.ir import Program as Program
-    from retrotape.isolated import Confinement as Confinement
-    from retrotape.isolated import IsolatedTape as IsolatedTape
-    from retrotape.joined import JoinedTape as JoinedTape
-    from retrotape.joined import join as join
-    from retrotape.loaded import LoadedTape as LoadedTape
-    from retrotape.loaded import load as load
-    from retrotape.memory import Memory as Memory
-    from retrotape.nonfinite import Cause as Cause
-    from retrotape.nonfinite import Nonfinite as Nonfinite
-    from retrotape.parallel import backward_all as backward_all
-    from retrotape.summary import Summary as Summary
-    from retrotape.tape import GradientTape as GradientTape
-    from retrotape.tape import Tape as Tape
-    from retrotape.why import Explanation as Explanation
-    from retrotape.why import Verdict as Verdict
+    from retrotape.tape.accumulate import Accumulated as Accumulated
+    from retrotape.tape.accumulate import accumulate as accumulate
+    from retrotape.tape.install import install as install
+    from retrotape.tape.install import installed as installed
+    from retrotape.tape.install import uninstall as uninstall
+    from retrotape.tape.isolated import IsolatedTape as IsolatedTape
+    from retrotape.tape.joined import JoinedTape as JoinedTape
+    from retrotape.tape.joined import join as join
+    from retrotape.tape.live import GradientTape as GradientTape
+    from retrotape.tape.live import Tape as Tape
+    from retrotape.tape.loaded import LoadedTape as LoadedTape
+    from retrotape.tape.loaded import load as load
+    from retrotape.tape.parallel import backward_all as backward_all
 
 _HOMES = {
-    "Accumulated": "retrotape.accumulation",
-    "Cause": "retrotape.nonfinite",
-    "Confinement": "retrotape.isolated",
+    "Accumulated": "retrotape.tape.accumulate",
+    "Cause": "retrotape.diagnose.nonfinite",
+    "Confinement": "retrotape.files.isolated",
     "Gradients": "retrotape.grads",
-    "Explanation": "retrotape.why",
-    "GradientTape": "retrotape.tape",
-    "IsolatedTape": "retrotape.isolated",
-    "JoinedTape": "retrotape.joined",
-    "LoadedTape": "retrotape.loaded",
-    "Memory": "retrotape.memory",
-    "Nonfinite": "retrotape.nonfinite",
+    "Explanation": "retrotape.diagnose.why",
+    "GradientTape": "retrotape.tape.live",
+    "IsolatedTape": "retrotape.tape.isolated",
+    "JoinedTape": "retrotape.tape.joined",
+    "LoadedTape": "retrotape.tape.loaded",
+    "Memory": "retrotape.diagnose.memory",
+    "Nonfinite": "retrotape.diagnose.nonfinite",
     "Program": "retrotape.ir",
-    "Summary": "retrotape.summary",
-    "Tape": "retrotape.tape",
-    "Tensors": "retrotape.finding",
-    "Verdict": "retrotape.why",
-    "accumulate": "retrotape.accumulation",
-    "backward_all": "retrotape.parallel",
+    "Summary": "retrotape.diagnose.summary",
+    "Tape": "retrotape.tape.live",
+    "Tensors": "retrotape.diagnose.tensors",
+    "Verdict": "retrotape.diagnose.why",
+    "accumulate": "retrotape.tape.accumulate",
+    "backward_all": "retrotape.tape.parallel",
     "errors": "retrotape.errors",
-    "install": "retrotape.installing",
-    "installed": "retrotape.installing",
-    "join": "retrotape.joined",
-    "load": "retrotape.loaded",
-    "uninstall": "retrotape.installing",
+    "install": "retrotape.tape.install",
+    "installed": "retrotape.tape.install",
+    "join": "retrotape.tape.joined",
+    "load": "retrotape.tape.loaded",
+    "store": "retrotape.files.store",
+    "uninstall": "retrotape.tape.install",
 }
 
 __all__ = [
@@ -95,6 +97,7 @@ __all__ = [
     "installed",
     "join",
     "load",
+    "store",
     "uninstall",
 ]
 
@@ -106,7 +109,7 @@ if not TYPE_CHECKING:  # to a type checker every name would be one of ours
         if home is None:
             raise AttributeError(f"module 'retrotape' has no attribute {name!r}")
         module = import_module(home)
-        value = module if name == "errors" else getattr(module, name)
+        value = module if name in ("errors", "store") else getattr(module, name)
         globals()[name] = value
         return value
 

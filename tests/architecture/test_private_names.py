@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 import retrotape
-from retrotape import _compatibility, _hook_table, _hooks, _tf_names, _tf_replicas
-from retrotape._compatibility import PrivateName
+from retrotape.tf import compatibility, hook_table, hooks, private_names
+from retrotape.tf.compatibility import PrivateName
 
 SOURCE = Path(retrotape.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
-LINES = [*_tf_names.HOOKED, *_tf_names.CALLED, *_tf_names.KERAS]
+LINES = [*private_names.HOOKED, *private_names.CALLED, *private_names.KERAS]
 TABLE = [PrivateName.parse(line) for line in LINES]
 PYTHON = {"_asdict", "_replace", "_getframe"}  # of namedtuple and sys
 ACCESS = ("getattr", "hasattr", "setattr")
@@ -99,7 +99,7 @@ def test_a_new_private_name_would_be_noticed(source: str, name: str) -> None:
 
 
 def test_no_line_of_the_table_is_left_over() -> None:
-    files = [path for path in FILES if path.name not in ("_tf_names.py", "_compatibility.py")]
+    files = [path for path in FILES if path.name not in ("private_names.py", "compatibility.py")]
     nodes = [node for path in files for node in ast.walk(ast.parse(path.read_text()))]
     used = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
     used |= {node.value for node in nodes if isinstance(node, ast.Constant)} | {"recompute_grad"}  # a prefix there
@@ -109,12 +109,12 @@ def test_no_line_of_the_table_is_left_over() -> None:
 def test_every_line_gives_its_reason_and_none_is_there_twice() -> None:
     names = [str(name) for name in TABLE]
     assert len(set(names)) == len(names)
-    assert all([*_tf_names.HOOKED.values(), *_tf_names.CALLED.values(), *_tf_names.KERAS.values()])
+    assert all([*private_names.HOOKED.values(), *private_names.CALLED.values(), *private_names.KERAS.values()])
 
 
 def test_every_hook_is_in_the_table_of_hooks() -> None:
-    assert {_hooks, _tf_replicas}  # which add theirs when they are imported; those of Keras come with the first tape
-    names = [PrivateName.parse(line) for line in _tf_names.HOOKED]
-    places = {(_compatibility.owner_of(name), name.name) for name in names}
-    hooked = {hook.key for hook in _hook_table.hooks if not getattr(hook.key[0], "__module__", "").startswith("keras")}
+    assert {hooks, replicas}  # which add theirs when they are imported; those of Keras come with the first tape
+    names = [PrivateName.parse(line) for line in private_names.HOOKED]
+    places = {(compatibility.owner_of(name), name.name) for name in names}
+    hooked = {hook.key for hook in hook_table.hooks if not getattr(hook.key[0], "__module__", "").startswith("keras")}
     assert places == hooked

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from click.testing import CliRunner
 
-from retrotape import store
 from retrotape.cli import main
+from retrotape.files import store
 
 FIELDS: dict[str, Any] = {
     "retrotape": "0.1",

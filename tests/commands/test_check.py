@@ -9,11 +9,11 @@ from rich.console import Console
 
 import retrotape as rt
 from commands.making import FIELDS, PROGRAM, flip, spawn, tamper, write
-from retrotape import store
-from retrotape.commands import check as verb
-from retrotape.commands._wellformed import allowed_ops
+from retrotape.cli import check as verb
+from retrotape.cli._wellformed import allowed_ops
 from retrotape.errors import RetrotapeError
-from retrotape.saving import _ops
+from retrotape.files import store
+from retrotape.files.checks import _ops
 from store.hostile import ATTACKS
 
 BACK = {"equation": 0, "function": "f", "inputs": [0], "outputs": [1], "captures": []}
@@ -219,7 +219,7 @@ def test_a_tensor_that_belongs_to_nothing(run, tmp_path):
 def test_bytes_that_are_no_bools_and_strings_that_overlap(run, tmp_path, monkeypatch):
     """Check sums hold, since whoever forges a tape makes them too."""
     forged = {"v/0": b"\2", "s/off/v/0": struct.pack("<3q", 0, 9, 2), "s/dat/v/0": b"ab"}
-    monkeypatch.setattr("retrotape.store._write.content", lambda path, name, part: memoryview(forged[name]))
+    monkeypatch.setattr("retrotape.files.store._write.content", lambda path, name, part: memoryview(forged[name]))
     for kind, data, told in (
         ("bool", b"\1", "other than 0 and 1"),
         ("string", [b"a", b"b"], "do not follow each other"),

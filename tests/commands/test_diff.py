@@ -6,12 +6,12 @@ import tensorflow as tf
 
 import retrotape as rt
 from commands.making import FIELDS, PROGRAM, flip, spawn, tamper, write
-from retrotape import store
-from retrotape.commands._distance import distance
-from retrotape.commands._pairing import pair
-from retrotape.commands._rerun import Rerun
-from retrotape.commands._suspects import suspects
-from retrotape.commands._tape import open_saved
+from retrotape.cli._distance import distance
+from retrotape.cli._pairing import pair
+from retrotape.cli._rerun import Rerun
+from retrotape.cli._suspects import suspects
+from retrotape.cli._tape import open_saved
+from retrotape.files import store
 from retrotape.ir import Program
 
 

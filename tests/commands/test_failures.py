@@ -7,8 +7,7 @@ import sys
 import pytest
 
 from commands.making import spawn, write
-from retrotape.cli import main
-from retrotape.commands import _verbs, show
+from retrotape.cli import _verbs, main, show
 from retrotape.errors import TapeUseError
 
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrotape.commands import _listing
-from retrotape.commands._fold import LEAST, Fold, fold
+from retrotape.cli import _listing
+from retrotape.cli._fold import LEAST, Fold, fold
 
 
 @pytest.mark.parametrize(

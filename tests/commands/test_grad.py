@@ -9,8 +9,8 @@ import tensorflow as tf
 
 import retrotape as rt
 from commands.making import spawn, write
-from retrotape.commands import _gradients
-from retrotape.commands._arrays import write_arrays
+from retrotape.cli import _gradients
+from retrotape.cli._arrays import write_arrays
 from retrotape.errors import TapeWriteError
 
 

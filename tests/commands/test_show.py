@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from commands.making import FIELDS, PROGRAM, flip, spawn, write
-from retrotape import store
-from retrotape.commands import _listing
-from retrotape.commands._tape import open_saved
+from retrotape.cli import _listing
+from retrotape.cli._tape import open_saved
+from retrotape.files import store
 
 NO_TENSORFLOW = "assert not {'tensorflow', 'keras'} & set(sys.modules), 'loaded'"
 

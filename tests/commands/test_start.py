@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 import retrotape as rt
-from retrotape.commands._start import LEVEL, is_chatter
+from retrotape.cli._start import LEVEL, is_chatter
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def test_whoever_sets_the_level_decides(path: str) -> None:
 def test_what_is_no_chatter_is_shown() -> None:
     code = (
         "import os\n"
-        "from retrotape.commands import _start\n"
+        "from retrotape.cli import _start\n"
         "with _start._without_chatter():\n"
         "    os.write(2, b'I0000 port.cc:153] oneDNN custom operations are on.\\n')\n"
         "    os.write(2, b'E0000 disk on fire\\n')\n"

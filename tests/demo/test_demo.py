@@ -8,8 +8,8 @@ import math
 import pytest
 from rich.console import Console
 
-from retrotape.demo import STEPS, _ours, _seeded, _stock, run
-from retrotape.demo._show import Ran, hung, lines, ran, table, told
+from retrotape.cli._demo import STEPS, _ours, _seeded, _stock, run
+from retrotape.cli._demo._show import Ran, hung, lines, ran, table, told
 
 CRASHES = {
     "several_tapes": "Unknown variable",

@@ -15,8 +15,8 @@ import tensorflow as tf
 import retrotape as rt
 from interrupt_scenarios import touched
 from recording_tools import in_threads, is_untouched
-from retrotape import _hooks
 from retrotape.record import _stack
+from retrotape.tf import hooks
 
 X = tf.constant(3.0)
 
@@ -282,7 +282,7 @@ def test_an_interrupt_while_a_block_is_left(monkeypatch, by):
             stack.callback(next, block := recording([]), None)
             next(block)
         y = X * X
-        _interrupted_once(monkeypatch, _hooks, "detach")
+        _interrupted_once(monkeypatch, hooks, "detach")
     assert is_untouched()
     if by != "with":
         assert float(tape.gradient(y, X)) == 6.0

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from retrotape import store
+from retrotape.files import store
 from unit.ir.test_text_linear import TEXTS
 
 Json = Any

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from retrotape import store
+from retrotape.files import store
 
 Json = Any
 GONE = object()

@@ -15,15 +15,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from retrotape import _tf
-from retrotape._tf import tf
+from retrotape.files.checks._call import Call
+from retrotape.files.checks._op_guards import GUARDS
+from retrotape.files.checks._ops import _dtypes
+from retrotape.files.checks._shapes import _Scratch
+from retrotape.files.checks._updates import as_plain, update_shapes
 from retrotape.ir import DTYPE_NUMBERS, LEAF, DType, Eqn, Frame, Program, Shape, TensorType
 from retrotape.record import Kind, default_attrs, traits
-from retrotape.saving._call import Call
-from retrotape.saving._op_guards import GUARDS
-from retrotape.saving._ops import _dtypes
-from retrotape.saving._shapes import _Scratch
-from retrotape.saving._updates import as_plain, update_shapes
+from retrotape.tf import core
+from retrotape.tf.core import tf
 from saving import op_seeds
 from saving.op_values import hostile_value, list_maker
 
@@ -74,7 +74,7 @@ class Cases:
 
     def __init__(self, op: str, seed: int, trust: bool = False) -> None:
         self._guard = None if trust else GUARDS.get(op)
-        self._op, self._definition = op, _tf.op_def(op)
+        self._op, self._definition = op, core.op_def(op)
         self._random = random.Random(f"{op} {seed}")
         self._rank, self._sizes = 1, [1, 2]
         seeds = [op_seeds.of_update(op)] if traits(op).kind is not Kind.PLAIN else _honest().get(op, [])

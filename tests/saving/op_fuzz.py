@@ -178,7 +178,7 @@ class _Child:
     def _written(self, case: Any, stored: bool) -> str:
         import numpy as np
 
-        from retrotape import store
+        from retrotape.files import store
         from retrotape.ir import DTYPE_NAMES
 
         program, values = case.program, {**case.values, **(case.stored if stored else {})}
@@ -223,15 +223,15 @@ def main() -> None:
     if given.child:
         import resource
 
-        from retrotape import _tf
+        from retrotape.tf import core
 
-        _tf.tf.zeros([])
+        core.tf.zeros([])
         with open("/proc/self/statm") as statm:
             mapped = int(statm.read().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (mapped + CEILING, mapped + CEILING))
         _Child(given.child, given.trust).run(given.ops, given.cases, given.seed, given.first)
         return
-    from retrotape.saving._ops import allowed
+    from retrotape.files.checks._ops import allowed
 
     ops = given.ops or sorted(allowed() - {"custom_gradient"})
     found = fuzz(ops, given.cases, given.seed, lambda fault: print(fault, flush=True))

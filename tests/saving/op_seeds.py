@@ -12,11 +12,11 @@ import numpy as np
 import tensorflow as tf
 
 import retrotape as rt
-from retrotape import _tf
 from retrotape.errors import RetrotapeError
 from retrotape.execute import Values
 from retrotape.ir import DTYPE_NUMBERS, DType
 from retrotape.record import default_attrs
+from retrotape.tf import core
 from saving import op_programs
 
 RESOURCE = DTYPE_NUMBERS["resource"]
@@ -42,7 +42,7 @@ def collect() -> dict[str, list[Seed]]:
 
 def of_update(op: str) -> Seed:
     """Return an honest call of an op that reads or writes a variable, by the names of what it takes."""
-    definition = _tf.op_def(op)
+    definition = core.op_def(op)
     names = [arg.name for arg in definition.input_arg]
     by_place, rows = "ScatterNd" in op or op == "ResourceGatherNd", "indices" in names
     values: list[Any] = []
@@ -64,9 +64,9 @@ def of_update(op: str) -> Seed:
 
 
 def _record(program: Callable[[Any], Any], sources: Any, found: dict[str, list[Seed]]) -> None:
-    with rt.Tape(keep="all") as tape, _tf.StockTape(persistent=True) as outer:
+    with rt.Tape(keep="all") as tape, core.StockTape(persistent=True) as outer:
         outer.watch(sources)
-        with _tf.StockTape() as inner:
+        with core.StockTape() as inner:
             inner.watch(sources)
             made = program(sources)
         try:
@@ -80,7 +80,7 @@ def _record(program: Callable[[Any], Any], sources: Any, found: dict[str, list[S
     look_up = Values(recording)
     for eqn in recording.builder.eqns:
         seeds = found.setdefault(eqn.op, [])
-        if len(seeds) >= PER_OP or _tf.op_def(eqn.op) is None:
+        if len(seeds) >= PER_OP or core.op_def(eqn.op) is None:
             continue
         try:
             tensors = [look_up(var) for var in eqn.inputs]

@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from retrotape import _tf
 from retrotape.errors import UnsafeTapeError
+from retrotape.files.checks._guard import Guard
 from retrotape.ir import DType, Eqn, TensorType
-from retrotape.saving._guard import Guard
+from retrotape.tf import core
 
 FLOAT, INT32, INT64, VARIANT = 1, 3, 9, 21
 
 
 def run(guard: Guard, op: str, inputs: list[Any], made: list[TensorType], **attrs: Any) -> list[Any]:
-    kinds = [TensorType(_tf.eager_dtype(tensor), tensor._shape_tuple()) for tensor in inputs]
+    kinds = [TensorType(core.eager_dtype(tensor), tensor._shape_tuple()) for tensor in inputs]
     count = len(kinds)
     outputs = tuple(range(count, count + len(made)))
     eqn = Eqn(op, tuple(range(count)), outputs, tuple(sorted(attrs.items())), 0)

@@ -10,9 +10,9 @@ import pytest
 import tensorflow as tf
 
 import retrotape as rt
-from retrotape import store
 from retrotape.errors import RetrotapeError, UnsafeTapeError
-from retrotape.saving import _bounds
+from retrotape.files import store
+from retrotape.files.checks import _bounds
 from saving.mutations import take_apart
 from saving.recorded import bent
 from saving.test_hostile_programs import forge
@@ -327,7 +327,7 @@ def test_an_op_of_which_nobody_can_tell_how_much_it_makes(tmp_path, monkeypatch)
     ):
         rt.load(path).value("y")
     assert rt.load(path, allow_ops={"Where"}).value("y").numpy().tolist() == [[0], [2]]
-    from retrotape.loaded import load_here
+    from retrotape.tape.loaded import load_here
 
     assert load_here(path, isolated=True).value("y").numpy().tolist() == [[0], [2]]
 

@@ -18,8 +18,8 @@ import pytest
 import tensorflow as tf
 
 import retrotape as rt
-from retrotape import store
 from retrotape.errors import CorruptTapeError, RetrotapeError, TapeVersionError, UnsafeTapeError
+from retrotape.files import store
 from saving.mutations import Parts, mutate, seeds, take_apart
 from saving.recorded import bent
 from saving.trips import finish, start
@@ -127,8 +127,8 @@ def test_what_the_user_allows(tmp_path):
 
 def test_no_op_of_the_list_touches_the_world():
     """The list is reviewed by hand; this catches what slips in."""
-    from retrotape import _tf
-    from retrotape.saving._ops import allowed
+    from retrotape.files.checks._ops import allowed
+    from retrotape.tf import core
 
     kinds = ("func", "list(func)", "tensor", "list(tensor)")
     words = (
@@ -146,7 +146,7 @@ def test_no_op_of_the_list_touches_the_world():
         "Recv",
     )
     for op in allowed() - {"custom_gradient"}:
-        definition = _tf.op_def(op)
+        definition = core.op_def(op)
         assert definition is not None, op
         assert not any(attr.type in kinds for attr in definition.attr), op
         assert not any(word in op for word in words), op

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 import retrotape as rt
 from retrotape import errors
-from retrotape.isolated import _deaths, _process
+from retrotape.files.isolated import _deaths, _process
 from saving.mutations import take_apart
 
 linux_only = pytest.mark.skipif(os.uname().sysname != "Linux", reason="what a process may take is bounded on Linux")

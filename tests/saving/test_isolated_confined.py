@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 import retrotape as rt
-from retrotape.isolated import Confinement, _confinement, _landlock, _launch, _seccomp
+from retrotape.files.isolated import Confinement, _confinement, _landlock, _launch, _seccomp
 
 pytestmark = pytest.mark.skipif(not _seccomp.is_known(), reason="there is no filter for this system")
 SOURCE = str(Path(rt.__file__).parents[1])
 
 ATTEMPTS = """
 import ctypes, json, mmap, os, signal, socket, subprocess, sys, threading
-from retrotape.isolated import confine
+from retrotape.files.isolated import confine
 folder, parent, tried = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
 os.chdir(folder)
 libc = ctypes.CDLL(None, use_errno=True)
@@ -123,8 +123,8 @@ def test_everything_but_the_tape_is_denied(tmp_path):
     )
 
 
-NO_LANDLOCK = "from retrotape.isolated import _landlock\n_landlock.version = lambda: 0\n"
-NO_SECCOMP = "from retrotape.isolated import _seccomp\n_seccomp.is_known = lambda: False\n"
+NO_LANDLOCK = "from retrotape.files.isolated import _landlock\n_landlock.version = lambda: 0\n"
+NO_SECCOMP = "from retrotape.files.isolated import _seccomp\n_seccomp.is_known = lambda: False\n"
 THREADS = "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
 
 
@@ -156,7 +156,7 @@ def test_strict_raises_where_it_is_not_complete(tmp_path, monkeypatch):
             closed.append(self)
 
     closed: list = []
-    monkeypatch.setattr("retrotape.isolated._tape.Process", Process)
+    monkeypatch.setattr("retrotape.tape.isolated.Process", Process)
     (tmp_path / "a.tape").write_bytes(b"")
     assert rt.load(tmp_path / "a.tape", isolate=True) == "a tape"
     assert not closed

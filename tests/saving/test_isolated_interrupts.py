@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from retrotape.errors import IsolationError
-from retrotape.isolated import _process, _wire
+from retrotape.files.isolated import _process, _wire
 
 # Speaks the protocol, and gives back what it was asked.
 ECHO = """

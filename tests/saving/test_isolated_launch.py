@@ -13,7 +13,7 @@ import tensorflow as tf
 
 import retrotape as rt
 from retrotape.errors import IsolationError
-from retrotape.isolated import _launch
+from retrotape.files.isolated import _launch
 
 SOURCE = Path(rt.__file__).parents[1]
 EVIL = "import os\nopen(os.environ.get('MARK') or __file__ + '.ran', 'w').close()\n"

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from retrotape.isolated import _wire
-from retrotape.isolated._references import HeldObjects, RemoteObjects
+from retrotape.files.isolated import _wire
+from retrotape.files.isolated._references import HeldObjects, RemoteObjects
 
 
 def there_and_back(message, **how):

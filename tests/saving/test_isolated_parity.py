@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import retrotape as rt
-from retrotape.isolated import METHODS, PROPERTIES, REFUSED
+from retrotape.files.isolated import METHODS, PROPERTIES, REFUSED
 from saving.test_models import MODELS, run
 
 

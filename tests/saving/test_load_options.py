@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 
 import retrotape as rt
-from retrotape import store
 from retrotape.errors import UnknownNameError, UnsafeTapeError
+from retrotape.files import store
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from retrotape.saving._ops import allowed
+from retrotape.files.checks._ops import allowed
 from saving.op_fuzz import Report, fuzz
 
 OPS = sorted(allowed() - {"custom_gradient"})

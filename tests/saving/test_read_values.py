@@ -9,8 +9,8 @@ import pytest
 import tensorflow as tf
 
 import retrotape as rt
-from retrotape import store
 from retrotape.errors import CorruptTapeError, TapeVersionError, TapeWriteError
+from retrotape.files import store
 from retrotape.ir import DTYPE_NAMES, DTYPE_NUMBERS
 from saving.trips import finish, start
 

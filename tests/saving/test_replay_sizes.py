@@ -11,8 +11,8 @@ import pytest
 import tensorflow as tf
 
 import retrotape as rt
-from retrotape import store
 from retrotape.errors import ReplayError, TapeUseError
+from retrotape.files import store
 
 
 def by_length(x: tf.Tensor) -> tf.Tensor:

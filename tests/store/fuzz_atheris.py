@@ -65,7 +65,7 @@ def _refused(message: str) -> bool:
 def container(folder: Path) -> Target:
     """Return what reads files and folders."""
     from retrotape.errors import CorruptTapeError, TapeVersionError, UnsafeTapeError
-    from retrotape.store import Limits
+    from retrotape.files.store import Limits
     from store import forge
     from store.reading import read_all
 
@@ -124,10 +124,10 @@ def _refusals() -> tuple[type[Exception], ...]:
 
 def fields(folder: Path) -> Target:
     """Return what reads the fields of `tape.json`."""
+    from retrotape.files.store import Limits
+    from retrotape.files.store._json import unseal
+    from retrotape.files.store._where import Where
     from retrotape.ir import Fields, Program, makes_no_sense
-    from retrotape.store import Limits
-    from retrotape.store._json import unseal
-    from retrotape.store._where import Where
     from store import forge
 
     program, refusals = Program.parse(PROGRAM), _refusals()
@@ -147,10 +147,10 @@ def fields(folder: Path) -> Target:
 
 def functions(folder: Path) -> Target:
     """Return what reads `functions.json`."""
+    from retrotape.files.store import Limits
+    from retrotape.files.store._json import parse
+    from retrotape.files.store._where import Where
     from retrotape.ir import Functions, Program, makes_no_sense
-    from retrotape.store import Limits
-    from retrotape.store._json import parse
-    from retrotape.store._where import Where
 
     program, refusals = Program.parse(PROGRAM), _refusals()
 
@@ -184,9 +184,8 @@ def main() -> None:
         sys.exit(f"usage: python {sys.argv[0]} {'|'.join(TARGETS)} [-max_total_time=120] [FOLDER]")
     name = sys.argv.pop(1)
     sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2] / "src")]
-    with atheris.instrument_imports(include=["retrotape.store", "retrotape.ir", "retrotape.errors", "json"]):
-        import retrotape.ir
-        import retrotape.store  # noqa: F401
+    with atheris.instrument_imports(include=["retrotape.files.store", "retrotape.ir", "retrotape.errors", "json"]):
+        pass
     memory = Path("/dev/shm")
     folder = (memory if memory.is_dir() else Path(tempfile.gettempdir())) / f"fuzz-retrotape-{name}"
     shutil.rmtree(folder, ignore_errors=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from retrotape.errors import CorruptTapeError, TapeVersionError, UnsafeTapeError
-from retrotape.store import Limits
+from retrotape.files.store import Limits
 from store import forge
 from store.forge import Entry, archive, as_rest, changed, entries, fields, file, folder, seal, tensor_table
 

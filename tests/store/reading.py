@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from retrotape.store import Limits, open_tape
+from retrotape.files.store import Limits, open_tape
 
 
 def read_all(path: Path, *, mmap: bool = False, limits: Limits | None = None, verify: bool = True) -> dict[str, Any]:

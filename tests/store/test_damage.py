@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from retrotape.errors import CorruptTapeError, TapeVersionError, UnsafeTapeError
-from retrotape.store import Container, Stored, write
+from retrotape.files.store import Container, Stored, write
 from store import forge
 from store.reading import read_all
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from retrotape.errors import CorruptTapeError, TapeWriteError
-from retrotape.store import Stored, open_tape, write
-from retrotape.store import _blobs as blobs
-from retrotape.store import _replace as replace
+from retrotape.files.store import Stored, open_tape, write
+from retrotape.files.store import _blobs as blobs
+from retrotape.files.store import _replace as replace
 from store import forge
 from store.reading import read_all
 

@@ -8,10 +8,10 @@ import sys
 import zipfile
 from pathlib import Path
 
-import retrotape.store
-from retrotape.store import Limits, Stored, write
-from retrotape.store import _format as format_
-from retrotape.store._tables import OWN
+import retrotape.files.store
+from retrotape.files.store import Limits, Stored, write
+from retrotape.files.store import _format as format_
+from retrotape.files.store._tables import OWN
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "FORMAT.md").read_text(encoding="utf-8")
@@ -67,13 +67,13 @@ def test_the_names_are_those_of_the_code():
 
 def test_the_container_imports_nothing_but_numpy():
     """And that only inside functions, so that whoever shows a program does not wait for it."""
-    for path in Path(retrotape.store.__file__).parent.glob("*.py"):
+    for path in Path(retrotape.files.store.__file__).parent.glob("*.py"):
         tree = ast.parse(path.read_text())
         for node in ast.walk(tree):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module] if isinstance(node, ast.ImportFrom) else []
             for name in names:
                 top = name.partition(".")[0]
-                ours = name.startswith(("retrotape.errors", "retrotape.ir", "retrotape.store"))
+                ours = name.startswith(("retrotape.errors", "retrotape.ir", "retrotape.files.store"))
                 assert ours or top in sys.stdlib_module_names or top == "numpy", f"{path.name}: {name}"
                 assert top != "numpy" or node not in tree.body

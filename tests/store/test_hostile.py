@@ -8,7 +8,7 @@ import zipfile
 import pytest
 
 from retrotape.errors import RetrotapeError
-from retrotape.store import Limits, open_tape
+from retrotape.files.store import Limits, open_tape
 from store import forge
 from store.hostile import ATTACKS
 from store.reading import read_all

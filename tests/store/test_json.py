@@ -7,7 +7,7 @@ import re
 import pytest
 
 from retrotape.errors import CorruptTapeError, UnsafeTapeError
-from retrotape.store import Limits, open_tape, write
+from retrotape.files.store import Limits, open_tape, write
 
 
 def test_an_entry_that_is_json(tmp_path):

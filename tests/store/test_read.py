@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from retrotape.errors import CorruptTapeError, TapeUseError
-from retrotape.store import Stored, open_tape, write
-from retrotape.store import _container as container
-from retrotape.store import _files as files
-from retrotape.store import _source as source
+from retrotape.files.store import Stored, open_tape, write
+from retrotape.files.store import _container as container
+from retrotape.files.store import _files as files
+from retrotape.files.store import _source as source
 from store import forge
 from store.reading import read_all
 

@@ -18,9 +18,9 @@ from pathlib import Path
 import pytest
 
 from retrotape.errors import TapeWriteError
-from retrotape.store import Stored, write
-from retrotape.store import _blobs as blobs
-from retrotape.store import _replace as replace
+from retrotape.files.store import Stored, write
+from retrotape.files.store import _blobs as blobs
+from retrotape.files.store import _replace as replace
 from store.reading import read_all
 from store.versions import save, version_of
 

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from retrotape.errors import RetrotapeError, TapeWriteError
+from retrotape.files.store import Limits, Stored, TensorInfo, estimate, open_tape, write
+from retrotape.files.store._format import ITEM_BYTES, STORABLE
 from retrotape.ir import DTYPE_NAMES
-from retrotape.store import Limits, Stored, TensorInfo, estimate, open_tape, write
-from retrotape.store._format import ITEM_BYTES, STORABLE
 from store.reading import read_all
 
 ENTRIES = {"program.txt": b"%0 : float32[]", "functions.json": b"f" * 100, "opdefs.pb": b"o"}
@@ -241,7 +241,7 @@ def test_an_estimate_calls_nothing():
 
 def test_zip64_is_what_other_readers_expect(tmp_path, monkeypatch):
     """With the border between short and long numbers moved down, so that no gigabytes are needed."""
-    monkeypatch.setattr("retrotape.store._archive.LARGE", 200)
+    monkeypatch.setattr("retrotape.files.store._archive.LARGE", 200)
     write(tmp_path / "a.tape", ENTRIES, some_tensors(), META)
     assert b"PK\x06\x06" in (tmp_path / "a.tape").read_bytes()
     with zipfile.ZipFile(tmp_path / "a.tape") as archive:
@@ -470,5 +470,5 @@ def test_a_path_in_the_current_folder(tmp_path, monkeypatch):
 
 
 def test_importing_it_loads_neither_numpy_nor_tensorflow():
-    code = "import sys, retrotape.store; print(sorted({'numpy', 'tensorflow', 'keras'} & set(sys.modules)))"
+    code = "import sys, retrotape.files.store; print(sorted({'numpy', 'tensorflow', 'keras'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"

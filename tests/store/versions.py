@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from retrotape.store import Stored, write
+from retrotape.files.store import Stored, write
 from store.reading import read_all
 
 

@@ -10,8 +10,8 @@ import tensorflow as tf
 
 import retrotape as rt
 from recording_tools import in_threads
-from retrotape import _tf_functions
-from retrotape._tf_gradients import own_gradients
+from retrotape.tf import functions
+from retrotape.tf.function_gradients import own_gradients
 
 
 @pytest.fixture
@@ -39,14 +39,14 @@ def test_what_a_function_had_comes_back_when_the_last_one_leaves(function):
 
 def test_one_gradient_is_made_for_all_threads(function, monkeypatch):
     made = []
-    make = _tf_functions.gradient_function
+    make = functions.gradient_function
 
     def slowly(function):
         made.append(function)
         time.sleep(0.05)  # so that others ask meanwhile
         return make(function)
 
-    monkeypatch.setattr(_tf_functions, "gradient_function", slowly)
+    monkeypatch.setattr(functions, "gradient_function", slowly)
     x, start, found = tf.constant(3.0), Barrier(6), []
     with rt.Tape() as tape:
         y = function(x)

@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 import retrotape as rt
-from retrotape import accumulation
+from retrotape.tape import accumulate as accumulation
 
 UNEQUAL = [5, 1, 3, 2]
 

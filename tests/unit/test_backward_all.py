@@ -11,7 +11,8 @@ import pytest
 import tensorflow as tf
 
 import retrotape as rt
-from retrotape import errors, parallel
+from retrotape import errors
+from retrotape.tape import parallel
 
 WAYS = pytest.mark.parametrize("way", [False, True, None], ids=["in turn", "threads", "chosen"])
 

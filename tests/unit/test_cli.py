@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from commands.making import spawn
 from retrotape import __version__
 from retrotape.cli import main
-from retrotape.commands._verbs import SUMMARIES
+from retrotape.cli._verbs import SUMMARIES
 
 TENSORFLOW = "tensorflow", "keras", "numpy", "rich"
 
@@ -46,7 +46,7 @@ def test_python_dash_m():
 
 @pytest.mark.parametrize("verb", SUMMARIES)
 def test_every_verb_says_of_itself_what_the_list_says(verb):
-    command = import_module(f"retrotape.commands.{verb}")
+    command = import_module(f"retrotape.cli.{verb}")
     assert inspect.cleandoc(getattr(command, verb).help).splitlines()[0] == SUMMARIES[verb]
     if verb not in ("demo", "completion"):
         assert any("--json" in option.opts for option in getattr(command, verb).params)

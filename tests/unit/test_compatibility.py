@@ -14,8 +14,9 @@ import pytest
 import tensorflow as tf
 
 import retrotape as rt
-from retrotape import _compatibility, _tf_names, errors
-from retrotape._compatibility import PrivateName, check_tensorflow, problems
+from retrotape import errors
+from retrotape.tf import compatibility, private_names
+from retrotape.tf.compatibility import PrivateName, check_tensorflow, problems
 from unit.without_names import (
     change_parameters,
     is_written_in_python,
@@ -24,13 +25,13 @@ from unit.without_names import (
     with_one_more,
 )
 
-TENSORFLOW = [*_tf_names.HOOKED, *_tf_names.CALLED]
+TENSORFLOW = [*private_names.HOOKED, *private_names.CALLED]
 FORMS = ["2.21.0", "2.22.0-dev20261101", "2.20.0rc1", "2.19.0+nv24.5", "unknown", "", None, "3.0"]
 
 
 def test_what_is_installed_has_all_names() -> None:
-    assert problems(_tf_names.HOOKED, hooked=True) == []
-    assert problems([*_tf_names.CALLED, *_tf_names.KERAS]) == []
+    assert problems(private_names.HOOKED, hooked=True) == []
+    assert problems([*private_names.CALLED, *private_names.KERAS]) == []
 
 
 # ------------------------------------------------------------------ every name, one by one
@@ -47,10 +48,10 @@ def test_without_a_name_of_tensorflow_the_error_names_it(line: str, monkeypatch:
     assert caught.value.version == "2.99.0"
 
 
-@pytest.mark.parametrize("line", _tf_names.KERAS)
+@pytest.mark.parametrize("line", private_names.KERAS)
 def test_without_a_name_of_keras_a_tape_says_so(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     private = PrivateName.parse(line)
-    monkeypatch.setattr(_compatibility, "_checked_keras", None)
+    monkeypatch.setattr(compatibility, "_checked_keras", None)
     remove(private, monkeypatch.setattr, monkeypatch.delattr)
     with pytest.raises(errors.IncompatibleTensorFlowError) as caught, rt.Tape():
         pass
@@ -66,13 +67,13 @@ RUN = """
 import json, os, sys
 import tensorflow as tf, keras
 import retrotape.errors
-from retrotape import _tf_names
-from retrotape._compatibility import PrivateName
+from retrotape.tf import private_names
+from retrotape.tf.compatibility import PrivateName
 from unit.without_names import remove
 
 x = tf.constant(3.0)
 outcomes = {}
-for line in [*_tf_names.HOOKED, *_tf_names.CALLED, *_tf_names.KERAS][int(sys.argv[1])::int(sys.argv[2])]:
+for line in [*private_names.HOOKED, *private_names.CALLED, *private_names.KERAS][int(sys.argv[1])::int(sys.argv[2])]:
     reading, writing = os.pipe()
     child = os.fork()  # TensorFlow has computed nothing yet: there are no threads to lose
     if child == 0:
@@ -116,11 +117,11 @@ def test_a_program_that_starts_without_a_name_gets_this_error_and_no_other(step:
 # ------------------------------------------------------------------ parameters
 
 
-PYTHON = [line for line in _tf_names.HOOKED if is_written_in_python(PrivateName.parse(line))]
+PYTHON = [line for line in private_names.HOOKED if is_written_in_python(PrivateName.parse(line))]
 
 
 def test_nearly_all_hooks_are_on_functions_in_python() -> None:
-    assert len(PYTHON) == len(_tf_names.HOOKED) - 1
+    assert len(PYTHON) == len(private_names.HOOKED) - 1
 
 
 @pytest.mark.parametrize("line", [line for line in PYTHON if "..." not in line])
@@ -137,7 +138,7 @@ def test_hooks_that_pass_on_the_rest_take_more_parameters(line: str, monkeypatch
     check_tensorflow(tf.__version__)
 
 
-CALLED = [line for line in _tf_names.CALLED if is_written_in_python(PrivateName.parse(line)) and "(" in line]
+CALLED = [line for line in private_names.CALLED if is_written_in_python(PrivateName.parse(line)) and "(" in line]
 
 
 @pytest.mark.parametrize("line", PYTHON + CALLED)
@@ -150,7 +151,7 @@ def test_other_leading_parameters(line: str, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_what_is_only_called_may_have_optional_parameters_more(monkeypatch: pytest.MonkeyPatch) -> None:
     line = "eager.execute:record_gradient(op_name, inputs, attrs, outputs)"
-    assert line in _tf_names.CALLED
+    assert line in private_names.CALLED
     change_parameters(PrivateName.parse(line), with_one_more, monkeypatch.setattr)
     assert problems([line]) == []
     assert problems([line], hooked=True) != []
@@ -180,7 +181,7 @@ def test_the_error_says_what_is_missing_what_was_tried_and_what_to_type() -> Non
 
 
 def test_many_missing_names_are_cut_short() -> None:
-    text = _compatibility._summary([f"there is no a.b{number}" for number in range(20)])
+    text = compatibility._summary([f"there is no a.b{number}" for number in range(20)])
     assert text.count("there is no") == 8
     assert text.endswith("; and 12 more")
 
@@ -192,15 +193,15 @@ def test_many_missing_names_are_cut_short() -> None:
     "version", [*FORMS, "v2.21", " 2.21.0 ", "2", "2.x", b"2.21", 2.21, object(), "9" * 5000 + ".1"]
 )
 def test_any_version_is_read_without_an_error(version: object) -> None:
-    minor = _compatibility.minor_of(version)
+    minor = compatibility.minor_of(version)
     assert minor is None or minor[0] >= 2
-    assert isinstance(_compatibility.is_tried(version), bool)
-    assert isinstance(_compatibility.is_release(version), bool)
-    assert str(errors.IncompatibleTensorFlowError(_compatibility.shown(version), "x"))
+    assert isinstance(compatibility.is_tried(version), bool)
+    assert isinstance(compatibility.is_release(version), bool)
+    assert str(errors.IncompatibleTensorFlowError(compatibility.shown(version), "x"))
 
 
 def test_which_versions_are_trusted() -> None:
-    decided = {version: (_compatibility.is_tried(version), _compatibility.is_release(version)) for version in FORMS}
+    decided = {version: (compatibility.is_tried(version), compatibility.is_release(version)) for version in FORMS}
     assert decided == {
         "2.21.0": (True, True),
         "2.22.0-dev20261101": (False, False),

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import retrotape as rt
-from retrotape import _derivatives, _progress
+from retrotape.query import _derivatives, _progress
 
 
 class Net:

@@ -13,7 +13,7 @@ import tensorflow.compat.v2 as tf2
 from tensorflow import GradientTape as TAKEN_BEFORE
 
 import retrotape as rt
-from retrotape import _tf
+from retrotape.tf import core
 
 PLACES = (tf, tf.autodiff, tf.compat.v1, tf.compat.v2, tf.compat.v2.autodiff, tf1, tf2, tf2.autodiff)
 
@@ -36,7 +36,7 @@ def nothing_is_left():
 def test_every_public_place_and_none_of_tensorflows_own():
     rt.install()
     assert everywhere() == {rt.Tape}
-    assert _tf.backprop.GradientTape is TAKEN_BEFORE
+    assert core.backprop.GradientTape is TAKEN_BEFORE
     rt.uninstall()
     assert everywhere() == {TAKEN_BEFORE}
 
@@ -123,7 +123,7 @@ def test_isinstance_holds_for_both_kinds_while_installed():
 def test_what_was_taken_before_stays_stock():
     with rt.installed(), TAKEN_BEFORE() as tape:
         pass
-    assert type(tape) is _tf.StockTape
+    assert type(tape) is core.StockTape
 
 
 # ------------------------------------------------------------------ our own need of the stock tape
@@ -154,7 +154,7 @@ def test_functions_updates_and_higher_orders_work_under_it(how, monkeypatch):
 
 
 def test_the_check_of_an_untried_tensorflow_compares_with_the_stock_tape():
-    from retrotape._selftest import check
+    from retrotape.tf.selftest import check
 
     with rt.installed():
         check(rt.Tape)

@@ -11,7 +11,8 @@ import pytest
 import tensorflow as tf
 
 import retrotape as rt
-from retrotape import _missing, errors
+from retrotape import errors
+from retrotape.diagnose import missing
 
 UNREAD = "it was not read on this tape"
 ABSENT = "it took no part in what this tape recorded"
@@ -120,8 +121,8 @@ def test_one_plan_for_all_that_are_missing(monkeypatch):
         asked.append(len(list(sources)))
         return real(recording, targets, sources, **options)
 
-    real = _missing.make_plan
-    monkeypatch.setattr(_missing, "make_plan", make_plan)
+    real = missing.make_plan
+    monkeypatch.setattr(missing, "make_plan", make_plan)
     sources, v, aside = [tf.Variable(1.0) for _ in range(5)], tf.Variable(0.0), tf.Variable(0.0)
     with rt.Tape() as tape:
         _ = aside * 1.0

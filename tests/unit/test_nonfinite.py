@@ -6,8 +6,8 @@ import pytest
 import tensorflow as tf
 
 import retrotape as rt
-from retrotape.nonfinite import _forward
-from retrotape.nonfinite._forward import Pass
+from retrotape.diagnose.nonfinite import _forward
+from retrotape.diagnose.nonfinite._forward import Pass
 
 
 def test_all_finite():

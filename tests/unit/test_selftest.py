@@ -10,8 +10,8 @@ import pytest
 import tensorflow as tf
 
 import retrotape as rt
-from retrotape import _hook_table, _selftest
 from retrotape.errors import IncompatibleTensorFlowError, UntriedTensorFlowWarning
+from retrotape.tf import hook_table, selftest
 
 TRUSTED = ["2.16.1", "2.21.0"]
 CHECKED = ["2.20.0rc1", "2.19.0+nv24.5", "2.21.0-dev20251101"]  # silently: builds of versions that were tried
@@ -21,9 +21,9 @@ UNTRIED = ["2.22.0", "2.22.0-dev20261101", "3.0", "2.15.1", "unknown", "", None]
 @pytest.fixture
 def checks(monkeypatch: pytest.MonkeyPatch) -> list[None]:
     """Forget that the self test has run, and count how often it does."""
-    check, done = _selftest.check, []
-    monkeypatch.setattr(_selftest, "_checked", False)
-    monkeypatch.setattr(_selftest, "check", lambda make_tape: done.append(check(make_tape)))
+    check, done = selftest.check, []
+    monkeypatch.setattr(selftest, "_checked", False)
+    monkeypatch.setattr(selftest, "check", lambda make_tape: done.append(check(make_tape)))
     return done
 
 
@@ -97,7 +97,7 @@ def test_a_tape_on_another_thread_waits_for_the_result(checks: list, monkeypatch
         assert go_on.wait(60)
         return []
 
-    monkeypatch.setitem(_selftest._PROGRAMS, "gathers", wait)
+    monkeypatch.setitem(selftest._PROGRAMS, "gathers", wait)
     threads = [Thread(target=lambda: found.append(six())) for _ in range(2)]
     threads[0].start()
     assert entered.wait(60)
@@ -121,9 +121,9 @@ NEEDED = ["TFE_Py_FastPathExecute", "execute", "record_operation", "variable_acc
 @pytest.mark.parametrize("name", NEEDED)
 def test_a_tensorflow_that_passes_a_hook_by_is_refused(name: str, checks: list, monkeypatch: Any) -> None:
     monkeypatch.setattr(tf, "__version__", "2.22.0")
-    owner = next(owner for owner, attribute, _ in _hook_table.hooks if attribute == name)
-    monkeypatch.setattr(_hook_table, "hooks", [hook for hook in _hook_table.hooks if hook.key[1] != name])
-    monkeypatch.setitem(_hook_table.original, (owner, name), getattr(owner, name))
+    owner = next(owner for owner, attribute, _ in hook_table.hooks if attribute == name)
+    monkeypatch.setattr(hook_table, "hooks", [hook for hook in hook_table.hooks if hook.key[1] != name])
+    monkeypatch.setitem(hook_table.original, (owner, name), getattr(owner, name))
     for _ in range(2):  # and not only the first time
         with pytest.raises(
             IncompatibleTensorFlowError, match=r"on TensorFlow 2\.22\.0: the self test of .* install one of"
@@ -131,24 +131,24 @@ def test_a_tensorflow_that_passes_a_hook_by_is_refused(name: str, checks: list, 
             six()
 
 
-@pytest.mark.parametrize("what", _selftest._PROGRAMS)
+@pytest.mark.parametrize("what", selftest._PROGRAMS)
 def test_an_error_in_the_self_test_is_the_versions(what: str, checks: list, monkeypatch: Any) -> None:
     monkeypatch.setattr(tf, "__version__", "2.22.0")
 
     def fail(make_tape: Any) -> Any:
         raise AttributeError("module 'x' has no attribute 'y'.")
 
-    monkeypatch.setitem(_selftest._PROGRAMS, what, fail)
+    monkeypatch.setitem(selftest._PROGRAMS, what, fail)
     text = rf"the self test of {what} failed with AttributeError: module 'x' has no attribute 'y'\. Tried versions"
     with pytest.raises(IncompatibleTensorFlowError, match=text) as caught:
         six()
     assert isinstance(caught.value.__cause__, AttributeError)
 
 
-@pytest.mark.parametrize("what", _selftest._PROGRAMS)
+@pytest.mark.parametrize("what", selftest._PROGRAMS)
 def test_every_result_of_the_self_test_counts(what: str, checks: list, monkeypatch: Any) -> None:
     """One after the other is taken for wrong."""
-    program = _selftest._PROGRAMS[what]
+    program = selftest._PROGRAMS[what]
     count = len(program(rt.Tape))
     for wrong in range(count):
 
@@ -158,21 +158,21 @@ def test_every_result_of_the_self_test_counts(what: str, checks: list, monkeypat
         def pairs(make_tape: Any) -> list:
             return [(got, tf.convert_to_tensor(right)) for got, right in program(make_tape)]
 
-        monkeypatch.setitem(_selftest._PROGRAMS, what, off)
+        monkeypatch.setitem(selftest._PROGRAMS, what, off)
         with pytest.raises(IncompatibleTensorFlowError, match=f"the self test of {what} gave a wrong result"):
-            _selftest.check(rt.Tape)
+            selftest.check(rt.Tape)
 
 
 def test_a_result_that_is_none_is_wrong(checks: list, monkeypatch: Any) -> None:
-    monkeypatch.setitem(_selftest._PROGRAMS, "gathers", lambda make_tape: [(None, 1.0)])
+    monkeypatch.setitem(selftest._PROGRAMS, "gathers", lambda make_tape: [(None, 1.0)])
     with pytest.raises(IncompatibleTensorFlowError, match="the self test of gathers gave a wrong result"):
-        _selftest.check(rt.Tape)
+        selftest.check(rt.Tape)
 
 
 def test_want_of_memory_is_not_the_versions_fault(checks: list, monkeypatch: Any) -> None:
     def fail(make_tape: Any) -> Any:
         raise MemoryError
 
-    monkeypatch.setitem(_selftest._PROGRAMS, "gathers", fail)
+    monkeypatch.setitem(selftest._PROGRAMS, "gathers", fail)
     with pytest.raises(MemoryError):
-        _selftest.check(rt.Tape)
+        selftest.check(rt.Tape)

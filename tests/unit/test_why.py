@@ -12,8 +12,8 @@ import tensorflow as tf
 
 import retrotape as rt
 from retrotape import errors
+from retrotape.diagnose.why import Verdict, _explain, _walk
 from retrotape.record import born
-from retrotape.why import Verdict, _explain, _walk
 
 DATA = np.array([0.3, 0.4], np.float32)  # not typed in the code that uses it
 

@@ -10,7 +10,7 @@ import rich
 import tensorflow as tf
 
 import retrotape as rt
-from retrotape.nonfinite import Cause
+from retrotape.diagnose.nonfinite import Cause
 
 
 def test_bfloat16():

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import retrotape as rt
-from retrotape.why import Verdict
+from retrotape.diagnose.why import Verdict
 
 # ------------------------------------------------------------------ numbers
 

@@ -11,7 +11,7 @@ import rich
 import tensorflow as tf
 
 import retrotape as rt
-from retrotape.why import Verdict
+from retrotape.diagnose.why import Verdict
 
 RANDOM = np.random.default_rng(5)
 DATA = RANDOM.random(8, np.float32)  # not typed in the code that uses it

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from retrotape._compatibility import PrivateName, owner_of
+from retrotape.tf.compatibility import PrivateName, owner_of
 
 Set = Callable[[Any, str, Any], None]
 Delete = Callable[[Any, str], None]

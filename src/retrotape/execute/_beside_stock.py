@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from retrotape import _tf
-from retrotape._tf import tf
-from retrotape._tf_stock import stop_stock_tapes
 from retrotape.errors import UnseenByStockTapeError
 from retrotape.execute._plan import Plan
 from retrotape.ir import LEAF
 from retrotape.record import Recording
+from retrotape.tf import core
+from retrotape.tf.core import tf
+from retrotape.tf.stock import stop_stock_tapes
 
 Cotangent = Any
 Pull = Callable[[int, list[Cotangent | None], Plan], Sequence[Cotangent | None]]
@@ -25,7 +25,7 @@ Pull = Callable[[int, list[Cotangent | None], Plan], Sequence[Cotangent | None]]
 def must_refuse(recording: Recording, plan: Plan) -> bool:
     """Say whether a stock tape is open that has not seen all that a plan passes."""
     hidden = recording.recomputed
-    return bool(hidden) and _tf.stock_tape_listens() and not hidden.isdisjoint(plan.indices)
+    return bool(hidden) and core.stock_tape_listens() and not hidden.isdisjoint(plan.indices)
 
 
 def hidden(pull: Pull) -> Pull:
@@ -43,7 +43,7 @@ def refusing(recording: Recording, plan: Plan, seeds: Sequence[Any]) -> Callable
     producers, values = recording.builder.producers, recording.values
     leaves = {var for index in plan.indices for var in plan.eqns[index].inputs if producers[var] == LEAF}
     used = [recording.cell_of[var].handle if var in recording.cell_of else values.get(var) for var in sorted(leaves)]
-    inputs = [tensor for tensor in (*used, *seeds) if isinstance(tensor, _tf.EagerTensor)]
+    inputs = [tensor for tensor in (*used, *seeds) if isinstance(tensor, core.EagerTensor)]
 
     def refuse(*_: Any) -> Any:
         raise UnseenByStockTapeError
@@ -53,7 +53,7 @@ def refusing(recording: Recording, plan: Plan, seeds: Sequence[Any]) -> Callable
             return tf.IndexedSlices(told(cotangent.values), cotangent.indices, cotangent.dense_shape)
         with stop_stock_tapes():
             result = tf.identity(cotangent)
-        _tf.record.record_operation("gradient through recompute_grad", [result], inputs, refuse)
+        core.record.record_operation("gradient through recompute_grad", [result], inputs, refuse)
         return result
 
     return told

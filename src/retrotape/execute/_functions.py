@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from retrotape import _hooks, _tf_functions
-from retrotape._tf import tf
-from retrotape._tf_gradients import making_gradients
 from retrotape.execute._past import PastVariables
 from retrotape.execute._values import Values
 from retrotape.ir import Eqn
 from retrotape.record import Backward, Recording, current_stack, function_traits
+from retrotape.tf import functions, hooks
+from retrotape.tf.core import tf
+from retrotape.tf.function_gradients import making_gradients
 
 Cotangent = Any
 Tensor = Any
@@ -28,7 +28,7 @@ _gradient_functions: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 def pull_call(
     recording: Recording,
     eqn: Eqn,
-    call: _hooks.FunctionCall,
+    call: hooks.FunctionCall,
     backward: Backward,
     grads: list[Cotangent | None],
     values: Values,
@@ -41,10 +41,10 @@ def pull_call(
     with current_stack().unheard():
         found = [None if grad is None else tf.convert_to_tensor(grad) for grad in backward.function(*grads)]
     by_var = dict(zip(backward.outputs, grads, strict=True))
-    outputs = eqn.outputs[: len(_tf_functions.output_types(call.function))]
+    outputs = eqn.outputs[: len(functions.output_types(call.function))]
     seeds = [_dense_or_zeros(by_var.get(var), recording.builder.types[var]) for var in outputs]
     operands = [values(var) for var in eqn.inputs]
-    back = CallGradient(call.function, [*operands, *seeds], _tf_functions.captured_by(backward.function), past, found)
+    back = CallGradient(call.function, [*operands, *seeds], functions.captured_by(backward.function), past, found)
     stack.emit(f"gradient of {eqn.op}", [found[p] for p in back.positions], back.inputs, back)
     return found
 
@@ -77,7 +77,7 @@ class CallGradient:
         by_position = dict(zip(self.positions, seconds, strict=True))
         aligned = [
             tf.convert_to_tensor(by_position[position]) if position in by_position else tf.zeros(kind.shape, kind.dtype)
-            for position, kind in zip(gradient.input_positions, _tf_functions.output_types(gradient), strict=True)
+            for position, kind in zip(gradient.input_positions, functions.output_types(gradient), strict=True)
         ]
         constants = [_value_of(tensor, self._past) for tensor in gradient.constants]
         found = _apply_gradient(gradient, [*self._operands, *constants], aligned, self._past)
@@ -116,12 +116,12 @@ def _gradient_function(function: Any) -> Any:
         with making_gradients, current_stack().unheard():
             found = _gradient_functions.get(function)  # another thread may have made it meanwhile
             if found is None:
-                found = _gradient_functions[function] = _tf_functions.gradient_function(function)
+                found = _gradient_functions[function] = functions.gradient_function(function)
     return found
 
 
 def _inputs_of(function: Any) -> Sequence[Tensor]:
-    return _tf_functions.graph_of(function).inputs
+    return functions.graph_of(function).inputs
 
 
 def _value_of(tensor: Tensor, past: PastVariables) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from retrotape._tf import tf
+from retrotape.tf.core import tf
 
 Tensor = Any
 

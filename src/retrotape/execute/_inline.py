@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from retrotape import _hooks, _tf, _tf_functions
-from retrotape._scopes import setting
-from retrotape._tf import tf
 from retrotape.errors import OpaqueUpdateError
 from retrotape.execute._past import variable_with
 from retrotape.ir import Eqn
 from retrotape.record import Recording, current_stack, function_traits, run_op_by_op
+from retrotape.tf import core, functions, hooks
+from retrotape.tf.core import tf
+from retrotape.tf.scopes import setting
 
 Tensor = Any
 
@@ -53,7 +53,7 @@ class Body(NamedTuple):
 def inline(
     recording: Recording,
     eqn: Eqn,
-    call: _hooks.FunctionCall,
+    call: hooks.FunctionCall,
     values: Callable[[int], Tensor],
     where: str,
     sides: bool = False,
@@ -63,7 +63,7 @@ def inline(
     With `sides` its outputs are also those that the call kept for its own derivative.
     """
     # What was computed before has no tangents for an accumulator that is open now.
-    known = None if _tf.accumulating() else recording.inlined.get((eqn.outputs, sides))
+    known = None if core.accumulating() else recording.inlined.get((eqn.outputs, sides))
     if known is not None:
         return known
     traits = function_traits(call.function)
@@ -96,7 +96,7 @@ def inline(
     }
     body = Body(tuple(found), span, variables, recording.builder.producers[eqn.outputs[0]], stand_ins)
     # What has tangents is for the accumulator that is open now, and found again by nobody.
-    recording.inlined[body.outputs if _tf.accumulating() else eqn.outputs, sides] = body
+    recording.inlined[body.outputs if core.accumulating() else eqn.outputs, sides] = body
     return body
 
 
@@ -105,7 +105,7 @@ def operands_of(
 ) -> list[Tensor]:
     """Return what a function was given. What a new variable holds is nothing, and zeros do where that is not asked."""
     fresh: set[int] = set()
-    if "VarIsInitializedOp" not in _tf_functions.operations_within(function):
+    if "VarIsInitializedOp" not in functions.operations_within(function):
         fresh = recording.uninitialized
     types = recording.builder.types
     return [tf.zeros(types[var].shape, types[var].dtype) if var in fresh else values(var) for var in inputs]
@@ -113,7 +113,7 @@ def operands_of(
 
 def held_inputs(recording: Recording, function: Any, inputs: Sequence[int | None]) -> list[bool]:
     """Say which inputs of a function are values of variables, of which it takes the handles."""
-    types, handles = recording.builder.types, _tf_functions.graph_of(function).inputs
+    types, handles = recording.builder.types, functions.graph_of(function).inputs
     return [
         handle.dtype == tf.resource and var is not None and types[var].dtype != tf.resource
         for handle, var in zip(handles, inputs, strict=False)
@@ -147,7 +147,7 @@ def _run_again(
     ]
     stack = current_stack()
     with setting(stack, place=place):
-        called = name or _tf_functions.function_name(function)
-        results = run_op_by_op(stack, called, given, _tf_functions.graph_of(function))
+        called = name or functions.function_name(function)
+        results = run_op_by_op(stack, called, given, functions.graph_of(function))
         stack.settle()
     return results, given, variables

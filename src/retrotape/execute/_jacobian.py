@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from retrotape._tf import tf, traced
 from retrotape.execute._plan import Plan
 from retrotape.execute._question import Question, answer
 from retrotape.record import Recording
+from retrotape.tf.core import tf, traced
 
 Tensor = Any
 Track = Callable[[Sequence[Any]], Iterator[Any]]  # goes through items, and may show how far it is

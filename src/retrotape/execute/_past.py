@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import finalize
 
-from retrotape import _hooks, _tf, _tf_tangents
-from retrotape._tf import tf
 from retrotape.errors import TapeUseError
 from retrotape.record import Recording, current_stack, same
+from retrotape.tf import core, hooks, tangents
+from retrotape.tf.core import tf
 
 Tensor = Any
 _stand_ins: set[int] = set()  # identities of handles that are given in the place of others: they hold the past already
@@ -61,8 +61,8 @@ class PastVariables:
             if value is None:
                 continue
             with current_stack().unheard():
-                now = _hooks.live_value(handle, value.dtype)
-            if not (_tf.share_buffer(now, value) or same(now, value)):
+                now = hooks.live_value(handle, value.dtype)
+            if not (core.share_buffer(now, value) or same(now, value)):
                 cell = self._recording.cells.get(handle._id)
                 name = "a variable" if cell is None else self._recording.name_of(cell)
                 raise TapeUseError(
@@ -83,7 +83,7 @@ def variable_with(value: Tensor, original: Tensor | None = None) -> Any:
     with stack.unheard():
         variable = tf.Variable(value, trainable=False)
     stack.adopt(variable.handle, value)
-    if _tf.stock_tape_listens():
-        known = original is not None and _tf_tangents.tangents_of([original]) is not None
-        _tf_tangents.link(variable.handle, original if known else value)
+    if core.stock_tape_listens():
+        known = original is not None and tangents.tangents_of([original]) is not None
+        tangents.link(variable.handle, original if known else value)
     return variable

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from retrotape import _hooks, _tf, _tf_functions, _tf_replicas, _tf_tangents
-from retrotape._tf import tf, zeros
 from retrotape.errors import NoRuleError, NotRecordedError, OpaqueUpdateError, ReplicaError, UnrepairableError
 from retrotape.execute._functions import pull_call
 from retrotape.execute._inline import inline
@@ -41,6 +39,8 @@ from retrotape.rules import (
     lookup,
     lookup_operation,
 )
+from retrotape.tf import core, functions, hooks, replicas, tangents
+from retrotape.tf.core import tf, zeros
 
 Cotangent = Any
 _STRING, _RESOURCE, _VARIANT = 7, 20, 21
@@ -84,12 +84,12 @@ class Puller:
         if call is not None:
             self._refuse_communication(eqn, call, backward is None or plan.through_updates)
             sides = self._comes_by_sides(eqn, call, grads)
-            if call.function in _tf_tangents.made:
+            if call.function in tangents.made:
                 self._refuse_wrong_tangents(eqn, call, grads)
             if sides or self._must_look_inside(index, eqn, call, plan) or self._has_tangents(eqn, call, grads):
-                if call.function in _tf_tangents.made:
+                if call.function in tangents.made:
                     asked = [position for position, grad in enumerate(grads) if grad is not None]
-                    call = _tf_tangents.without_tangents(call, max(asked) + 1)
+                    call = tangents.without_tangents(call, max(asked) + 1)
                 return self._pull_inlined(eqn, call, grads, sides, plan.through_updates)
         self._refuse_opaque(eqn, grads)
         if backward is not None:
@@ -111,14 +111,14 @@ class Puller:
             raise ReplicaError.on_path(f"{eqn.op} (at {self._where(eqn)}), by which replicas communicate")
         if not isinstance(rule, Rule):
             raise NoRuleError(eqn.op, self._where(eqn))
-        if operation is not None and eqn.op == "IdentityN" and _tf_replicas.is_elsewhere(rule.function):
+        if operation is not None and eqn.op == "IdentityN" and replicas.is_elsewhere(rule.function):
             return grads
         if operation is not None:
             self._refuse_unrepairable(eqn, operation, plan)
-            if eqn.op.endswith("PartitionedCall") and _tf.accumulating():
-                name, kinds = operation.get_attr("f").name, _tf_functions.operations_called(operation)
+            if eqn.op.endswith("PartitionedCall") and core.accumulating():
+                name, kinds = operation.get_attr("f").name, functions.operations_called(operation)
                 _refuse_draws(name, all(map(is_repeatable, kinds)))
-                found = _tf_functions.differentiate_call(operation, grads[: len(operation.outputs)])
+                found = functions.differentiate_call(operation, grads[: len(operation.outputs)])
                 return [*found, *[None] * (len(eqn.inputs) - len(found))]
             grads = grads[: len(operation.outputs)]  # without the new values of variables
         if len(grads) > 1:
@@ -176,19 +176,19 @@ class Puller:
         given = [self._zeros(var) if by_var[var] is None else by_var[var] for var in backward.outputs]
         call = self._recording.calls.get(index)
         if call is not None:
-            sides = eqn.outputs[len(_tf_functions.output_types(call.function)) :]
+            sides = eqn.outputs[len(functions.output_types(call.function)) :]
             if function_traits(call.function).wrong_second and any(by_var[var] is not None for var in sides):
                 raise UnrepairableError(eqn.op, self._where(eqn))  # draws inside: TensorFlow's is the only way back
             past = PastVariables(self._recording, index, self._values)
-            with _hooks.variables_as(past):
+            with hooks.variables_as(past):
                 found = pull_call(self._recording, eqn, call, backward, given, self._values, past)
         else:
-            with _tf_replicas.in_its_replica(backward.function, lambda: self._where(eqn)):
+            with replicas.in_its_replica(backward.function, lambda: self._where(eqn)):
                 found = self._run_custom(index, backward, given)
             self._check_rows(eqn, backward, found)
         return [*found, *[None] * (len(eqn.inputs) - len(found))]
 
-    def _must_look_inside(self, index: int, eqn: Eqn, call: _hooks.FunctionCall, plan: Plan) -> bool:
+    def _must_look_inside(self, index: int, eqn: Eqn, call: hooks.FunctionCall, plan: Plan) -> bool:
         """Say whether TensorFlow's derivative of a call is not the one that is asked for."""
         recording = self._recording
         if plan.through_updates and any(
@@ -200,41 +200,41 @@ class Puller:
             return True  # TensorFlow has none
         if backward is not None and known.writes:
             written = {handle._id for handle in call.written()}
-            if any(tensor._id in written for tensor in _tf_functions.captured_by(backward.function)):
+            if any(tensor._id in written for tensor in functions.captured_by(backward.function)):
                 return True  # user code in it reads what the call itself has assigned
         # TensorFlow has a second derivative of these wrong, or refuses it. One that computes tangents is a derivative
         # already.
-        refused, wide = known.wrong_second or known.recomputes, call.function in _tf_tangents.made
+        refused, wide = known.wrong_second or known.recomputes, call.function in tangents.made
         return refused and known.deterministic and (wide or _is_derived_again())
 
-    def _comes_by_sides(self, eqn: Eqn, call: _hooks.FunctionCall, grads: list[Cotangent | None]) -> bool:
+    def _comes_by_sides(self, eqn: Eqn, call: hooks.FunctionCall, grads: list[Cotangent | None]) -> bool:
         """Say whether a derivative to be derived again comes by what a call kept for its own derivative.
 
         That is so where a stock tape inside the block was asked about the call. TensorFlow's gradient of the
         function, which derivatives of derivatives are made from, does not know those values.
         """
-        count, cells = len(_tf_functions.output_types(call.function)), self._recording.cell_of
+        count, cells = len(functions.output_types(call.function)), self._recording.cell_of
         sides = [grad for var, grad in zip(eqn.outputs[count:], grads[count:], strict=True) if var not in cells]
         there = any(grad is not None for grad in sides)
         return there and _is_derived_again() and function_traits(call.function).deterministic
 
-    def _has_tangents(self, eqn: Eqn, call: _hooks.FunctionCall, grads: list[Cotangent | None]) -> bool:
+    def _has_tangents(self, eqn: Eqn, call: hooks.FunctionCall, grads: list[Cotangent | None]) -> bool:
         """Say whether forward accumulators differentiate what is about to be computed from a call.
 
         They know nothing of what the call kept for its own derivative.
         """
-        if not _tf.accumulating():
+        if not core.accumulating():
             return False
         cells = [self._recording.cell_of.get(var) for var in eqn.inputs]
         handles = [cell.handle for cell in cells if cell is not None]
         flowing = [tf.convert_to_tensor(grad) for grad in grads if grad is not None]
-        if _tf_tangents.tangents_of([*flowing, *handles, *map(self._values, eqn.inputs)]) is None:
+        if tangents.tangents_of([*flowing, *handles, *map(self._values, eqn.inputs)]) is None:
             return False
         _refuse_draws(eqn.op, function_traits(call.function).deterministic)
         return True
 
     def _pull_inlined(
-        self, eqn: Eqn, call: _hooks.FunctionCall, grads: list[Cotangent | None], sides: bool, through_updates: bool
+        self, eqn: Eqn, call: hooks.FunctionCall, grads: list[Cotangent | None], sides: bool, through_updates: bool
     ) -> list[Cotangent | None]:
         recording = self._recording
         body = inline(recording, eqn, call, self._values, self._where(eqn), sides)
@@ -272,9 +272,9 @@ class Puller:
     def _as_of(self, index: int) -> AbstractContextManager[None]:
         """Let variables that are read hold what they held when an equation ran."""
         recording = self._recording
-        return _hooks.variables_as(PastVariables(recording, index, self._values)) if recording.cells else nullcontext()
+        return hooks.variables_as(PastVariables(recording, index, self._values)) if recording.cells else nullcontext()
 
-    def _refuse_communication(self, eqn: Eqn, call: _hooks.FunctionCall, inside: bool) -> None:
+    def _refuse_communication(self, eqn: Eqn, call: hooks.FunctionCall, inside: bool) -> None:
         """Raise where a path would have to be followed inside a function in which replicas communicate."""
         if inside and function_traits(call.function).communicates:
             raise ReplicaError.on_path(f"{eqn.op} (at {self._where(eqn)}), a tf.function in which replicas communicate")
@@ -288,7 +288,7 @@ class Puller:
                 name = self._recording.name_of(self._recording.cell_of[var])
                 raise OpaqueUpdateError(eqn.op, name, self._where(eqn))
 
-    def _refuse_wrong_tangents(self, eqn: Eqn, call: _hooks.FunctionCall, grads: list[Cotangent | None]) -> None:
+    def _refuse_wrong_tangents(self, eqn: Eqn, call: hooks.FunctionCall, grads: list[Cotangent | None]) -> None:
         """Raise where a function has computed a second derivative as TensorFlow has it, and that is wrong."""
         known, second = function_traits(call.function), call.function.second
         asked = any(grads[position] is not None for position in second)
@@ -301,8 +301,8 @@ class Puller:
             return
         calls = [self._operations[i] for i in plan.indices if plan.eqns[i].op.endswith("PartitionedCall")]
         names = [call.get_attr("f").name for call in calls]
-        second = any(part in name for name in names for part in ("__backward_", "_jvp_")) or _tf.accumulating()
-        if second and has_wrong_second(set(_tf_functions.operations_called(operation))):
+        second = any(part in name for name in names for part in ("__backward_", "_jvp_")) or core.accumulating()
+        if second and has_wrong_second(set(functions.operations_called(operation))):
             raise UnrepairableError(operation.get_attr("f").name, self._where(eqn))
 
     def _where(self, eqn: Eqn) -> str:
@@ -331,7 +331,7 @@ def _refuse_draws(function: str, deterministic: bool) -> None:
 
 def _is_derived_again() -> bool:
     """Say whether a tape or a forward accumulator is going to differentiate what is computed now."""
-    return current_stack().hearing() or _tf.accumulating()
+    return current_stack().hearing() or core.accumulating()
 
 
 def _flat(result: Any) -> Sequence[Cotangent | None]:

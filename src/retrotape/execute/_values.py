@@ -9,16 +9,16 @@ from contextlib import AbstractContextManager, nullcontext
 from math import isqrt
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from retrotape import _tf
-from retrotape._scopes import setting
-from retrotape._tf import tf
-from retrotape._tf_stock import stop_stock_tapes
 from retrotape.errors import LostValueError
 from retrotape.execute._heap import trim
 from retrotape.execute._running import announce
 from retrotape.ir import LEAF, Eqn, bytes_of, slice_to
 from retrotape.record import CUSTOM, SEGMENT, Recording, current_stack, for_execution, for_rule, is_away, looked_at
 from retrotape.rules import FORWARD, new_values
+from retrotape.tf import core
+from retrotape.tf.core import tf
+from retrotape.tf.scopes import setting
+from retrotape.tf.stock import stop_stock_tapes
 
 if TYPE_CHECKING:
     from retrotape.execute._plan import Plan
@@ -178,7 +178,7 @@ class Values:
 
         Of a forward accumulator there is nothing to say: what has tangents was kept.
         """
-        if self._recording.drops and _tf.stock_tape_listens() and not _tf.accumulates_only(self._known_tensors()):
+        if self._recording.drops and core.stock_tape_listens() and not core.accumulates_only(self._known_tensors()):
             warnings.warn(
                 "A tf.GradientTape is open while values that this tape did not keep are computed again; it takes them "
                 "as constants. Open it before they are recorded, or use rt.Tape in its place, or keep='needed'.",
@@ -273,4 +273,4 @@ def run_eqn(eqn: Eqn, inputs: list[Tensor]) -> list[Tensor]:
         return [tf.gather(*inputs, batch_dims=dict(eqn.attrs).get("batch_dims", 0))]
     if eqn.op == "ResourceGatherNd":
         return [tf.gather_nd(*inputs)]
-    return _tf.run(eqn.op, inputs, for_execution(eqn.attrs), len(eqn.outputs))
+    return core.run(eqn.op, inputs, for_execution(eqn.attrs), len(eqn.outputs))

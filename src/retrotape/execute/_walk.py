@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from retrotape import _tf
 from retrotape.execute._plan import Plan
+from retrotape.tf import core
 
 Cotangent = Any  # a tensor, or tf.IndexedSlices
 Puller = Callable[[int, list[Cotangent | None], Plan], Sequence[Cotangent | None]]
@@ -41,4 +41,4 @@ def _collect(var: int, cotangents: dict[int, list[Cotangent]]) -> Cotangent | No
 
 def add(terms: Sequence[Cotangent]) -> Cotangent:
     """Add cotangents, dense or sparse, in the order in which they came."""
-    return terms[0] if len(terms) == 1 else _tf.aggregate(terms)
+    return terms[0] if len(terms) == 1 else core.aggregate(terms)

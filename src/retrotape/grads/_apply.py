@@ -6,11 +6,11 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from retrotape import _keras
-from retrotape._tf import tf
 from retrotape.errors import MissingGradientWarning, NothingToApplyError, UnknownVariableError, grouped
 from retrotape.grads import _sparse as sparse
 from retrotape.grads._table import name_of
+from retrotape.tf import keras_api
+from retrotape.tf.core import tf
 
 Gradient = Any
 
@@ -23,7 +23,7 @@ def apply(optimizer: Any, pairs: Sequence[tuple[Gradient, Any]], reason_of: Call
             raise TypeError(f"An optimizer changes variables, and {name_of(key)} is a tensor; use `only(*variables)`.")
     if not there:
         raise NothingToApplyError([name_of(key) for _, key in pairs], [reason_of(key) for _, key in pairs])
-    _keras.refuse_other_backend(optimizer, "optimizer")
+    keras_api.refuse_other_backend(optimizer, "optimizer")
     if not hasattr(optimizer, "built") or not hasattr(optimizer, "apply"):
         raise TypeError(
             f"Got {type(optimizer).__name__} as optimizer; expected one of Keras 3: `keras.optimizers.Adam()`. "

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from retrotape._tf import tf
 from retrotape.grads import _sparse as sparse
+from retrotape.tf.core import tf
 
 Tensor = Any
 Gradient = Any

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from retrotape._tf import tf, zeros
-from retrotape._versions import Version
 from retrotape.errors import ShapeMismatchError, UnknownSourceError
 from retrotape.grads import _sparse as sparse
 from retrotape.grads._show import as_html, as_rich, as_text
 from retrotape.grads._table import Table, is_symbolic, name_of, tabulate
+from retrotape.tf.core import tf, zeros
+from retrotape.tf.version import Version
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

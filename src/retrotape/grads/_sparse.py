@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from retrotape._tf import tf
 from retrotape.errors import ShapeMismatchError
+from retrotape.tf.core import tf
 
 Tensor = Any
 Gradient = Any  # tf.Tensor, tf.IndexedSlices or None

@@ -1,6 +1,6 @@
 """Running ops → program. Knows nothing of derivatives beyond which values they will look at."""
 
-from retrotape.record._attrs import default_attrs, for_execution, for_rule
+from retrotape.record._attrs import default_attrs, for_execution, for_rule, with_defaults, without_defaults
 from retrotape.record._away import is_away
 from retrotape.record._born import born
 from retrotape.record._cells import UNCOUNTED, Backward, Cell, Look, Scope, same
@@ -8,12 +8,13 @@ from retrotape.record._eager import EagerLog, cells_in
 from retrotape.record._frames import Called, stacklevel
 from retrotape.record._functions import function_traits, is_repeatable
 from retrotape.record._interpret import run_op_by_op
-from retrotape.record._merge import Merger, merge
 from retrotape.record._recording import Recording
 from retrotape.record._segments import SEGMENT
 from retrotape.record._stack import Stack, current_stack, next_stamp
 from retrotape.record._symbolic import GraphLog
-from retrotape.record._traits import CUSTOM, TRAINABLE, Kind, looked_at, traits
+from retrotape.record._traits import CUSTOM, TRAINABLE, Kind, is_computed, looked_at, traits
+
+Log = EagerLog | GraphLog
 
 __all__ = [
     "CUSTOM",
@@ -26,8 +27,8 @@ __all__ = [
     "EagerLog",
     "GraphLog",
     "Kind",
+    "Log",
     "Look",
-    "Merger",
     "Recording",
     "Scope",
     "Stack",
@@ -39,12 +40,14 @@ __all__ = [
     "for_rule",
     "function_traits",
     "is_away",
+    "is_computed",
     "is_repeatable",
     "looked_at",
-    "merge",
     "next_stamp",
     "run_op_by_op",
     "same",
     "stacklevel",
     "traits",
+    "with_defaults",
+    "without_defaults",
 ]

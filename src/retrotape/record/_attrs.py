@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from retrotape import _tf
-from retrotape._tf import tf
-from retrotape.ir import Attr, AttrValue, DType, Func, Proto, Shape
+from retrotape.ir import CUSTOM, Attr, AttrValue, DType, Eqn, Func, Proto, Shape
+from retrotape.tf import core
+from retrotape.tf.core import tf
 
 LARGEST = 8192  # number of what is remembered
 _cache: dict[Any, tuple[Attr, ...]] = {}
@@ -31,7 +31,7 @@ def canonical(op: str, attrs: Any) -> tuple[Attr, ...]:
 
 
 def _canonical(op: str, attrs: Any) -> tuple[Attr, ...]:
-    definition = _tf.op_def(op)
+    definition = core.op_def(op)
     if definition is None or not attrs:  # what a function call carries is how to run it, not what it means
         return ()
     defined = {attr.name: attr for attr in definition.attr}
@@ -50,7 +50,7 @@ def _canonical(op: str, attrs: Any) -> tuple[Attr, ...]:
 @lru_cache(4096)
 def default_attrs(op: str) -> tuple[Attr, ...]:
     """Return the attributes that an op has where nothing is said, as sorted pairs of plain data."""
-    definition = _tf.op_def(op)
+    definition = core.op_def(op)
     given = [attr for attr in definition.attr if attr.HasField("default_value")] if definition is not None else []
     return tuple(sorted((attr.name, _default(attr.type, attr.default_value)) for attr in given))
 
@@ -127,3 +127,18 @@ def for_rule(value: AttrValue) -> Any:
         case tuple() if not isinstance(value, (Func, Proto)):
             return [for_rule(item) for item in value]  # type: ignore[arg-type]
     return _executable(value)
+
+
+def with_defaults(eqn: Eqn) -> Eqn:
+    """Say what a file leaves out because it goes without saying."""
+    if eqn.op == CUSTOM:
+        return eqn
+    said = dict(default_attrs(eqn.op))
+    said.update(eqn.attrs)
+    return eqn._replace(attrs=tuple(sorted(said.items())))
+
+
+def without_defaults(eqn: Eqn) -> Eqn:
+    """Leave out attributes that say what is so anyway: an older TensorFlow may not know them."""
+    usual = () if eqn.op == CUSTOM else default_attrs(eqn.op)
+    return eqn._replace(attrs=tuple(pair for pair in eqn.attrs if pair not in usual))

@@ -10,7 +10,7 @@ from weakref import finalize
 
 import numpy as np
 
-from retrotape._tf import tf
+from retrotape.tf.core import tf
 
 Tensor = Any
 _WITHOUT_BYTES = (tf.string, tf.resource, tf.variant)

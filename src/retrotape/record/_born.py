@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from retrotape._tf import EagerTensor
 from retrotape.record._recording import Recording
+from retrotape.tf.core import EagerTensor
 
 _FEW = 64  # elements that somebody may have typed
 

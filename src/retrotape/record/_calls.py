@@ -8,16 +8,16 @@ from contextlib import nullcontext
 from typing import Any
 from weakref import WeakSet
 
-from retrotape import _hooks, _tf_functions, _tf_tangents
-from retrotape._hooks_ops import Noted
-from retrotape._scopes import setting
-from retrotape._tf import tf
-from retrotape._tf_gradients import build_gradient
-from retrotape._tf_stock import watching
 from retrotape.record._frames import here
 from retrotape.record._functions import function_traits, keras_variables_in
 from retrotape.record._interpret import run_op_by_op
 from retrotape.record._replicas import Replicas
+from retrotape.tf import functions, hooks, tangents
+from retrotape.tf.core import tf
+from retrotape.tf.function_gradients import build_gradient
+from retrotape.tf.hooks_ops import Noted
+from retrotape.tf.scopes import setting
+from retrotape.tf.stock import watching
 
 Tensor = Any
 _not_watched: WeakSet[Any] = WeakSet()  # functions whose gradient TensorFlow cannot build, or cannot compile
@@ -30,7 +30,7 @@ class Calls(Replicas):
 
     def __init__(self) -> None:
         super().__init__()
-        self._calls: list[_hooks.FunctionCall] = []  # those that have not ended
+        self._calls: list[hooks.FunctionCall] = []  # those that have not ended
         self._noted = Noted(0, {})  # what the function that runs now may write
 
     def _reset(self) -> None:
@@ -49,22 +49,22 @@ class Calls(Replicas):
     def emit(self, name: str, outputs: Sequence[Tensor], inputs: Sequence[Tensor], backward: Callable) -> None:
         """Record that a backward function leads from `outputs` to `inputs`, whatever ops made them."""
 
-    def on_call(self, call: _hooks.FunctionCall) -> Any:
+    def on_call(self, call: hooks.FunctionCall) -> Any:
         """Run a `tf.function` so that it can be asked about."""
         if not self._active:
             return self._run_unrecorded(call)
         self._tell_paused(call.written())
         if function_traits(call.function).op_by_op:
             return self._run_op_by_op(call.function, call.arguments + call.captures)
-        tangents = _tf_tangents.tangents_for(call)
-        if tangents is None:
+        given = tangents.tangents_for(call)
+        if given is None:
             return self._call(call, call)
-        _tf_functions.access_variables(call.function)
+        functions.access_variables(call.function)
         with self.unheard():
-            wide, given = _tf_tangents.widened(call, tangents)
-        return _tf_tangents.narrowed(call, wide, self._call(wide, given))
+            wide, narrow = tangents.widened(call, given)
+        return tangents.narrowed(call, wide, self._call(wide, narrow))
 
-    def _call(self, call: _hooks.FunctionCall, given: _hooks.FunctionCall) -> Any:
+    def _call(self, call: hooks.FunctionCall, given: hooks.FunctionCall) -> Any:
         """Run `given`, which is `call` with copies of some of its inputs."""
         self._read_unheld(tensor for tensor in call.arguments + call.captures if tensor.dtype == tf.resource)
         self.settle()
@@ -78,11 +78,11 @@ class Calls(Replicas):
 
     def _run_op_by_op(self, function: Any, inputs: Sequence[Tensor]) -> Any:
         with setting(self, place=self.place or here(_OUTSIDE)):
-            name, graph = _tf_functions.function_name(function), _tf_functions.graph_of(function)
+            name, graph = functions.function_name(function), functions.graph_of(function)
             results = run_op_by_op(self, name, inputs, graph, effects=True)
-        return _tf_functions.structured(function, results)
+        return functions.structured(function, results)
 
-    def _run_watched(self, call: _hooks.FunctionCall, given: _hooks.FunctionCall) -> Any:
+    def _run_watched(self, call: hooks.FunctionCall, given: hooks.FunctionCall) -> Any:
         """Run a function so that TensorFlow keeps what its first derivative needs, where it can.
 
         Where it cannot, nobody may want that derivative; whoever does is shown the ops inside, one by one.
@@ -95,7 +95,7 @@ class Calls(Replicas):
         # With random draws inside, only TensorFlow's own record of the call can tell what was drawn, and
         # only a persistent tape makes it record enough for every order.
         with (
-            _hooks.recomputed_is_kept(function) if draws_anew else nullcontext(),
+            hooks.recomputed_is_kept(function) if draws_anew else nullcontext(),
             watching(inputs, persistent=not known.deterministic),
         ):
             try:
@@ -114,16 +114,16 @@ class Calls(Replicas):
                     _not_watched.add(function)  # nothing has run: it was not compiled
         return self._run_unwatched(call, given)
 
-    def _run_unwatched(self, call: _hooks.FunctionCall, given: _hooks.FunctionCall) -> Any:
-        for variable in _tf_functions.graph_of(call.function).variables:  # TensorFlow tells only of what is watched
+    def _run_unwatched(self, call: hooks.FunctionCall, given: hooks.FunctionCall) -> Any:
+        for variable in functions.graph_of(call.function).variables:  # TensorFlow tells only of what is watched
             self.on_variable(variable)
         return self._run_noted(call, given)
 
-    def _run_noted(self, call: _hooks.FunctionCall, given: _hooks.FunctionCall) -> Any:
+    def _run_noted(self, call: hooks.FunctionCall, given: hooks.FunctionCall) -> Any:
         self._noted = call.note_writes()
         return given.run()
 
-    def _run_unrecorded(self, call: _hooks.FunctionCall) -> Any:
+    def _run_unrecorded(self, call: hooks.FunctionCall) -> Any:
         written = call.written(only_initialized=True)
         self._tell_paused(written)
         noted = call.note_writes()

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from retrotape import _hooks, _tf
-from retrotape._scopes import Scope, again
-from retrotape._tf_replicas import handle_of, handles_of
 from retrotape.record._cells import Cell
 from retrotape.record._recording import Recording
 from retrotape.record._rollback import mark, rollback
 from retrotape.record._stack import Stack, current_stack, next_stamp
+from retrotape.tf import core, hooks
+from retrotape.tf.replicas import handle_of, handles_of
+from retrotape.tf.scopes import Scope, again
 
 Tensor = Any
 
@@ -52,7 +52,7 @@ class EagerLog:
         return log
 
     def _all_spans(self) -> list[tuple[int, int]]:
-        return [*self._spans.items(), *([(self._since, _tf.next_id())] if self.is_open else [])]
+        return [*self._spans.items(), *([(self._since, core.next_id())] if self.is_open else [])]
 
     @property
     def token(self) -> object:
@@ -79,9 +79,9 @@ class EagerLog:
         """Write down what runs on this thread from now on."""
         stack = current_stack()
         if not self._spans:
-            self.recording.began = _hooks.now()
+            self.recording.began = hooks.now()
         self.recording.mark_stale()
-        self._since = _tf.next_id()
+        self._since = core.next_id()
         if self._spans:
             self.recording.silences.append((max(self._spans.values()), self._since))
         try:
@@ -108,7 +108,7 @@ class EagerLog:
         if stack is not None:
             stack.pop(self.recording)
             self.recording.end_scopes(next_stamp())
-            self._spans[self._since] = _tf.next_id()
+            self._spans[self._since] = core.next_id()
             self._stack = None
 
     def paused(self) -> AbstractContextManager[None]:
@@ -195,7 +195,7 @@ class EagerLog:
 
     def why_absent(self, tensor: Tensor) -> tuple[str, str] | None:
         """Say why a tensor has no var and what to do about it; None if it was made in the block, but by no op."""
-        if not isinstance(tensor, _tf.EagerTensor):
+        if not isinstance(tensor, core.EagerTensor):
             return (
                 "it is symbolic, made inside a tf.function, and the tape was recorded outside",
                 "Return it from the function, or open the tape inside the function.",
@@ -233,7 +233,7 @@ class _Paused(Scope):
 
     def enter(self) -> None:
         self._stack.look_at_assigned(self._log.recording)
-        self._begin = _tf.next_id()
+        self._begin = core.next_id()
         self._log._paused_since.append(self._begin)
         self._unheard.enter()
 
@@ -241,7 +241,7 @@ class _Paused(Scope):
         log, begin = self._log, self._begin
         self._unheard.leave()
         if begin in log._paused_since:
-            pause = begin, _tf.next_id()
+            pause = begin, core.next_id()
             log._pauses.append(pause)
             log.recording.silences.append(pause)
             log._paused_since.remove(begin)

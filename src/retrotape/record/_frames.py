@@ -8,8 +8,8 @@ import sysconfig
 from types import CodeType
 from typing import Any, NamedTuple
 
-from retrotape._tf import tf
 from retrotape.ir import Frame
+from retrotape.tf.core import tf
 
 # Code and instruction; and where that calls a function of Keras, its code.
 Place = tuple[CodeType, int] | tuple[CodeType, int, CodeType]

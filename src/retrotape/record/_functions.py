@@ -8,11 +8,11 @@ from types import ModuleType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from retrotape import _keras, _tf, _tf_functions
-from retrotape._closures import is_users, values_in
-from retrotape._tf import tf
 from retrotape.record._traits import RESOURCE, makes_copies
 from retrotape.rules import has_wrong_second
+from retrotape.tf import core, functions, keras_api
+from retrotape.tf.closures import is_users, values_in
+from retrotape.tf.core import tf
 
 
 class FunctionTraits(NamedTuple):
@@ -52,27 +52,27 @@ def function_traits(function: Any) -> FunctionTraits:
     """Return the traits of a concrete function."""
     found = _known.get(function)
     if found is None:
-        ops = set(_tf_functions.operations_within(function))
+        ops = set(functions.operations_within(function))
         communicates = any(op.startswith("Collective") for op in ops)
         found = _known[function] = FunctionTraits(
             all(is_repeatable(op) for op in ops),
-            _tf.written_inputs(function),
+            core.written_inputs(function),
             has_wrong_second(ops),
             any(makes_copies(op) for op in ops),
-            any(map(_tf.is_recompute, _tf_functions.custom_rules(function))),
-            _tf_functions.is_compiled(function),
+            any(map(core.is_recompute, functions.custom_rules(function))),
+            functions.is_compiled(function),
             communicates,
             "EagerPyFunc" in ops
             and not communicates
             and all(map(_runs_alone, ops))
-            and not _tf_functions.custom_rules(function),
+            and not functions.custom_rules(function),
         )
     return found
 
 
 def is_repeatable(op: str) -> bool:
     """Say whether an operation computes the same again."""
-    definition = _tf.op_def(op)
+    definition = core.op_def(op)
     if definition is None or not definition.is_stateful or op in _REPEATABLE:
         return True
     # What depends on a variable depends on a recorded value; iterators and tables are not variables.
@@ -87,7 +87,7 @@ _CALLERS |= {"StatefulPartitionedCall", "StatelessIf", "StatelessCase", "Statele
 
 def _runs_alone(op: str) -> bool:
     """Say whether an op of a function can be run by itself, outside of the function."""
-    definition = _tf.op_def(op)
+    definition = core.op_def(op)
     return definition is None or op in _CALLERS or all("func" not in attr.type for attr in definition.attr)
 
 
@@ -101,8 +101,8 @@ def keras_variables_in(function: Any) -> list[Any]:
     """
     found = _keras_variables.get(function)
     if found is None:
-        reads = {id(variable) for variable in _tf_functions.graph_of(function).variables}
-        around = _keras.variables_around() if reads else ()
+        reads = {id(variable) for variable in functions.graph_of(function).variables}
+        around = keras_api.variables_around() if reads else ()
         found = _keras_variables[function] = [owner for owner in around if id(owner._value) in reads]
     return found
 

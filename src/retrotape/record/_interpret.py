@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple, Protocol
 
-from retrotape import _tf, _tf_functions, _tf_replicas
-from retrotape._tf import tf
-from retrotape._tf_stock import stop_stock_tapes
 from retrotape.errors import OpaqueUpdateError, ReplicaError
 from retrotape.record._frames import is_moments
+from retrotape.tf import core, functions, replicas
+from retrotape.tf.core import tf
+from retrotape.tf.stock import stop_stock_tapes
 
 Tensor = Any
 
@@ -62,13 +62,13 @@ def run_op_by_op(
         custom = "_gradient_op_type" in step.spec.attr and step.op not in _CALLS
         # The ops of a `tf.recompute_grad` are recorded: that does what it wants to do, and draws nothing anew.
         # The same holds for a reduction over replicas.
-        custom = custom and not (_tf_functions.is_recomputed(step.spec) or _tf_replicas.is_reduced(step.spec))
+        custom = custom and not (functions.is_recomputed(step.spec) or replicas.is_reduced(step.spec))
         with stop_stock_tapes() if custom else nullcontext():  # they are told of the custom gradient
             outputs = _run_step(stack, step, inputs, graph, effects)
         if step.op == "StopGradient" and _is_of_moments(step, body, operations.get(step.spec.name)):
             stack.note_moments(outputs[0])
-            if _tf.accumulating():
-                _tf.pass_tangents(inputs[0], outputs[0])
+            if core.accumulating():
+                core.pass_tangents(inputs[0], outputs[0])
         if custom:
             _emit_custom(stack, step, inputs, outputs, _Place(body, number, graph, env))
         env.update(zip(step.outputs, outputs, strict=False))
@@ -83,7 +83,7 @@ def _run_step(stack: Runner, step: _Step, inputs: list[Tensor], graph: Any, effe
     attr = step.spec.attr
 
     def run(name: str, given: list[Tensor]) -> list[Tensor]:
-        return run_op_by_op(stack, name, given, _tf_functions.inner_graph(graph, name), effects=effects)
+        return run_op_by_op(stack, name, given, functions.inner_graph(graph, name), effects=effects)
 
     match step.op:
         case "Const":
@@ -108,9 +108,9 @@ def _run_step(stack: Runner, step: _Step, inputs: list[Tensor], graph: Any, effe
             return inputs
     if step.op.startswith("Collective"):  # it would wait for the others, who are not asking
         raise ReplicaError.on_path(f"{step.op} in a tf.function, by which replicas communicate")
-    if _tf.op_def(step.op) is None:
+    if core.op_def(step.op) is None:
         return run(step.op, inputs)
-    return _tf.run(step.op, inputs, step.attrs, len(step.outputs))
+    return core.run(step.op, inputs, step.attrs, len(step.outputs))
 
 
 def _is_of_moments(step: _Step, body: _Body, operation: Any) -> bool:
@@ -145,14 +145,14 @@ def _emit_custom(stack: Runner, step: _Step, inputs: list[Tensor], outputs: list
 
     def back(*given: Any) -> list[Any]:
         grads = [tf.convert_to_tensor(grad) for grad in given]  # rows of a gather, as one tensor
-        traced = _tf_functions.trace_rule(graph, operations[step.spec.name], grads)
+        traced = functions.trace_rule(graph, operations[step.spec.name], grads)
         inside = [_inside(graph, tensor, step) for tensor in traced.captures]
         seen = [env[_reference(place.body, operations, tensor)] for tensor in inside]
         found = iter(traced.run([*grads, *seen]))
         return [next(found) if there else None for there in traced.connected]
 
     stack.emit(f"gradient of {step.spec.name}", outputs, inputs, back)
-    _tf.tell_stock_tapes("CustomGradient", outputs, inputs, back)
+    core.tell_stock_tapes("CustomGradient", outputs, inputs, back)
 
 
 def _operations_of(body: _Body, graph: Any) -> dict[str, Any]:
@@ -196,7 +196,7 @@ def _truth(stack: Runner, value: Tensor) -> bool:
 
 
 def _body(name: str) -> _Body:
-    definition = _tf_functions.function_def(name)
+    definition = functions.function_def(name)
     arguments = tuple(argument.name for argument in definition.signature.input_arg)
     steps = tuple(_step(spec) for spec in _in_order(definition, set(arguments)))
     results = tuple(definition.ret[result.name] for result in definition.signature.output_arg)
@@ -225,19 +225,19 @@ def _in_order(definition: Any, done: set[str]) -> list[Any]:
 
 def _step(spec: Any) -> _Step:
     inputs = tuple(ref for ref in spec.input if not ref.startswith("^"))
-    definition = _tf.op_def(spec.op)
+    definition = core.op_def(spec.op)
     if definition is None:
-        results = _tf_functions.function_def(spec.op).signature.output_arg
+        results = functions.function_def(spec.op).signature.output_arg
         return _Step(spec.op, spec, inputs, tuple(f"{spec.name}:{result.name}:0" for result in results), ())
     outputs = tuple(
         f"{spec.name}:{arg.name}:{position}"
         for arg in definition.output_arg
-        for position in range(_tf_functions.output_count(arg, spec.attr))
+        for position in range(functions.output_count(arg, spec.attr))
     )
     attrs = tuple(
         part
         for attr in definition.attr
         if attr.name in spec.attr
-        for part in (attr.name, _tf_functions.attr_value(spec.attr[attr.name]))
+        for part in (attr.name, functions.attr_value(spec.attr[attr.name]))
     )
     return _Step(spec.op, spec, inputs, outputs, attrs)

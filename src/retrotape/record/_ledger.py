@@ -7,13 +7,13 @@ from functools import wraps
 from itertools import islice
 from typing import Any, TypeVar, cast
 
-from retrotape import _hooks, _tf, _tf_functions
-from retrotape._saved_variable import SavedVariable
-from retrotape._tf import whole_of
 from retrotape.ir import Builder, TensorType
 from retrotape.record._away import is_away
 from retrotape.record._cells import Cell, same
 from retrotape.record._traits import TRAINABLE
+from retrotape.tf import core, functions, hooks
+from retrotape.tf.core import whole_of
+from retrotape.tf.saved_variable import SavedVariable
 
 Tensor = Any
 
@@ -40,7 +40,7 @@ class Ledger:
 
     def __init__(self, dtype_of: Callable[[Tensor], int]) -> None:
         self._dtype_of = dtype_of
-        self.symbolic = dtype_of is not _tf.eager_dtype  # of a graph, which has no values
+        self.symbolic = dtype_of is not core.eager_dtype  # of a graph, which has no values
         self.clear()
 
     def clear(self) -> None:
@@ -63,7 +63,7 @@ class Ledger:
         self.stand_ins: dict[int, int] = {}  # by identity of a handle, that of the one for which it stands
         self._resources: dict[str, int] = {}  # by name of a resource, the identity of the handle
         self._named: tuple[dict[int, Cell], int] = self.cells, 0  # how many of them these are the names of
-        self.began = _hooks.now()
+        self.began = hooks.now()
         self.scattered: set[int] = set()  # variables that hand out copies, since single rows of them were changed
         self._vars: dict[int, int] = {}  # by identity of the tensor
 
@@ -145,7 +145,7 @@ class Ledger:
         """Return the variable behind a handle, None where the resource is something else."""
         cell = self.known_cell(handle)
         if cell is None:
-            held = kind or _tf_functions.handle_type(handle)
+            held = kind or functions.handle_type(handle)
             if held is None:
                 return None
             first = self._new_leaf(TensorType(*held))
@@ -171,13 +171,13 @@ class Ledger:
             self._resources, count = {}, 0
         new = list(islice(reversed(self.cells), len(self.cells) - count))
         for known in reversed(new):
-            self._resources.setdefault(_tf.resource_name(self.cells[known].handle), known)
+            self._resources.setdefault(core.resource_name(self.cells[known].handle), known)
         self._named = self.cells, len(self.cells)
-        return self._resources.get(_tf.resource_name(handle), handle._id)
+        return self._resources.get(core.resource_name(handle), handle._id)
 
     def stand_in(self, handle: Tensor) -> int:
         """Return a var of the type of a variable, which is known by nothing else."""
-        held = _tf_functions.handle_type(handle)
+        held = functions.handle_type(handle)
         assert held is not None
         return self._new_leaf(TensorType(*held))
 
@@ -222,7 +222,7 @@ class Ledger:
 
     def new_identity(self, var: int) -> int:
         """Return an identity that no tensor has, by which `var` is known too."""
-        identity = _tf.next_id()
+        identity = core.next_id()
         self._vars[identity] = var
         return identity
 
@@ -238,7 +238,7 @@ class Ledger:
         if self.symbolic or (written is False and self._is_unchanged(cell, value)):
             return
         held = self.values.get(cell.current)
-        if written is None and (held is None or is_away(held) or _tf.share_buffer(held, value) or same(held, value)):
+        if written is None and (held is None or is_away(held) or core.share_buffer(held, value) or same(held, value)):
             return  # copies are handed out of a variable of which single rows were changed, hence the last comparison
         self._add_gap(cell)
 
@@ -251,7 +251,7 @@ class Ledger:
 
     def _is_unchanged(self, cell: Cell, value: Tensor) -> bool:
         held = self.value(cell.current)
-        return held is not None and _tf.share_buffer(held, value)
+        return held is not None and core.share_buffer(held, value)
 
     def adopt(self, handle: Tensor, value: Tensor) -> None:
         """Take a new variable for one that holds `value`."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any
 
-from retrotape import _hooks
-from retrotape._hook_table import lock
-from retrotape._scopes import Scope, again
 from retrotape.record._recording import Recording
+from retrotape.tf import hooks
+from retrotape.tf.hook_table import lock
+from retrotape.tf.scopes import Scope, again
 
 
 class Openings(ABC):
@@ -62,10 +62,10 @@ class Openings(ABC):
             self._hear([*self._active, recording])
         if not self._is_attached():
             self._seen.clear()  # counted anew each time that hooks are installed
-            _hooks.attach(self._listener())
+            hooks.attach(self._listener())
 
     def _is_attached(self) -> bool:
-        return _hooks.is_attached(self._listener())
+        return hooks.is_attached(self._listener())
 
     def pop(self, recording: Recording, here: bool | None = None) -> None:
         """End what `push` began; blocks may be left in any order, on any thread, and be left again.
@@ -86,7 +86,7 @@ class Openings(ABC):
             self._open = [other for other in self._open if other is not recording]
         self._known.clear()
         if not self._open:
-            _hooks.detach(self._listener(), here)
+            hooks.detach(self._listener(), here)
 
     def end(self) -> None:
         """Close everything: the thread is ending."""

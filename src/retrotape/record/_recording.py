@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from retrotape import _hooks, _tf
 from retrotape.errors import InterruptedTapeError
 from retrotape.ir import LEAF, Attr, Eqn, Program, TensorType
 from retrotape.record._attrs import canonical
@@ -17,6 +16,7 @@ from retrotape.record._functions import function_traits
 from retrotape.record._ledger import Ledger, whole
 from retrotape.record._segments import Segments
 from retrotape.record._traits import CUSTOM, RESOURCE, TRAINABLE, Kind, makes_copies, traits
+from retrotape.tf import core, hooks
 
 Tensor = Any
 WATCHED = -1  # in the place of frugal: a stock tape heard the op, and knows its tensors by identity only
@@ -33,7 +33,7 @@ class Recording(Ledger):
     def __init__(
         self,
         keep: str = "needed",
-        dtype_of: Callable[[Tensor], int] = _tf.eager_dtype,
+        dtype_of: Callable[[Tensor], int] = core.eager_dtype,
         directory: str | None = None,
     ) -> None:
         self.keep = keep
@@ -47,7 +47,7 @@ class Recording(Ledger):
         self.stamps: list[int] = []  # when each equation ran, the same on every tape that heard it
         self.frames = Frames()
         self.backwards: dict[int, Backward] = {}  # by equation
-        self.calls: dict[int, _hooks.FunctionCall] = {}  # by equation
+        self.calls: dict[int, hooks.FunctionCall] = {}  # by equation
         self.ends: set[int] = set()  # vars made by an op without gradient: paths may start here, but not pass
         self.foreign: set[int] = set()  # equations of other replicas than the one that the tape is inside of
         self.inlined: dict[tuple[tuple[int, ...], bool], Any] = {}  # bodies of calls that were run again, by outputs
@@ -253,7 +253,7 @@ class Recording(Ledger):
         outputs: tuple[Tensor, ...],
         frame: int,
         writes: Sequence[int],
-        call: _hooks.FunctionCall | None = None,
+        call: hooks.FunctionCall | None = None,
         stamp: int | None = None,
     ) -> None:
         """Write down the call of a function, which may have assigned some of its inputs."""

@@ -11,14 +11,14 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from retrotape import _hooks, _tf
-from retrotape._scopes import setting
-from retrotape._tf import tf
 from retrotape.errors import ReplicaError
 from retrotape.record._cells import Event, same
 from retrotape.record._frames import here
 from retrotape.record._recording import Recording
 from retrotape.record._variables import Variables
+from retrotape.tf import core, hooks
+from retrotape.tf.core import tf
+from retrotape.tf.scopes import setting
 
 Tensor = Any
 
@@ -65,14 +65,14 @@ class Replicas(Variables):
     def on_merge_call(self, given: Sequence[Any], run: Callable[[], Any]) -> Any:
         """Let the other replicas run, and what is done with the values of all."""
         self.flush()
-        since = _hooks.now()
+        since = hooks.now()
         result = run()
         if self._parent is not None:
             self._parent.flush()
         self._known.clear()
         own = self._own()
         for recording in [one for one in self._open if not any(one is other for other in self._outer)]:
-            for identity, when in list(_hooks.writes.items()):
+            for identity, when in list(hooks.writes.items()):
                 if when > since:
                     recording.mark_written(identity)
         if own and not self._reductions:
@@ -169,7 +169,7 @@ class Replicas(Variables):
 
     def _refuse(self, recordings: Sequence[Recording], what: str, given: Sequence[Any], made: Sequence[Any]) -> None:
         """Let every path from what was given to what was made raise."""
-        inputs, outputs = ([one for one in some if isinstance(one, _tf.EagerTensor)] for some in (given, made))
+        inputs, outputs = ([one for one in some if isinstance(one, core.EagerTensor)] for some in (given, made))
         if not inputs or not outputs:
             return
         place = self.place or here(4)

@@ -10,10 +10,6 @@ from itertools import count
 from math import prod
 from typing import Any
 
-from retrotape import _hooks, _tf, _tf_tangents
-from retrotape._hook_table import lock
-from retrotape._scopes import setting
-from retrotape._tf import tf
 from retrotape.record._calls import Calls
 from retrotape.record._cells import FOREVER, UNCOUNTED, Look
 from retrotape.record._cells import Scope as LayerCall
@@ -21,6 +17,10 @@ from retrotape.record._frames import here, in_moments, looker
 from retrotape.record._functions import function_traits, variables_in
 from retrotape.record._recording import WATCHED, Recording
 from retrotape.record._traits import Kind, traits
+from retrotape.tf import core, hooks, tangents
+from retrotape.tf.core import tf
+from retrotape.tf.hook_table import lock
+from retrotape.tf.scopes import setting
 
 Tensor = Any
 
@@ -96,7 +96,7 @@ class Stack(Calls):
         """Note an eager op."""
         if graph is not None or not self._active:
             if not self._open:
-                _hooks.detach(self)
+                hooks.detach(self)
             return
         if self._early and outputs and outputs[0]._id in self._early:
             self._early.discard(outputs[0]._id)
@@ -106,7 +106,7 @@ class Stack(Calls):
                 recording.moments.add(outputs[0]._id)
         # `outputs` is the very list that the caller gets, and TensorArray writes None into it.
         place, frugal = self.place or here(_OUTSIDE), self._frugal
-        if self._careful and not frugal and _tf.stock_tape_listens():
+        if self._careful and not frugal and core.stock_tape_listens():
             frugal = WATCHED
         event = op, inputs, attrs, tuple(outputs), place, frugal, next(_stamps)
         if (self._calls or self._returned) and self._inside_call(*event):
@@ -178,7 +178,7 @@ class Stack(Calls):
         elif self._calls and traits(op).kind is Kind.CALL:
             self.settle()
             call = self._calls[-1]
-            inputs = tuple(call.arguments + call.captures) if call.function in _tf_tangents.made else inputs
+            inputs = tuple(call.arguments + call.captures) if call.function in tangents.made else inputs
             writes = function_traits(call.function).writes
             for recording in self._active:
                 recording.append_call(op, inputs, outputs, recording.frames.number(place), writes, call, stamp)
@@ -219,7 +219,7 @@ class Stack(Calls):
         elif not (self._custom and self._custom[-1] and name == "inner"):
             self._read_unheld(variable.handle for variable in variables_in(backward))
             self.emit(name, outputs, inputs, backward)
-            if _tf.accumulating():
+            if core.accumulating():
                 self.hold(outputs)
         # else `tf.recompute_grad`: its ops are written down, which does what it wants to do, and does it right
 
@@ -244,7 +244,7 @@ class Stack(Calls):
             self._returned.clear()  # left by one that failed after its body had run
         for recording in self._active:
             for tensor, copied in zip(tf.nest.flatten(outer), tf.nest.flatten(inner), strict=True):
-                if isinstance(tensor, _tf.EagerTensor):
+                if isinstance(tensor, core.EagerTensor):
                     recording.alias(copied._id, recording.operand(tensor))
         with setting(self, _inside_python=self._inside_python + 1):
             result = run()
@@ -258,19 +258,19 @@ class Stack(Calls):
             if place is not None:
                 stamp = next(_stamps)
                 for recording in self._active:
-                    recording.looks.append(Look(tensor._id, stamp, recording.frames.number(place), how, _tf.next_id()))
+                    recording.looks.append(Look(tensor._id, stamp, recording.frames.number(place), how, core.next_id()))
 
     def note_choice(self, tensor: Tensor) -> None:
         """Note that a value has decided what a function that is run op by op does next."""
         stamp = next(_stamps)
         for recording in self._active:
             frame = recording.frames.number(self.place)
-            recording.looks.append(Look(tensor._id, stamp, frame, "a condition in a tf.function", _tf.next_id()))
+            recording.looks.append(Look(tensor._id, stamp, frame, "a condition in a tf.function", core.next_id()))
 
 
 def _identity_of(result: Any) -> int:
     """Return the identity of a tensor that a layer has returned; see `Scope`."""
-    if type(result) is _tf.EagerTensor:
+    if type(result) is core.EagerTensor:
         return result._id
     flat = tf.nest.flatten(result)
     return UNCOUNTED if any(type(item).__name__ == "KerasTensor" for item in flat) else 0

@@ -6,9 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-from retrotape import _hooks, _keras, _tf, _tf_functions
-from retrotape._scopes import Scope, again
-from retrotape._tf_replicas import handle_of, handles_of
 from retrotape.ir import Attr
 from retrotape.record._attrs import canonical
 from retrotape.record._cells import Cell, Event
@@ -16,6 +13,9 @@ from retrotape.record._eager import EagerLog
 from retrotape.record._frames import in_moments, is_moments
 from retrotape.record._recording import Recording
 from retrotape.record._traits import RESOURCE, Kind, traits
+from retrotape.tf import core, functions, hooks, keras_api
+from retrotape.tf.replicas import handle_of, handles_of
+from retrotape.tf.scopes import Scope, again
 
 Tensor = Any
 
@@ -60,7 +60,7 @@ class GraphLog:
     def start(self) -> None:
         """Begin a stretch. What is interrupted here, `close` takes back."""
         self._since = self._now()
-        _hooks.attach_graph(self)
+        hooks.attach_graph(self)
 
     def stop(self) -> None:
         """End the stretch."""
@@ -69,7 +69,7 @@ class GraphLog:
     def close(self) -> None:
         """End the stretch; once more where that was interrupted."""
         if self._since is not None:
-            _hooks.detach_graph(self)
+            hooks.detach_graph(self)
             self._stretches.append((self._since, self._now()))  # twice is no harm
             self._since = None
 
@@ -78,7 +78,7 @@ class GraphLog:
         if id(variable) not in self._variables:
             self._variables[id(variable)] = variable
             if self.recording.owner_of(variable) is None:  # by a function that was traced before
-                self._owners.update((id(owner._value), owner) for owner in _keras.variables_around())
+                self._owners.update((id(owner._value), owner) for owner in keras_api.variables_around())
 
     def on_keras_variable(self, variable: Any) -> None:
         """Note which Keras variable a variable is inside of."""
@@ -197,7 +197,7 @@ class GraphLog:
         pairs = [
             (self.recording.find(inner), self.outer.find(tensor))
             for tensor, inner in self.graph.captures
-            if isinstance(tensor, _tf.EagerTensor) and tensor.dtype != _tf.tf.resource
+            if isinstance(tensor, core.EagerTensor) and tensor.dtype != core.tf.resource
         ]
         return [(here, there) for here, there in pairs if here is not None and there is not None]
 
@@ -246,13 +246,13 @@ def _append(recording: Recording, operation: Any) -> None:
     if traits(op).kind in (Kind.READ, Kind.WRITE):
         recording.append_access(op, inputs, _attrs_of(operation), outputs, frame)
     elif operation.type.endswith("PartitionedCall") or any(_dtype_of(tensor) == RESOURCE for tensor in inputs):
-        recording.append_call(op, inputs, outputs, frame, _tf_functions.written_by(operation))
+        recording.append_call(op, inputs, outputs, frame, functions.written_by(operation))
     else:
         recording.digest([Event(op, inputs, (), outputs, operation, False, 0)])
 
 
 def _attrs_of(operation: Any) -> tuple[Attr, ...]:
-    definition = _tf.op_def(operation.type)
+    definition = core.op_def(operation.type)
     assert definition is not None
     flat = [part for attr in definition.attr for part in (attr.name, operation.get_attr(attr.name))]
     return canonical(operation.type, tuple(flat))
@@ -280,6 +280,6 @@ def _in_order(operations: list[Any]) -> list[Any]:
 
 def _inside(graph: Any, tensor: Tensor) -> Tensor:
     """Return what a tensor from outside is called inside `graph`."""
-    if isinstance(tensor, _tf.EagerTensor) or tensor.graph is not graph:
+    if isinstance(tensor, core.EagerTensor) or tensor.graph is not graph:
         return graph.capture(tensor)
     return tensor

@@ -8,15 +8,15 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from retrotape import _tf
 from retrotape.ir import DTYPE_NAMES, Eqn
 from retrotape.rules import FORWARD, NoGradient, Rule, lookup
+from retrotape.tf import core
 
 RESOURCE = 20
 CUSTOM = "custom_gradient"  # not an op of TensorFlow: an equation whose way back is code
 
 # Dtypes through which gradients flow, as TensorFlow has it.
-TRAINABLE = frozenset(number for number in DTYPE_NAMES if number <= 23 and _tf.is_trainable(_tf.tf.as_dtype(number)))
+TRAINABLE = frozenset(number for number in DTYPE_NAMES if number <= 23 and core.is_trainable(core.tf.as_dtype(number)))
 
 
 class Kind(Enum):
@@ -64,7 +64,7 @@ def _exclusions() -> dict[str, list]:
 @lru_cache(4096)  # there are half as many ops; names of functions come and go
 def traits(op: str) -> Traits:
     """Return the traits of `op`, which may be the name of a function."""
-    definition = _tf.op_def(op)
+    definition = core.op_def(op)
     if definition is None:
         return Traits(Kind.CALL, NOTHING, NOTHING, False)
     kind = Kind.PLAIN
@@ -104,3 +104,10 @@ def looked_at(eqn: Eqn) -> list[int]:
         if some:
             found += [var for position, var in enumerate(variables) if position not in but]
     return found
+
+
+def is_computed(op: str) -> bool:
+    """Say whether the same inputs give the same outputs again: nothing is drawn."""
+    if op in FORWARD or op in (CUSTOM, "CheckNumerics"):  # TensorFlow takes the latter for an op with state
+        return True
+    return op.startswith("ResourceGather") or traits(op).replayable

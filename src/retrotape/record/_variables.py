@@ -6,14 +6,14 @@ from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from retrotape import _hooks, _tf_functions, _tf_replicas
-from retrotape._hooks_ops import Noted
-from retrotape._scopes import setting
-from retrotape._tf import tf
-from retrotape._tf_stock import stop_stock_tapes
 from retrotape.record._openings import Openings
 from retrotape.record._recording import Recording
 from retrotape.record._traits import traits
+from retrotape.tf import functions, hooks, replicas
+from retrotape.tf.core import tf
+from retrotape.tf.hooks_ops import Noted
+from retrotape.tf.scopes import setting
+from retrotape.tf.stock import stop_stock_tapes
 
 Tensor = Any
 
@@ -33,7 +33,7 @@ class Variables(Openings):
             return
         with self.without(recording):  # other tapes must know this tensor, or a path of theirs would end in it
             for handle in handles:
-                held = _tf_functions.handle_type(handle)
+                held = functions.handle_type(handle)
                 if held is not None and self._is_set(handle):
                     recording.hold(handle, tf.raw_ops.ReadVariableOp(resource=handle, dtype=held[0]))
 
@@ -46,7 +46,7 @@ class Variables(Openings):
         with self.without(recording):
             for handle in handles:
                 tf.raw_ops.DisableCopyOnRead(resource=handle)  # until its rows are changed again
-                held = _tf_functions.handle_type(handle)
+                held = functions.handle_type(handle)
                 if held is not None and not recording.is_stale(handle) and self._is_set(handle):
                     recording.hold(handle, tf.raw_ops.ReadVariableOp(resource=handle, dtype=held[0]))
 
@@ -59,7 +59,7 @@ class Variables(Openings):
     def on_variable(self, variable: Any) -> None:
         """Note which variable is read."""
         for recording in self._active:
-            recording.variables.setdefault(_tf_replicas.handle_of(variable)._id, variable)
+            recording.variables.setdefault(replicas.handle_of(variable)._id, variable)
 
     def on_keras_variable(self, variable: Any) -> None:
         """Note which Keras variable a variable is inside of."""
@@ -73,7 +73,7 @@ class Variables(Openings):
 
     def _notice_writes(self, identity: int) -> None:
         """Tell the recordings of writes that they do not have: on another thread, or by what then failed."""
-        written = _hooks.writes.get(identity, 0)
+        written = hooks.writes.get(identity, 0)
         if written == self._seen.get(identity, 0):
             return
         self.settle()
@@ -131,6 +131,6 @@ class Variables(Openings):
                 self._read(handle)
 
     def _read(self, handle: Tensor) -> None:
-        held = _tf_functions.handle_type(handle)
+        held = functions.handle_type(handle)
         if held is not None and self._is_set(handle):
             tf.raw_ops.ReadVariableOp(resource=handle, dtype=held[0])

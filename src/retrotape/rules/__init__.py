@@ -1,5 +1,6 @@
 """Gradient rules: TensorFlow's registered ones, and those of reads and updates of variables."""
 
+from retrotape.rules._allowed import allowed
 from retrotape.rules._lookup import ACCEPTS_NONE, NoGradient, Rule, UnknownOp, lookup, lookup_operation
 from retrotape.rules._opview import OpView, Tensors
 from retrotape.rules._repairs import has_wrong_second, repairable
@@ -13,6 +14,7 @@ __all__ = [
     "Rule",
     "Tensors",
     "UnknownOp",
+    "allowed",
     "gathered",
     "go_back",
     "has_wrong_second",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from retrotape import _tf
 from retrotape.rules._repairs import REPAIRS
+from retrotape.tf import core
 
 
 class Rule(NamedTuple):
@@ -42,7 +42,7 @@ def lookup(op: str) -> Rule | NoGradient | UnknownOp:
     if rule is not None:
         return rule
     try:
-        function = _tf.registered_rule(op)
+        function = core.registered_rule(op)
     except LookupError:
         return UnknownOp(op)  # not remembered: the user may register a gradient yet
     if function is None:
@@ -58,7 +58,7 @@ def _repaired(op: str, function: Callable) -> Callable:
 def lookup_operation(operation: Any) -> Rule | NoGradient | UnknownOp:
     """Like `lookup`, for an operation of a graph, which may carry a gradient of its own."""
     try:
-        function = _tf.operation_rule(operation)
+        function = core.operation_rule(operation)
     except LookupError:
         return UnknownOp(operation.type)
     return NoGradient(operation.type) if function is None else Rule(_repaired(operation.type, function))

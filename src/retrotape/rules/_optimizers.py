@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from retrotape._tf import tf
+from retrotape.tf.core import tf
 
 Tensor = Any
 Values = tuple[Tensor, ...]

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from retrotape._tf import StockTape, tf
 from retrotape.rules._optimizers import APPLY
+from retrotape.tf.core import StockTape, tf
 
 Tensor = Any
 Attrs = Mapping[str, Any]

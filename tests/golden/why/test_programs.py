@@ -18,7 +18,7 @@ import tensorflow as tf
 import retrotape as rt
 from golden.why.programs import PROGRAMS
 from retrotape import errors
-from retrotape.why import Explanation, Verdict
+from retrotape.diagnose.why import Explanation, Verdict
 
 FOLDER = Path(__file__).parent
 STAY = "tay with tensors: write it with TensorFlow ops"  # also after "If it was computed from what was seen, s"

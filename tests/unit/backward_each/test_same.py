@@ -13,7 +13,7 @@ import retrotape as rt
 from retrotape.execute import _each, _plan, _values, make_plan
 from retrotape.execute._plan import make_plans
 from retrotape.ir import reached_from
-from retrotape.tape import _KEEP
+from retrotape.tape.live import _KEEP
 from unit.backward_each.heads import Heads, identical, same, values_of
 
 

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 import retrotape as rt
 from recording_tools import X, assert_close, is_untouched
-from retrotape import _hooks
+from retrotape.tf import hooks
 
 
 def test_a_wrong_rule_is_noticed(monkeypatch):
@@ -21,7 +21,7 @@ def test_a_wrong_rule_is_noticed(monkeypatch):
 
 
 def test_a_hook_left_behind_is_noticed(monkeypatch):
-    owner, name, hook = _hooks._HOOKS[1]
+    owner, name, hook = hooks._HOOKS[1]
     with monkeypatch.context() as patched:
         patched.setattr(owner, name, hook)
         assert not is_untouched()

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import retrotape as rt
-from retrotape import _tf
+from retrotape.tf import core
 
 Accumulator = tf.autodiff.ForwardAccumulator
 X, WAY = tf.constant([1.0, 2.0], tf.float64), tf.constant([1.0, -2.0], tf.float64)
@@ -146,9 +146,9 @@ def test_leaving_the_block_leaves_accumulators_as_they_were():
         pass
     with Accumulator(X, WAY) as forward:
         y = tf.sin(X)
-        assert _tf.accumulating()
+        assert core.accumulating()
     np.testing.assert_allclose(forward.jvp(y), tf.cos(X) * WAY)
-    assert not _tf.accumulating()
+    assert not core.accumulating()
 
 
 def test_a_stock_tape_beside_ours_still_knows():

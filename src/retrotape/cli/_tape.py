@@ -1,0 +1,121 @@
+"""A saved tape as data: read without TensorFlow, and nothing in it is believed before it was checked."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from retrotape.errors import CorruptTapeError
+from retrotape.files import store
+from retrotape.ir import LEAF, NONSENSE, Eqn, Fields, Frame, TensorType, makes_no_sense, printable_frame, read_program
+
+Json = Any
+
+
+class Variable(NamedTuple):
+    """A variable: its name, and every value that it had."""
+
+    name: str
+    trainable: bool
+    versions: tuple[int, ...]
+    frozen: bool
+
+
+class Named(NamedTuple):
+    """What a name stands for; of a variable, its last value."""
+
+    name: str
+    var: int
+    variable: Variable | None
+
+
+class SavedTape:
+    """What a file says, in our words.
+
+    Args:
+      container: The open file.
+    """
+
+    def __init__(self, container: store.Container) -> None:
+        self.container = container
+        self.fields: Mapping[str, Json] = container.meta
+        self.program = read_program(container.entry("program.txt").decode())
+        self.checked = Fields(self.fields, self.program)
+        self.variables = [Variable(*row[:3], row.frozen) for row in self.checked.variables]
+        self.names = [self._named(name, *what) for name, what in self.checked.names.items()]
+        self.redacted = frozenset(self.checked.redacted)
+
+    @cached_property
+    def functions(self) -> Json:
+        """The ways back of custom gradients, as they are written."""
+        return self.container.document("functions.json")
+
+    @property
+    def format(self) -> str:
+        """The name of the format."""
+        begin = re.match(rb'\{"format":"([^"]*)"', self.container.entry("tape.json"))
+        return begin[1].decode() if begin else "?"
+
+    @cached_property
+    def lines(self) -> list[str]:
+        """Each equation as a line of text."""
+        first = len(self.program.leaves())
+        written = str(self.program).split("\n")[first : first + len(self.program.eqns)]
+        return [line.rpartition(" @")[0] for line in written]
+
+    def vars(self, name: str) -> tuple[int, ...]:
+        """Return a field that is a list of vars."""
+        return self.checked.vars(name)
+
+    def kept(self, var: int) -> store.TensorInfo | None:
+        """Return what is known of the value of a var, if the file has it."""
+        return self.container.tensors.get(f"v/{var}")
+
+    def place(self, eqn: Eqn) -> Frame:
+        """Return the line of the user's code, safe to print."""
+        return printable_frame(self.program.frames[eqn.frame])
+
+    @cached_property
+    def called(self) -> dict[int, str]:
+        """What vars are called: the user's names first, then those of variables."""
+        found = {named.var: named.name for named in self.names if named.variable is None}
+        for variable in self.variables:
+            for number, var in enumerate(variable.versions):
+                found.setdefault(var, variable.name if number == 0 else f"{variable.name}, value {number}")
+        return found
+
+    def _named(self, name: str, kind: str, number: int) -> Named:
+        variable = self.variables[number] if kind == "variable" else None
+        return Named(name, number if variable is None else variable.versions[-1], variable)
+
+    def kind(self, named: Named) -> str:
+        """Return what a name is: variable, input or target."""
+        if named.variable is not None:
+            return "variable"
+        return "input" if self.program.producers[named.var] == LEAF else "target"
+
+    def type_of(self, var: int) -> TensorType:
+        """Return the dtype and shape of a var."""
+        return self.program.types[var]
+
+
+@contextmanager
+def open_saved(path: str | os.PathLike[str]) -> Iterator[SavedTape]:
+    """Open a saved tape; whatever makes no sense in it is a CorruptTapeError."""
+    with store.open_tape(path) as container:
+        with sense(container.path):
+            tape = SavedTape(container)
+        yield tape
+
+
+@contextmanager
+def sense(path: str) -> Iterator[None]:
+    """Say of a file that it makes no sense, where it does not."""
+    try:
+        yield
+    except NONSENSE as error:
+        raise CorruptTapeError(path, makes_no_sense(error)) from error

@@ -1,0 +1,140 @@
+"""What all verbs share: arguments, and failures that are one line."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
+
+import click
+
+from retrotape.cli._text import one_line
+from retrotape.errors import RetrotapeError, did_you_mean
+
+DEBUG = "RETROTAPE_DEBUG"
+# The first lines of their help; a verb is imported when it is used, so that --help waits for none of them.
+SUMMARIES = {
+    "show": "Show what a saved tape holds.",
+    "grad": "Print gradients by name, and write them to a file.",
+    "why": "Say why TARGET has a gradient by SOURCE, or none.",
+    "nan": "Find the op that made the first NaN or infinity.",
+    "check": "Verify a saved tape.",
+    "diff": "Find the first op whose value differs between two tapes of the same program.",
+    "demo": "Show what a tape answers, beside what the stock tape does.",
+    "completion": "Print the script that completes verbs, options and the names on a tape.",
+}
+
+
+class Trouble(click.ClickException):
+    """A failure as the user sees it."""
+
+    exit_code = 1
+
+    def __init__(self, verb: str, message: str) -> None:
+        super().__init__(f"{verb}: {one_line(message)}")
+
+    def show(self, file: Any = None) -> None:
+        """Print the line, without click's own heading."""
+        click.echo(self.message, err=True, file=file)
+
+
+class GraveTrouble(Trouble):
+    """Wrong usage, and any failure of a verb whose exit code 1 is an answer."""
+
+    exit_code = 2
+
+
+class Verbs(click.Group):
+    """A group of verbs whose failures are one line on stderr; `RETROTAPE_DEBUG=1` lets the traceback through."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all verbs."""
+        return list(SUMMARIES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a verb."""
+        if cmd_name not in SUMMARIES:
+            return None
+        return getattr(import_module(f"retrotape.cli.{cmd_name}"), cmd_name)
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        """Find the verb, or say which ones there are."""
+        verb = args[0]
+        if verb not in SUMMARIES and not verb.startswith("-") and not ctx.resilient_parsing:
+            meant = did_you_mean(verb, list(SUMMARIES))
+            ctx.fail(f"No such command {verb!r}.{meant} The verbs are {', '.join(SUMMARIES)}.")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the verbs with their summaries."""
+        with formatter.section("Verbs"):
+            formatter.write_dl(list(SUMMARIES.items()))
+
+    def make_context(self, *args: Any, **options: Any) -> click.Context:
+        """Read the arguments of the group itself."""
+        with _told_in_one_line(lambda: None):
+            return super().make_context(*args, **options)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a verb."""
+        for stream in (sys.stdout, sys.stderr):
+            if hasattr(stream, "reconfigure"):
+                stream.reconfigure(errors="backslashreplace")  # a name must not fail for the terminal's encoding
+        with _told_in_one_line(lambda: ctx.invoked_subcommand):
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _told_in_one_line(verb: Callable[[], str | None]) -> Iterator[None]:
+    try:
+        yield
+    except (click.exceptions.Exit, click.Abort, Trouble, *_HELP):
+        raise
+    except Exception as error:
+        name = " ".join(filter(None, ("retrotape", verb())))
+        if isinstance(error, click.UsageError):
+            raise GraveTrouble(name, f"{error.format_message()} For help: `{name} --help`.") from error
+        if os.environ.get(DEBUG) or (isinstance(error, OSError) and error.errno == errno.EPIPE):
+            raise
+        kind = GraveTrouble if verb() in ("diff", "nan") else Trouble  # whose exit code 1 says what was found
+        raise kind(name, _told(error)) from error
+
+
+# In newer versions of click, what asks for the whole help is an error too.
+_HELP = (click.exceptions.NoArgsIsHelpError,) if hasattr(click.exceptions, "NoArgsIsHelpError") else ()
+
+
+def _told(error: Exception) -> str:
+    if isinstance(error, RetrotapeError):
+        return str(error)
+    if isinstance(error, OSError) and error.strerror:
+        about = f": {error.filename!r}" if error.filename is not None else ""
+        advice = "Make room first." if error.errno == errno.ENOSPC else "Check the path and its permissions."
+        return f"{error.strerror}{about}. {advice}"
+    return f"it failed with {type(error).__name__}: {error}. To see where: `{DEBUG}=1`."
+
+
+class TapePath(click.Path):
+    """The path of a saved tape; what it holds is looked at later."""
+
+    name = "tape"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path if something is there."""
+        if not os.path.lexists(value):
+            self.fail(
+                f"There is no {os.fsdecode(value)!r}. Give what `tape.save` wrote, a file or a folder.", param, ctx
+            )
+        return super().convert(value, param, ctx)
+
+
+def tape_argument(name: str = "file") -> Any:
+    """Return the decorator that gives a verb a tape."""
+    return click.argument(name, type=TapePath(), metavar=name.upper())
+
+
+as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")

@@ -1,0 +1,78 @@
+"""`retrotape check`: is every byte what was written, and does it make sense?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import click
+
+from retrotape.cli._tape import SavedTape, open_saved, sense
+from retrotape.cli._text import console, count, one_line, print_json, printable, size
+from retrotape.cli._verbs import as_json as json_option
+from retrotape.cli._verbs import tape_argument
+from retrotape.cli._wellformed import check_meaning
+from retrotape.errors import CorruptTapeError, TapeVersionError, UnsafeTapeError
+
+_LONG = 2**26  # bytes from which on somebody may wonder whether anything happens
+
+
+@click.command()
+@tape_argument()
+@json_option
+@click.pass_context
+def check(ctx: click.Context, file: str, as_json: bool) -> None:
+    """Verify a saved tape.
+
+    Looks at every check sum, the program and the names, and at whether it asks for an op that a tape may not run.
+
+    Exit code 0 if all is well, 1 if it is damaged or not safe. With --json that too is an object, with "ok": false.
+    Check sums find damage, not malice.
+    """
+    try:
+        with open_saved(file) as tape:
+            with _progress(tape) as seen:
+                tape.container.verify(seen)
+            with sense(tape.container.path):
+                check_meaning(tape)
+            found = _summary(tape)
+    except (CorruptTapeError, UnsafeTapeError, TapeVersionError) as error:
+        if not as_json:
+            raise
+        print_json({"path": file, "ok": False, "kind": type(error).__name__, "problem": one_line(str(error))})
+        ctx.exit(1)
+    if as_json:
+        print_json({"path": file, "ok": True, **found})
+        return
+    click.echo(
+        f"ok: {printable(file)} has {count(found['equations'], 'equation')} of {count(found['ops'], 'op')}, "
+        f"{count(found['names'], 'name')} and {count(found['tensors'], 'kept value')} of {size(found['bytes'])}; "
+        "every check sum holds and every op is allowed."
+    )
+
+
+def _summary(tape: SavedTape) -> dict[str, int]:
+    kept = tape.container.tensors.values()
+    return {
+        "equations": len(tape.program.eqns),
+        "ops": len({eqn.op for eqn in tape.program.eqns}),
+        "functions": len(tape.functions),
+        "names": len(tape.names),
+        "tensors": len(kept),
+        "bytes": sum(info.nbytes for info in kept),
+    }
+
+
+@contextmanager
+def _progress(tape: SavedTape) -> Iterator[Callable[[int, int], None] | None]:
+    """Show a bar on stderr where it is a terminal and the file is long."""
+    out = console(stderr=True)
+    if not out.is_terminal or sum(info.nbytes for info in tape.container.tensors.values()) < _LONG:
+        yield None
+        return
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("verifying"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=out, transient=True) as bar:
+        task = bar.add_task("verifying", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

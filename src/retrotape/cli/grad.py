@@ -1,0 +1,114 @@
+"""`retrotape grad`: gradients of what a file holds, by name."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import click
+
+from retrotape.cli._arrays import FORMS, write_arrays
+from retrotape.cli._start import start_tensorflow
+from retrotape.cli._tape import Named, SavedTape, open_saved
+from retrotape.cli._text import number, print_json, printable, show_lines, size
+from retrotape.cli._verbs import as_json as json_option
+from retrotape.cli._verbs import tape_argument
+from retrotape.cli.completion import complete_name
+from retrotape.errors import AmbiguousNameError, UnknownNameError
+
+
+def _check_output(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """Complain before a gradient is computed that could not be written."""
+    if value is None:
+        return None
+    if os.path.splitext(value)[1] not in FORMS:
+        raise click.BadParameter(f"{value!r} ends in none of {', '.join(FORMS)}. Give such a file: `-o grads.npz`.")
+    folder = os.path.dirname(os.path.abspath(value))
+    if not os.path.isdir(folder):
+        raise click.BadParameter(f"There is no folder {folder!r}. Create it first.")
+    return value
+
+
+@click.command()
+@tape_argument()
+@click.argument("target", shell_complete=complete_name)
+@click.argument("sources", nargs=-1, metavar="[SOURCE]...", shell_complete=complete_name)
+@click.option("-o", "--output", type=click.Path(), callback=_check_output, help="Write to a .npz or .safetensors.")
+@click.option("--order", type=click.IntRange(1), default=1, show_default=True, help="How often to differentiate.")
+@click.option("--through-updates", is_flag=True, help="Let paths run through assignments of variables.")
+@click.option("--isolate", is_flag=True, help="Run the tape in a process of its own, for a stranger's file.")
+@json_option
+def grad(
+    file: str,
+    target: str,
+    sources: tuple[str, ...],
+    output: str | None,
+    order: int,
+    through_updates: bool,
+    isolate: bool,
+    as_json: bool,
+) -> None:
+    """Print gradients by name, and write them to a file.
+
+    TARGET and SOURCE are names on the tape, or their last parts where only one name ends so. Without SOURCE, the
+    gradient is taken by every trainable variable. Each further order is the gradient of the sum of the last one, by
+    the same source. A gradient that is missing is not written; a sparse one is written in full.
+    """
+    if output is not None and os.path.exists(output) and os.path.samefile(file, output):
+        raise click.UsageError(f"{output!r} is the tape itself. Give another file: `-o grads.npz`.")
+    with open_saved(file) as saved:
+        goal = find(saved, target).name
+        chosen = list(dict.fromkeys(find(saved, name) for name in sources)) or _trainable(saved)
+    start_tensorflow()
+    # Which takes seconds: whatever could be refused without it has been refused.
+    from retrotape.cli._gradients import dense, gradients_of, row_of
+
+    options = {"through_updates": through_updates}
+    gradients = gradients_of(saved, goal, chosen, order, isolate, options)
+    rows = [row_of(gradients, key) for key in gradients.keys()]
+    written = None
+    if output is not None:
+        written = write_arrays(
+            output, {key.on_tape: dense(value) for key, value in gradients.items() if value is not None}
+        )
+    if as_json:
+        about = {"path": file, "target": goal, "order": order, **options}
+        norm = number(float(gradients.norm()))
+        print_json({**about, "norm": norm, "gradients": rows, "output": output, "bytes": written})
+        return
+    _print(gradients, goal, rows)
+    if output is not None and written is not None:
+        show_lines(f"written to {printable(output)}, {size(written)}")
+
+
+def find(tape: SavedTape, name: str) -> Named:
+    """Return what a name, or the end of one, stands for."""
+    known = {named.name: named for named in tape.names}
+    ending = [named for named in tape.names if named.name.endswith(f"/{name}")]
+    if name not in known and len(ending) > 1:
+        raise AmbiguousNameError(name, [named.name for named in ending])
+    if name not in known and not ending:
+        raise UnknownNameError(name, list(known))
+    return known[name] if name in known else ending[0]
+
+
+def _trainable(tape: SavedTape) -> list[Named]:
+    called: dict[int, Named] = {}
+    for named in tape.names:
+        if named.variable is not None and named.variable.trainable:
+            known = called.setdefault(id(named.variable), named)
+            if known.name != named.variable.name:
+                called[id(named.variable)] = named  # its own name rather than another one
+    found = [called[id(variable)] for variable in tape.variables if id(variable) in called]
+    if not found:
+        raise click.UsageError("This tape has no trainable variable. Name a SOURCE: `retrotape show` lists the names.")
+    return found
+
+
+def _print(gradients: Any, target: str, rows: list[dict[str, Any]]) -> None:
+    table = gradients.__rich__()
+    for column in table.columns:
+        column.no_wrap = column.justify == "right"  # a number on two lines is two numbers
+        column.overflow = "fold"
+    values = [row for row in rows if "value" in row]
+    show_lines(table, *(f"d {printable(target)} / d {printable(row['name'])} = {row['value']}" for row in values))

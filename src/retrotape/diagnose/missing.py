@@ -1,0 +1,142 @@
+"""Why a source has no gradient: what the recording knows for certain, in one short text each."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from retrotape.diagnose.why import Explanation, Verdict, first_cuts, told_of_dtype
+from retrotape.errors import NotDifferentiableWarning, UnseenUpdateError
+from retrotape.execute import Plan, Request, make_plan
+from retrotape.grads import Gradients
+from retrotape.ir import slice_to
+from retrotape.record import TRAINABLE, Log, Recording, stacklevel
+from retrotape.tf.core import tf
+from retrotape.tf.nests import Parts, describe, is_variable
+
+UNREAD = "it was not read on this tape"
+ABSENT = Verdict.SOURCE_NOT_RECORDED.reason
+UPDATES = Verdict.ASSIGNMENT.reason
+SINCE = Verdict.SINCE.reason
+CUT = "the ops that lead from it to the loss pass no gradient on"  # one of several verdicts
+NO_OP = Verdict.NO_PATH.reason
+Look = Callable[[Any], Explanation | None]
+_LOOKS = 3  # sources that are explained at length, which takes a walk each
+_VAGUE = (Verdict.INSIDE_FUNCTION, Verdict.UNKNOWN)
+
+
+def with_reasons(
+    log: Log,
+    request: Request,
+    sources: Parts,
+    found: Sequence[Any],
+    look: Look | None = None,
+) -> Gradients:
+    """Return gradients that know why some of them are missing.
+
+    Args:
+      log: What was recorded.
+      request: What was asked.
+      sources: What was asked about, part by part in the order of the request's sources.
+      found: What was found for each item of `sources`.
+      look: Explains one source at length, where the ops alone do not tell which of them passes no gradient on.
+    """
+    keys = tf.nest.flatten(sources.nest)
+    missing: list[tuple[Any, int, Any]] = []  # key, source, part
+    position = 0
+    for key, parts, grad in zip(keys, sources.parts, found, strict=True):
+        if grad is None and parts:  # of a ragged or sparse tensor the values, which come first
+            missing.append((key, position, parts[0]))
+        position += len(parts)
+    reasons = []
+    if missing:
+        inquiry = _Inquiry(log.recording, request)
+        inquiry.look_through_updates([(source, part) for _, source, part in missing])
+        reasons = [(key, inquiry.reason(source, part)) for key, source, part in missing]
+        cut = [number for number, (_, reason) in enumerate(reasons) if reason == CUT]
+        told = inquiry.where_cut([missing[number][1:] for number in cut], look) if cut else []
+        for number, reason in zip(cut, told, strict=True):
+            reasons[number] = (reasons[number][0], reason)
+    return Gradients(zip(keys, found, strict=True), reasons)
+
+
+def warn_of_targets(request: Request) -> None:
+    """Warn of targets that have no gradient because of their dtype, in the words of `tape.why`."""
+    for target in request.left_out:
+        text = f"The target {describe(target)} has no gradient and is left out. {told_of_dtype(target)}"
+        warnings.warn(text, NotDifferentiableWarning, stacklevel=stacklevel())
+
+
+class _Inquiry:
+    def __init__(self, recording: Recording, request: Request) -> None:
+        self._recording, self._request = recording, request
+        self._targets = list(request.targets)
+        builder = recording.builder
+        used = (builder.eqns[index].inputs for index in slice_to(builder, self._targets))
+        self._leading = {var for inputs in used for var in inputs}.union(self._targets)
+        self._through: Collection[int] = ()  # vars with a path that runs through updates
+
+    def look_through_updates(self, missing: Sequence[tuple[int, Any]]) -> None:
+        """Plan once, for all of them, what a question that runs through every update would find."""
+        entries = [self._entry(source, part) for source, part in missing if self._leads(source, part)]
+        if not entries or not self._recording.assigned:
+            return
+        try:
+            plan = make_plan(self._recording, self._targets, entries, through_updates=True)
+        except UnseenUpdateError:
+            return  # that question would be refused
+        self._through = _with_path(plan, self._targets)
+
+    def reason(self, source: int, part: Any) -> str:
+        """Say why a source has no gradient, given that it has none."""
+        if self._request.left_out and not self._targets:
+            return f"the target is {self._request.left_out[0].dtype.name}, which has no derivative"
+        if part.dtype.base_dtype.as_datatype_enum not in TRAINABLE:
+            return f"its dtype {part.dtype.name} has no derivative"
+        if not self._request.sources[source]:
+            return UNREAD if is_variable(part) else ABSENT
+        if not self._leads(source, part):
+            return NO_OP
+        if self._entry(source, part) in self._through:
+            return SINCE if self._request.through[source] else UPDATES
+        return CUT
+
+    def where_cut(self, missing: Sequence[tuple[int, Any]], look: Look | None) -> list[str]:
+        """Say which op passes no gradient on, for sources that ops lead from."""
+        request = self._request
+        found: list[str] = [CUT] * len(missing)
+        looked = 0
+        for through in (False, True):
+            mine = [n for n, (source, _) in enumerate(missing) if request.through[source] is through]
+            vars_of = [request.sources[missing[n][0]] for n in mine]
+            cuts = first_cuts(self._recording, self._targets, vars_of, through, request.since) if mine else []
+            for n, cut in zip(mine, cuts, strict=True):
+                found[n] = CUT if cut is None else str(cut)
+                if (cut is None or cut.verdict in _VAGUE) and look is not None and looked < _LOOKS:
+                    looked += 1
+                    explanation = look(missing[n][1])
+                    if explanation is not None and explanation.cut is not None:
+                        found[n] = f"{explanation.verdict.reason}: {explanation.cut}"
+        return found
+
+    def _leads(self, source: int, part: Any) -> bool:
+        """Say whether ops, of whatever kind, lead from a source to a target."""
+        known = self._request.sources[source]
+        return bool(known) and not self._leading.isdisjoint((*known, self._entry(source, part)))
+
+    def _entry(self, source: int, part: Any) -> int:
+        """Return what a source means to a question that runs through updates: of a variable, the value on entry."""
+        var = self._request.sources[source][0]
+        cell = self._recording.cell_of.get(var) if is_variable(part) else None
+        return var if cell is None else cell.versions[0]
+
+
+def _with_path(plan: Plan, targets: Sequence[int]) -> set[int]:
+    """Return the vars from which a cotangent could come, going back along the plan from the targets."""
+    found = plan.reached.intersection(targets)
+    for index in reversed(plan.indices):
+        eqn = plan.eqns[index]
+        if not found.isdisjoint(eqn.outputs):
+            found.update(plan.reached.intersection(eqn.inputs))
+    return found

@@ -1,0 +1,244 @@
+"""Finding the culprit: the op that made it, not those that passed it on."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from retrotape.diagnose.nonfinite._backward import judge_backward
+from retrotape.diagnose.nonfinite._causes import Cause
+from retrotape.diagnose.nonfinite._domains import judge_forward
+from retrotape.diagnose.nonfinite._forward import INF, NAN, Pass, kind_of
+from retrotape.diagnose.nonfinite._result import Nonfinite
+from retrotape.diagnose.nonfinite._scene import Scene
+from retrotape.diagnose.why import title_of
+from retrotape.errors import (
+    LostValueError,
+    NoRuleError,
+    NotPersistableError,
+    OpaqueUpdateError,
+    UnrepairableError,
+    UnseenUpdateError,
+)
+from retrotape.execute import Plan, Puller, make_plan, walk
+from retrotape.ir import LEAF, Frame, slice_to
+from retrotape.record import CUSTOM, Recording, current_stack
+from retrotape.tf.core import tf
+from retrotape.transform import flatten
+
+_NO_WAY_BACK = (NoRuleError, LostValueError, UnrepairableError, OpaqueUpdateError)
+_FAILURES = (RuntimeError, TypeError, ValueError, tf.errors.OpError)
+
+
+class Culprit(NamedTuple):
+    """Where a value that is not finite comes from: the equation that made it, or that first took it from outside."""
+
+    place: int
+    leaf: int | None = None
+
+
+class _Found(Exception):
+    def __init__(self, index: int, given: Sequence[Any], made: Sequence[Any] | None) -> None:
+        self.index, self.given, self.made = index, given, made
+
+
+def first_nonfinite(recording: Recording, targets: Sequence[int], named: Collection[int] = ()) -> Nonfinite | None:
+    """Return the first culprit on the way to the targets, or anywhere if there are none; else on the way back.
+
+    Args:
+      recording: What was recorded.
+      targets: Vars; if there are none, `results` are where gradients begin.
+      named: Identities of tensors that the user has named.
+    """
+    recording, targets = _inside_out(recording, targets)
+    with current_stack().unheard():  # no tape is to write down what is computed again
+        return _towards(recording, targets) if targets else _anywhere(recording, results(recording, named))
+
+
+def results(recording: Recording, named: Collection[int] = ()) -> list[int]:
+    """Return the floating vars that ops made and that were named, or that nothing uses further."""
+    eqns, types = recording.builder.eqns, recording.builder.types
+    used = {var for eqn in eqns for var in eqn.inputs}
+    known = {recording.known(identity) for identity in named}
+    made = [var for eqn in eqns for var in eqn.outputs if var in known or var not in used]
+    return [var for var in made if tf.as_dtype(types[var].dtype).is_floating and var not in recording.cell_of]
+
+
+def scalars(recording: Recording, variables: Sequence[int]) -> list[int]:
+    """Return those of some vars that are scalars: what a gradient is taken of, as a rule."""
+    return [var for var in variables if recording.builder.types[var].shape == ()]
+
+
+def _towards(recording: Recording, targets: Sequence[int]) -> Nonfinite | None:
+    indices = slice_to(recording.builder, targets)
+    forward = Pass(recording, indices)
+    for _ in forward.run():
+        pass  # to the end: only what reaches the target is to blame
+    for var in targets:  # one that no equation made
+        forward.look_at(var)
+    scene = Scene(recording, indices)
+    culprit = blame(scene, forward.flags, targets)
+    if culprit is not None:
+        return _forward(scene, culprit, forward.flags, reaches=True)
+    given = [var for var in targets if var in forward.flags]
+    if given:  # it came from outside, and no op had it
+        return Nonfinite("nothing", False, Frame("<outside>", 0, "?"), (), Cause.GIVEN, scene.given(given[0]))
+    return _backward(scene, targets, forward.flags)
+
+
+def _inside_out(recording: Recording, targets: Sequence[int]) -> tuple[Recording, Sequence[int]]:
+    """Return a recording in which functions are taken apart, where that can be done, and the targets there."""
+    if not recording.calls:
+        return recording, targets
+    try:
+        flat = flatten(recording)
+    except (NotPersistableError, OpaqueUpdateError, LostValueError):
+        return recording, targets
+    wanted = {var: recording.cell_of.get(var) for var in targets}
+    found = {var: flat.cells[cell.handle._id].current for var, cell in wanted.items() if cell is not None}
+    for identity, var in recording.identities():
+        new = flat.known(identity) if var in wanted else None
+        if new is not None:
+            found.setdefault(var, new)
+    return (flat, [found[var] for var in targets]) if len(found) == len(wanted) else (recording, targets)
+
+
+# ------------------------------------------------------------------ forward
+
+
+def _anywhere(recording: Recording, ends: Sequence[int]) -> Nonfinite | None:
+    """Return the first op that made something not finite, forward, or else backward from scalars among the ends.
+
+    An infinity that was handed in may be meant, as in a mask: it counts if it is in one of the ends.
+    """
+    indices = range(len(recording.builder.eqns))
+    forward = Pass(recording, indices)
+    flags = forward.flags
+    for index in forward.run():
+        eqn = recording.builder.eqns[index]
+        bad = [var for var in eqn.inputs if var in flags]
+        given = next((var for var in bad if flags[var] & NAN), None)  # from outside, or it would have been found
+        if given is not None:
+            return _forward(Scene(recording, indices), Culprit(index, given), flags)
+        makes_nan = any(flags.get(var, 0) & NAN for var in eqn.outputs)
+        if makes_nan or (not bad and any(var in flags for var in eqn.outputs)):
+            return _forward(Scene(recording, indices), Culprit(index), flags)
+    scene = Scene(recording, indices)
+    culprit = blame(scene, flags, ends)
+    if culprit is not None:
+        return _forward(scene, culprit, flags, reaches=True)
+    losses = scalars(recording, ends)
+    return _backward(scene, losses, flags) if losses else None
+
+
+def blame(scene: Scene, flags: dict[int, int], variables: Iterable[int]) -> Culprit | None:
+    """Follow what is not finite back to where it began."""
+    recording, indices = scene.recording, scene.indices
+    eqns, producers = recording.builder.eqns, recording.builder.producers
+    pending = [var for var in variables if var in flags]
+    seen: set[int] = set(pending)
+    made: list[int] = []
+    nan_of_inf: list[int] = []
+    leaves: set[int] = set()
+    while pending:
+        var = pending.pop()
+        index = producers[var]
+        if index == LEAF:
+            leaves.add(var)
+            continue
+        bad = [other for other in scene.taken(eqns[index]) if other in flags]
+        if not flags[var] & NAN:
+            bad = [other for other in bad if flags[other] & INF] or bad
+        elif not any(flags[other] & NAN for other in bad):
+            nan_of_inf.append(index)
+        if not bad:
+            made.append(index)
+        fresh = [other for other in bad if other not in seen]
+        seen.update(fresh)
+        pending += fresh
+    given = _first_use(recording, {var for var in leaves if flags[var] & NAN}, indices)
+    if given is not None and (not made or given.place <= min(made)):
+        return given
+    if made or nan_of_inf:
+        return Culprit(min(made or nan_of_inf))
+    return _first_use(recording, leaves, indices)
+
+
+def _first_use(recording: Recording, leaves: Collection[int], indices: Sequence[int]) -> Culprit | None:
+    for index in (*indices, *range(len(recording.builder.eqns))) if leaves else ():
+        for var in recording.builder.eqns[index].inputs:
+            if var in leaves:
+                return Culprit(index, var)
+    return None
+
+
+def _forward(scene: Scene, culprit: Culprit, flags: dict[int, int], reaches: bool = False) -> Nonfinite:
+    """Return the report; where the value `reaches` a target, no `tf.where` has kept it away."""
+    if culprit.leaf is not None:
+        return _report(scene, culprit.place, False, Cause.GIVEN, scene.given(culprit.leaf))
+    return _report(scene, culprit.place, False, *judge_forward(scene, culprit.place, flags, reaches))
+
+
+# ------------------------------------------------------------------ backward
+
+
+def _backward(scene: Scene, targets: Sequence[int], flags: dict[int, int]) -> Nonfinite | None:
+    """Return the first op whose gradient is not finite though what arrived there was."""
+    for through_updates in (False, True):  # what everybody asks for, and then what may be asked for
+        if through_updates and not scene.recording.assigned:
+            return None
+        try:
+            _go_back(scene.recording, targets, through_updates)
+        except (OpaqueUpdateError, UnseenUpdateError):  # nobody can ask for that either
+            continue
+        except _Found as found:
+            return _judged(scene, found, flags)
+    return None
+
+
+def _judged(scene: Scene, found: _Found, flags: dict[int, int]) -> Nonfinite:
+    if found.made is None:
+        text = "Each of the gradients that arrive from its uses is finite, but their sum is not."
+        return _report(scene, found.index, True, Cause.OVERFLOW, text)
+    eqn = scene.eqns[found.index]
+    origin = blame(scene, flags, scene.involved((*eqn.inputs, *eqn.outputs), found.made))
+    if origin is None:
+        return _report(scene, found.index, True, *judge_backward(scene, found.index, found.given, found.made))
+    report = _forward(scene, origin, flags)  # its gradient is only what came of it
+    return report._replace(backward=report.cause is Cause.WHERE)
+
+
+def _go_back(recording: Recording, targets: Sequence[int], through_updates: bool) -> None:
+    leaves = [var for var, producer in enumerate(recording.builder.producers) if producer == LEAF]
+    plan = make_plan(recording, targets, [*leaves, *recording.assigned], through_updates)
+    pull = Puller(recording)
+
+    def watched(index: int, grads: list[Any], plan: Plan) -> Sequence[Any]:
+        given = list(grads)
+        if any(map(kind_of, given)):  # though nothing was found before: it is the sum
+            raise _Found(index, given, None)
+        try:
+            found = pull(index, grads, plan)
+        except _NO_WAY_BACK:  # of no concern to whoever asks for other sources
+            return [None] * len(recording.builder.eqns[index].inputs)
+        except _FAILURES:
+            if recording.builder.eqns[index].op != CUSTOM:
+                raise
+            return [None] * len(recording.builder.eqns[index].inputs)  # somebody's code, which needs what is gone
+        if any(map(kind_of, found)):
+            raise _Found(index, given, found)
+        return found
+
+    types = recording.builder.types
+    seeds = {var: [tf.ones(types[var].shape, types[var].dtype)] for var in targets}
+    for _ in walk(plan, seeds, watched):
+        pass  # what arrives is of no interest
+
+
+def _report(scene: Scene, index: int, backward: bool, cause: Cause, detail: str) -> Nonfinite:
+    eqn = scene.eqns[index]
+    if index in scene.recording.calls and cause is Cause.UNKNOWN:
+        cause = Cause.INSIDE_FUNCTION
+    frame = scene.recording.program().frame_of(eqn)
+    name = title_of(scene.recording, index)
+    return Nonfinite(name, backward, frame, tuple(map(scene.range_of, eqn.inputs)), cause, detail)

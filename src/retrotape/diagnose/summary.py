@@ -1,0 +1,170 @@
+"""The program by layer and line: what ran, how often, and what is kept of it."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from retrotape.diagnose.layers import Layers
+from retrotape.diagnose.memory import human
+from retrotape.diagnose.why import title_of
+from retrotape.ir import Frame, bytes_of
+from retrotape.record import Recording, is_away
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_HEADER = ("layer", "line", "ops", "last output", "total", "kept", "bytes")
+_NUMBERS = ("total", "kept", "bytes")
+_FEW = 3  # names of ops in a row
+_NAMED = 6  # frozen variables
+_PASSING = frozenset(("Identity", "ReadVariableOp", "Shape", "StridedSlice"))  # not what a line is about
+
+
+class Row(NamedTuple):
+    """A layer at a line of the user's code.
+
+    Attributes:
+      layer: The Keras layer that it ran in, after those that called it; outside of Keras, the one whose variables were
+        read last on this line. Empty where there is none.
+      frame: The line.
+      ops: How many times each op ran, the commonest first.
+      output: The type of what the last op gave.
+      kept: How many values of these ops the tape keeps.
+      bytes: Their size.
+      calls: How many calls of the layer these are; 0 where that is not known.
+    """
+
+    layer: str
+    frame: Frame
+    ops: dict[str, int]
+    output: str
+    kept: int
+    bytes: int
+    calls: int = 0
+
+    @property
+    def total(self) -> int:
+        """How many ops ran."""
+        return sum(self.ops.values())
+
+
+class Summary(NamedTuple):
+    """What a tape has recorded, by layer and line, in the order in which each first ran; printing it gives a table.
+
+    Attributes:
+      rows: One for each layer and line; what ran many times is one row.
+      ops: How many ops ran in all.
+      kept: How many values the tape keeps in all, also those that came from outside.
+      bytes: Their size, of which variables and inputs are shared with whoever else holds them.
+      frozen: The variables that were read and that Keras says are not to be trained, though they could be.
+    """
+
+    rows: tuple[Row, ...]
+    ops: int
+    kept: int
+    bytes: int
+    frozen: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        lines = [_HEADER, *map(_cells, self.rows)]
+        widths = [max(len(line[column]) for line in lines) for column in range(len(_HEADER))]
+        shown = ["  ".join(map(_justified, line, _HEADER, widths)).rstrip() for line in lines]
+        return "\n".join([*shown, self._footer()])
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _footer(self) -> str:
+        whole = f"{self.ops:,} ops, {self.kept:,} values kept, {human(self.bytes)}"
+        if not self.frozen:
+            return whole
+        more = f", … {len(self.frozen) - _NAMED} more" if len(self.frozen) > _NAMED else ""
+        return f"{whole}\nfrozen: {', '.join(self.frozen[:_NAMED])}{more}"
+
+    def __rich__(self) -> Table:
+        from rich import box
+        from rich.table import Table
+        from rich.text import Text
+
+        shown = Table(box=box.SIMPLE_HEAD, caption=Text(self._footer()), caption_justify="left")
+        for title in _HEADER:
+            shown.add_column(title, justify="right" if title in _NUMBERS else "left")
+        for row in self.rows:
+            shown.add_row(*map(Text, _cells(row)))  # texts, so that no bracket is taken for markup
+        return shown
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return {
+            "rows": [
+                {
+                    "layer": row.layer,
+                    "calls": row.calls,
+                    "file": row.frame.file,
+                    "line": row.frame.line,
+                    "function": row.frame.function,
+                    "ops": dict(row.ops),
+                    "output": row.output,
+                    "total": row.total,
+                    "kept": row.kept,
+                    "bytes": row.bytes,
+                }
+                for row in self.rows
+            ],
+            "ops": self.ops,
+            "kept": self.kept,
+            "bytes": self.bytes,
+            "frozen": list(self.frozen),
+        }
+
+
+def summarize(recording: Recording) -> Summary:
+    """Return what a recording has, by layer and line."""
+    program = recording.program()
+    places: dict[tuple[str, Frame], list[int]] = {}
+    layers = Layers(recording).of
+    for index, (eqn, layer) in enumerate(zip(program.eqns, layers, strict=True)):
+        places.setdefault((layer.path, program.frame_of(eqn)), []).append(index)
+    sizes = _sizes(recording)
+    rows = []
+    for (path, frame), indices in places.items():
+        eqns = [program.eqns[index] for index in indices]
+        held = [sizes[var] for eqn in eqns for var in eqn.outputs if var in sizes]
+        last = next((eqn for eqn in reversed(eqns) if eqn.op not in _PASSING and eqn.outputs), eqns[-1])
+        output = str(program.types[last.outputs[0]]) if last.outputs else ""
+        ops = dict(Counter(title_of(recording, index) for index in indices).most_common())
+        calls = {layers[index].call for index in indices} - {0}
+        rows.append(Row(path, frame, ops, output, len(held), sum(held), len(calls)))
+    frozen = [recording.path_of(one) for one in recording.variables.values() if recording.is_frozen(one)]
+    return Summary(tuple(rows), len(program.eqns), len(sizes), sum(sizes.values()), tuple(frozen))
+
+
+def _sizes(recording: Recording) -> dict[int, int]:
+    """Return the size of each value that is kept, each tensor once: several vars may share it."""
+    found: dict[int, int] = {}
+    seen: set[int | None] = set()
+    for var, value in sorted(recording.values.items()):
+        identity = value.identity if is_away(value) else value._id
+        if identity is None or identity not in seen:
+            seen.add(identity)
+            found[var] = value.nbytes if is_away(value) else bytes_of(recording.builder.types[var])
+    return found
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    line = f"{os.path.basename(row.frame.file)}:{row.frame.line}"
+    layer = f"{row.layer}, {row.calls} calls" if row.calls > 1 else row.layer
+    return layer, line, _names(row.ops), row.output, f"{row.total:,}", f"{row.kept:,}", human(row.bytes)
+
+
+def _names(ops: dict[str, int]) -> str:
+    """Return the commonest ops; reads of variables only where there is nothing else."""
+    work = [name for name in ops if name not in _PASSING] or list(ops)
+    more = [f"… {len(work) - _FEW} more"] if len(work) > _FEW else []
+    return ", ".join([*work[:_FEW], *more])
+
+
+def _justified(cell: str, title: str, width: int) -> str:
+    return cell.rjust(width) if title in _NUMBERS else cell.ljust(width)

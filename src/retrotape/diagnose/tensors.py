@@ -1,0 +1,156 @@
+"""Finding tensors on a tape afterwards, by what made them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, overload
+
+from retrotape.diagnose.layers import Layer, Layers, is_part, name_of
+from retrotape.diagnose.why import title_of
+from retrotape.execute import Values
+from retrotape.ir import DTYPE_NAMES, LEAF, Eqn, Frame, Program, TensorType
+from retrotape.record import Recording
+from retrotape.tf.nests import is_variable
+
+Tensor = Any
+_WITHOUT_VALUE = ("resource", "variant")
+_SHOWN = 20
+
+
+class Found(NamedTuple):
+    """A tensor that was found.
+
+    Attributes:
+      op: What made it.
+      type: Its dtype and shape.
+      frame: The line of the user's code that ran the op.
+      layer: The layer that the op ran in, after those that called it; empty where there is none.
+      var: Its number in the program.
+      call: Which call of that layer it was, from 1 on; 0 where that is not known.
+    """
+
+    op: str
+    type: TensorType
+    frame: Frame
+    layer: str
+    var: int
+    call: int = 0
+
+    def __str__(self) -> str:
+        called = f", call {self.call}" if self.call > 1 else ""
+        return f"{self.op}  {self.type}  {self.frame}{'  ' + self.layer + called if self.layer else ''}"
+
+
+class Tensors(Sequence[Any]):
+    """The tensors that were found, in the order in which they were made; each is had from the tape when it is taken.
+
+    Attributes:
+      found: What is known of each of them.
+    """
+
+    def __init__(self, found: Sequence[Found], value: Callable[[int], Tensor]) -> None:
+        self.found = tuple(found)
+        self._value = value
+
+    def __len__(self) -> int:
+        return len(self.found)
+
+    @overload
+    def __getitem__(self, index: int) -> Tensor: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Tensors: ...
+
+    def __getitem__(self, index: int | slice) -> Any:
+        if isinstance(index, slice):
+            return Tensors(self.found[index], self._value)
+        if not self.found:
+            raise IndexError("No tensor was found. `print(tape.summary())` shows which ops and layers there are.")
+        return self._value(self.found[index].var)
+
+    def __repr__(self) -> str:
+        rows = [
+            f"{len(self)} tensor{'' if len(self) == 1 else 's'}",
+            *(f"  [{number}]  {one}" for number, one in enumerate(self.found[:_SHOWN])),
+        ]
+        return "\n".join([*rows, *([f"  … {len(self) - _SHOWN} more"] if len(self) > _SHOWN else [])])
+
+
+class Wanted(NamedTuple):
+    """What to look for; None stands for anything."""
+
+    op: str | None
+    layer: str | None
+    name: str | None
+    line: int | str | None
+    call: int | None = None
+
+
+def find(recording: Recording, wanted: Wanted, names: Mapping[str, Any]) -> list[Found]:
+    """Return what is known of the tensors that ops made, of those that are wanted."""
+    if wanted.call is not None and wanted.layer is None:
+        raise ValueError(f"call= says which call of a layer, got call={wanted.call}; give layer= with it.")
+    program, layers = recording.program(), Layers(recording)
+    if wanted.layer is not None:
+        layers.check(wanted.layer, wanted.call)
+    named = None if wanted.name is None else set(_named(recording, wanted.name, names))
+    made = [(index, layer, var) for index, layer in enumerate(layers.of) for var in program.eqns[index].outputs]
+    made += _passed_on(recording, layers)
+    found = []
+    for index, layer, var in made:
+        if (named is None or var in named) and _has_value(recording, var):
+            eqn = program.eqns[index]
+            if _fits(eqn, layer, program, wanted):
+                kind = program.types[var]
+                frame = program.frame_of(eqn)
+                found.append(Found(title_of(recording, index), kind, frame, layer.path, var, layer.call))
+    return sorted(found, key=lambda one: one.var)
+
+
+def _passed_on(recording: Recording, layers: Layers) -> list[tuple[int, Layer, int]]:
+    """Return what layers returned as it was given to them, as a Dropout does that is not training."""
+    found = []
+    for layer, scope in layers.called:
+        var = recording.known(scope.returned)
+        index = LEAF if var is None else recording.builder.producers[var]
+        if var is not None and index != LEAF and layer not in layers.of[index].chain():
+            found.append((index, layer, var))
+    return found
+
+
+def _has_value(recording: Recording, var: int) -> bool:
+    dtype = DTYPE_NAMES.get(recording.builder.types[var].dtype)
+    return dtype not in _WITHOUT_VALUE and var not in recording.cell_of
+
+
+def _fits(eqn: Eqn, layer: Layer, program: Program, wanted: Wanted) -> bool:
+    if wanted.op is not None and eqn.op.lower() != wanted.op.lower():
+        return False
+    if wanted.layer is not None and not layer.is_inside(wanted.layer, wanted.call):
+        return False
+    return wanted.line is None or _is_at(program.frame_of(eqn), wanted.line)
+
+
+def _is_at(frame: Frame, line: int | str) -> bool:
+    if isinstance(line, int):
+        return frame.line == line
+    return str(frame) == line or str(frame).endswith("/" + line)
+
+
+def _named(recording: Recording, name: str, names: Mapping[str, Any]) -> Iterator[int]:
+    """Yield the vars that go by a name: of a tensor, or what was read from a variable."""
+    for known, what in names.items():
+        var = None if is_variable(what) or not is_part(name, known) else recording.known(what._id)
+        if var is not None:
+            yield var
+    for eqn in recording.builder.eqns:
+        if any(is_part(name, name_of(recording, var)) for var in eqn.inputs if var in recording.cell_of):
+            yield from eqn.outputs
+
+
+def value_of(recording: Recording, var: int) -> Tensor:
+    """Return the tensor that stands for a var: the one that was recorded, or the same computed again."""
+    with recording.explained():
+        value = Values(recording)(var)
+    recording.alias(value._id, var)
+    return value

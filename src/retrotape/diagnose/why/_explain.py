@@ -1,0 +1,231 @@
+"""Finding out why. Every verdict has a witness in the recording; without one it is UNKNOWN."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isfinite
+from typing import Any
+
+from retrotape.diagnose.why._absent import absent
+from retrotape.diagnose.why._apart import apart
+from retrotape.diagnose.why._change import largest_change, live_path
+from retrotape.diagnose.why._cuts import Cuts
+from retrotape.diagnose.why._explanation import Explanation
+from retrotape.diagnose.why._graph import Between
+from retrotape.diagnose.why._left import CONDITION
+from retrotape.diagnose.why._partly import Partly
+from retrotape.diagnose.why._verdicts import Verdict
+from retrotape.diagnose.why._walk import Walked, is_zero, norm
+from retrotape.diagnose.why._zero import where_it_vanishes
+from retrotape.errors import LostValueError, NotPersistableError, OpaqueUpdateError, UnseenUpdateError
+from retrotape.execute import Plan, add
+from retrotape.record import TRAINABLE, EagerLog, Recording, cells_in, current_stack
+from retrotape.tf.core import tf
+from retrotape.tf.nests import describe, is_variable
+from retrotape.tf.version import Version
+from retrotape.transform import flatten
+
+Tensor = Any
+Said = tuple[str, str]
+
+
+def explain(
+    log: EagerLog,
+    targets: Sequence[Any],
+    source: Any,
+    *,
+    through_updates: bool = False,
+    since: int | None = None,
+    words: Said | None = None,
+) -> Explanation:
+    """Return why `targets`, tensors that are summed, have a gradient by `source`, a tensor or a variable, or none.
+
+    Args:
+      log: What was recorded.
+      targets: Tensors or variables.
+      source: A tensor, a variable, or a value that a variable had.
+      through_updates: As for `gradient`.
+      since: As for `gradient`.
+      words: What to call the target and the source.
+    """
+    said = words or (" + ".join(describe(part) for part in targets), _describe(source))
+    for part, role in (*((target, "target") for target in targets), (source, "source")):
+        if part.dtype.base_dtype.as_datatype_enum not in TRAINABLE:
+            detail, remedy = _about_dtype(part.dtype, role)
+            return Explanation(Verdict.INTEGER, *said, detail=detail, remedy=remedy)
+    with current_stack().unheard():  # what is computed to find out is no part of anybody's program
+        found = absent(log, targets, source, said)
+        if found is not None:
+            return found
+        through_updates = through_updates or isinstance(source, Version)
+        return _Inquiry(log, targets, source, through_updates, since, said).explain()
+
+
+def _about_dtype(dtype: Any, role: str) -> tuple[str, str]:
+    return f"The {role} is {dtype.name}.", f"Make the {role} floating point."
+
+
+def told_of_dtype(target: Any) -> str:
+    """Return what is said of a target of a dtype without derivative, in one line."""
+    return " ".join([Verdict.INTEGER.sentence, *_about_dtype(target.dtype, "target")])
+
+
+def _describe(source: Any) -> str:
+    return repr(source) if isinstance(source, Version) else describe(source)
+
+
+def _inside_out(recording: Recording) -> Recording:
+    """Return a recording in which functions are taken apart, where that can be done."""
+    if not recording.calls:
+        return recording
+    try:
+        return flatten(recording)
+    except (NotPersistableError, OpaqueUpdateError, LostValueError):
+        return recording
+
+
+class _Inquiry:
+    def __init__(
+        self, log: EagerLog, targets: Sequence[Any], source: Any, through: bool, since: int | None, said: Said
+    ) -> None:
+        self._log, self._said = log, said
+        self._given, self._source, self._through, self._since = targets, source, through, since
+        self._between = self._in(log.recording)
+
+    def _in(self, recording: Recording) -> Between:
+        targets = [_var(recording, target) for target in self._given]
+        return Between(recording, targets, self._sources(recording), self._through, self._since)
+
+    def _sources(self, recording: Recording) -> list[int]:
+        source = self._source
+        if isinstance(source, Version):
+            return [cells_in(recording, source.variable)[0].versions[source.number]]
+        if not is_variable(source):
+            return [_var(recording, source)]
+        cells = cells_in(recording, source)
+        if self._through:
+            return [cell.number(self._since or 0) for cell in cells]
+        return [version for cell in cells for version in cell.versions]
+
+    def explain(self) -> Explanation:
+        """Return what is so."""
+        try:
+            plan = self._between.plan()
+        except UnseenUpdateError as error:
+            return Explanation(Verdict.UNSEEN_UPDATE, *self._said, detail=str(error))
+        walked = self._walked(self._between, plan)
+        if walked is not None and walked.arrived and not walked.refused:
+            return self._arrived(plan, walked)
+        if walked is not None and walked.problem and self._gets_through(self._between, plan, walked):
+            detail = f"The gradient itself was not computed: {walked.problem}."
+            return self._connected(self._between, plan, detail, walked)
+        return self._missing(plan, walked)
+
+    def _walked(self, between: Between, plan: Plan) -> Walked | None:
+        if plan.reached.isdisjoint(between.targets):
+            return None
+        seeds: dict[int, list[Any]] = {}
+        for var, target in zip(between.targets, self._given, strict=True):
+            seed = tf.ones(target.shape, target.dtype) if is_variable(target) else tf.ones_like(target)
+            seeds.setdefault(var, []).append(seed)
+        return Walked(between.recording, plan, seeds)
+
+    def _gets_through(self, between: Between, plan: Plan, walked: Walked) -> bool:
+        return not walked.dead or not between.flowing(plan, walked.dead).isdisjoint(between.targets)
+
+    # ------------------------------------------------------------------ there is a path
+
+    def _inside(self) -> Between | None:
+        """Return the same question about what ran inside of functions, where that can be told."""
+        recording = _inside_out(self._log.recording)
+        parts = (*self._given, self._source)
+        tensors = [part for part in parts if not isinstance(part, Version) and not is_variable(part)]
+        if recording is self._log.recording or any(recording.known(tensor._id) is None for tensor in tensors):
+            return None
+        return self._in(recording)
+
+    def _arrived(self, plan: Plan, walked: Walked) -> Explanation:
+        between, inside = self._between, self._inside()
+        total = add(list(walked.arrived.values()))  # of a variable, by all values that it had
+        is_nothing = is_zero(total)
+        if inside is not None:  # what ran inside of functions is told too, if it tells the same
+            inner = inside.plan()
+            again = self._walked(inside, inner)
+            if again is not None and again.arrived:
+                between, plan, walked = inside, inner, again
+            elif is_nothing and (again is None or not again.problem):
+                return self._nothing_inside(inside, inner, again)
+        if not is_nothing:
+            return self._connected(between, plan, f"The norm of the gradient is {norm([total]):.3g}.", walked)
+        found = where_it_vanishes(between, plan, walked)
+        detail, remedy = found.detail, found.remedy
+        if found.eqn in between.recording.calls:
+            detail, remedy = _OPAQUE, Verdict.INSIDE_FUNCTION.remedy
+        if found.others:
+            detail += f" The same happens on {found.others} more routes."
+        cut = None if found.eqn is None else between.step(found.eqn)
+        path = live_path(between, plan, walked, found.eqn)
+        return Explanation(Verdict.ZERO, *self._said, cut, between.steps(path), detail=detail, remedy=remedy)
+
+    def _nothing_inside(self, inside: Between, plan: Plan, walked: Walked | None) -> Explanation:
+        """Return what is so where TensorFlow gives zeros for a function, and the ops inside of it give nothing."""
+        if not inside.is_touched():
+            detail = "A function is on the way, and no op that ran inside of it leads from the source to the target."
+            choice = next((look for look in inside.recording.looks if look.how == CONDITION), None)
+            if choice is not None:
+                detail += f" A branch or a loop chose what ran, at {inside.frame(choice.frame)}."
+            path = self._between.path(self._between.sources, self._between.targets)
+            calls = [index for index in path if index in self._between.recording.calls]
+            cut = self._between.step(calls[0]) if calls else None
+            return Explanation(Verdict.ZERO, *self._said, cut, self._between.steps(path), detail=detail, remedy=_CHECK)
+        found = self._cut(inside, plan, walked)
+        detail = f"It is cut inside of a function, for which TensorFlow gives zeros: {found.verdict.reason}."
+        return Explanation(
+            Verdict.ZERO,
+            *self._said,
+            found.cut,
+            found.reached,
+            found.leading,
+            f"{detail} {found.detail}".strip(),
+            found.remedy or found.verdict.remedy,
+        )
+
+    def _connected(self, between: Between, plan: Plan, detail: str, walked: Walked) -> Explanation:
+        path = live_path(between, plan, walked)
+        detail += " Ask `tape.gradient`." if walked.problem else largest_change(between, walked, path)
+        finite = all(isfinite(norm([grad])) for grad in walked.arrived.values())
+        part, remedy = Partly(self._log, between).part()
+        detail += part
+        if not finite:
+            remedy = "It is not finite: `tape.first_nonfinite(target)` tells which op made it so."
+        return Explanation(Verdict.CONNECTED, *self._said, reached=between.steps(path), detail=detail, remedy=remedy)
+
+    # ------------------------------------------------------------------ there is none
+
+    def _missing(self, plan: Plan, walked: Walked | None) -> Explanation:
+        between, inside = self._between, self._inside()
+        if inside is not None:
+            between, plan = inside, inside.plan()
+            walked = self._walked(between, plan)
+        if not between.is_touched():
+            return apart(self._log, between, self._said, is_variable(self._source))
+        return self._cut(between, plan, walked)
+
+    def _cut(self, between: Between, plan: Plan, walked: Walked | None) -> Explanation:
+        cuts = Cuts(between, plan, walked, is_variable(self._source))
+        if cuts.found:
+            return cuts.explain(self._said)
+        leading = between.steps(between.leading)
+        return Explanation(Verdict.UNKNOWN, *self._said, None, between.reached_elsewhere(), leading)
+
+
+_CHECK = Verdict.NO_PATH.remedy
+_OPAQUE = "The function as a whole gives zero for it, and it cannot be told where inside: not used, stopped, or flat."
+
+
+def _var(recording: Recording, part: Any) -> int:
+    if is_variable(part):
+        return cells_in(recording, part)[0].current
+    found = recording.known(part._id)
+    assert found is not None
+    return found

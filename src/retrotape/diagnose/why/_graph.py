@@ -1,0 +1,193 @@
+"""Which vars a source reaches, where that ends, and the equations in between. Everything here is linear."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+from retrotape.diagnose.why._explanation import Step
+from retrotape.execute import Plan, differentiable_inputs, make_plan
+from retrotape.ir import Frame, reached_from, slice_to
+from retrotape.record import CUSTOM, Recording
+from retrotape.tf import functions
+
+# They hand on what they are given, and would only lengthen a path.
+_TRIVIAL = frozenset(("Identity", "ReadVariableOp"))
+# They look at the shape alone: whoever asks why there is no gradient does not mean this route.
+SHAPES = frozenset(("Shape", "ShapeN", "Size", "Rank", "OnesLike", "ZerosLike", "VariableShape"))
+
+
+class Between:
+    """What lies between a source and the targets in one recording."""
+
+    def __init__(
+        self,
+        recording: Recording,
+        targets: Sequence[int],
+        sources: Sequence[int],
+        through_updates: bool,
+        since: int | None,
+    ) -> None:
+        self.recording, self.targets, self.sources = recording, targets, sources
+        self.through_updates, self.since = through_updates, since
+        self.eqns, self.producers = recording.builder.eqns, recording.builder.producers
+        self.leading = slice_to(recording.builder, targets)
+        self.needed = {var for index in self.leading for var in self.eqns[index].inputs}.union(targets)
+        _, self.touched = reached_from(recording.builder, sources, self.leading)
+        self._program = recording.program()
+        self._steps: dict[tuple[str, int], Step] = {}
+
+    def plan(self) -> Plan:
+        """Return what a question for the gradient would go back through."""
+        return make_plan(self.recording, self.targets, self.sources, self.through_updates, self.since)
+
+    def is_touched(self) -> bool:
+        """Say whether ops, of whatever kind, lead from the source to a target."""
+        return not self.touched.isdisjoint(self.targets)
+
+    def flowing(self, plan: Plan, dead: Collection[tuple[int, int]]) -> set[int]:
+        """Return the vars that a gradient could come back from; nothing passes `dead` edges, equation and input."""
+        inert, ends, stops = self.recording.inert, self.recording.ends - plan.repaired, plan.stops
+        reached = set(plan.sources)
+        for index in self.leading:  # a tape has a hundred thousand of them
+            eqn = self.eqns[index]
+            inputs = differentiable_inputs(eqn)
+            if reached.isdisjoint(inputs):
+                continue
+            if dead and all(var not in reached or (index, var) in dead for var in inputs):
+                continue
+            for var in eqn.outputs:
+                if var not in inert and var not in ends and var not in stops:
+                    reached.add(var)
+        return reached
+
+    def cuts(self, flowing: set[int]) -> list[int]:
+        """Return the equations at which the way from the source to the targets ends; those about shapes last."""
+        found = []
+        for index in self.leading:
+            eqn = self.eqns[index]
+            if flowing.isdisjoint(eqn.inputs) or flowing.issuperset(eqn.outputs):
+                continue
+            if any(var in self.needed and var not in flowing for var in eqn.outputs):
+                found.append(index)
+        return sorted(found, key=lambda index: self.eqns[index].op in SHAPES)
+
+    def copied_from(self) -> int | None:
+        """Return what the source is a plain copy of, if that leads to a target."""
+        if len(self.sources) != 1:
+            return None
+        var = self.sources[0]
+        while self.producers[var] >= 0 and self.eqns[self.producers[var]].op in _TRIVIAL:
+            var = self.eqns[self.producers[var]].inputs[0]
+            if var in self.needed:
+                return var
+        return None
+
+    # ------------------------------------------------------------------ in words
+
+    def path(
+        self,
+        starts: Iterable[int],
+        goals: Collection[int],
+        within: Collection[int] | None = None,
+        indices: Iterable[int] | None = None,
+        dead: Collection[tuple[int, int]] = (),
+    ) -> list[int]:
+        """Return equations that lead from a start to a goal, one after the other; none where there is no way.
+
+        Args:
+          starts: Where it begins.
+          goals: Where it may end.
+          within: The vars that it may pass; all if None.
+          indices: The equations to go along, in order; those that lead to a target if None.
+          dead: Edges, equation and input, that it does not pass.
+        """
+        came: dict[int, tuple[int, int]] = {}  # var → the equation by which it was reached, and from where
+        reached = set(starts)
+        for index in self._after(reached) if indices is None else indices:
+            eqn = self.eqns[index]
+            if reached.isdisjoint(eqn.inputs):
+                continue
+            origin = next((var for var in eqn.inputs if var in reached and (index, var) not in dead), None)
+            if origin is None:
+                continue
+            for var in eqn.outputs:
+                if var not in reached and (within is None or var in within):
+                    came[var] = index, origin
+                    reached.add(var)
+        found = max((var for var in goals if var in reached), default=None)
+        path: list[int] = []
+        while found in came:
+            index, found = came[found]
+            path.append(index)
+        return path[::-1]
+
+    def _after(self, starts: Collection[int]) -> list[int]:
+        """Return the equations that lead to a target, without those that ran before all of some vars were made."""
+        first = min((self.producers[var] for var in starts), default=0)
+        return self.leading[bisect_right(self.leading, first) :]
+
+    def steps(self, path: Iterable[int]) -> tuple[Step, ...]:
+        """Return equations as steps, without those that only hand on."""
+        return tuple(self.step(index) for index in path if self.eqns[index].op not in _TRIVIAL)
+
+    def step(self, index: int) -> Step:
+        """Return an equation as a step."""
+        eqn = self.eqns[index]
+        key = eqn.op, eqn.frame
+        step = self._steps.get(key)
+        if step is None:
+            called = self.recording.frames.called(eqn.frame)
+            step = Step(title_of(self.recording, index), self._program.frame_of(eqn), called)
+            if eqn.op != CUSTOM:
+                self._steps[key] = step  # a loop runs the same ops at the same lines, over and over
+        return step
+
+    def path_anywhere(self, var: int) -> list[int]:
+        """Return equations that lead from the source to a var, which need not lead to a target."""
+        return self.path(self.sources, [var], indices=range(len(self.eqns)))
+
+    def frame(self, number: int) -> Frame:
+        """Return a line of the user's."""
+        return self._program.frames[number]
+
+    def reached(self) -> set[int]:
+        """Return every var that the source reaches, whether it leads to a target or not."""
+        return reached_from(self.recording.builder, self.sources, range(len(self.eqns)))[1]
+
+    def reached_elsewhere(self) -> tuple[Step, ...]:
+        """Return the ops that the source reaches at all."""
+        indices, _ = reached_from(self.recording.builder, self.sources, range(len(self.eqns)))
+        return self.steps(indices)
+
+    def first_work(self, index: int) -> int:
+        """Return the first equation from `index` on that does more than hand on what it is given."""
+        while index < len(self.eqns) and self.eqns[index].op in _TRIVIAL:
+            index += 1
+        return index
+
+    def origin(self, var: int) -> int:
+        """Return what a var is a plain copy of: itself, if it is none."""
+        while self.producers[var] >= 0 and self.eqns[self.producers[var]].op in _TRIVIAL:
+            var = self.eqns[self.producers[var]].inputs[0]
+        return var
+
+    def name_of(self, var: int) -> str:
+        """Return what to call a var in a text."""
+        cell = self.recording.cell_of.get(var)
+        if cell is not None:
+            return self.recording.name_of(cell)
+        kind = self.recording.builder.types[var]
+        if self.producers[var] < 0:
+            return f"a tensor {kind}"
+        return f"the result of {self.step(self.producers[var])}"
+
+
+def title_of(recording: Recording, index: int) -> str:
+    """Return what to call the op of an equation in a text."""
+    eqn, call = recording.builder.eqns[index], recording.calls.get(index)
+    if call is not None:
+        return f"tf.function {functions.graph_of(call.function).name!r}"
+    attrs: dict[str, Any] = dict(eqn.attrs)
+    return f"custom gradient {attrs['name'].decode()!r}" if eqn.op == CUSTOM else eqn.op

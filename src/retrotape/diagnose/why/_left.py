@@ -1,0 +1,268 @@
+"""Values that left TensorFlow: where Python saw one, and the constants that it made after that."""
+
+from __future__ import annotations
+
+import dis
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from retrotape.diagnose.why._explanation import Explanation, Step
+from retrotape.diagnose.why._graph import Between
+from retrotape.diagnose.why._verdicts import Verdict
+from retrotape.errors import RetrotapeError
+from retrotape.execute import Values
+from retrotape.record import EagerLog, Look, born
+from retrotape.tf.core import EagerTensor
+
+COMPARED = 200  # results whose values are compared with a constant, latest first
+_LOOKS = 20  # looks before a constant that are compared with it, latest first
+LARGE = 1_000_000  # elements up to which they are
+_ORDERED = "rises and falls with the values that were seen"
+_MANY = 6  # different values whose order tells: that two such orders are the same by chance is 1 in 360
+CONDITION = "a condition in a tf.function"
+_DECISIONS = ("__bool__", CONDITION)  # they choose what runs, and are no values that come back
+_SMOOTH = "What a branch or a loop is chosen by has no gradient: weigh both, `g * a + (1 - g) * b` with a smooth `g`."
+
+
+class _Constant(NamedTuple):
+    var: int
+    moment: float
+    user: int  # the equation that uses it first
+    where: Any  # its type
+
+
+class Left:
+    """What is known of values that left."""
+
+    def __init__(self, log: EagerLog, between: Between) -> None:
+        self._between = between
+        recording = between.recording
+        self._constants = self._used(born(recording, log.recording, between.needed))
+        self._silent = self._used(born(recording, log.recording, between.needed, silent=True))
+        self._values, self._reached = Values(recording), between.reached()
+        self._first = _first_made(log) if recording.births is None else None
+        seen = [(look, recording.known(look.identity)) for look in recording.looks]
+        mine = [(look, var) for look, var in seen if var is not None and var in self._reached]
+        self._looks = [(look, var) for look, var in mine if look.how not in _DECISIONS]
+        self._decision = next((look for look, _ in reversed(mine) if look.how in _DECISIONS), None)
+
+    def _used(self, moments: Mapping[int, float]) -> list[_Constant]:
+        """Return those of some constants that the target depends on, in the order in which they are used."""
+        found: dict[int, _Constant] = {}
+        types = self._between.recording.builder.types
+        for index in self._between.leading if moments else ():
+            for var in self._between.eqns[index].inputs:
+                if var in moments and var not in found:
+                    found[var] = _Constant(var, moments[var], index, types[var])
+        return list(found.values())
+
+    def explain(self, said: tuple[str, str]) -> Explanation | None:
+        """Return where a value left, if there are witnesses: that Python saw it, or that it came back as it was."""
+        for witness, proof in ((self._same, "has the values that were seen"), (self._in_order, _ORDERED)):
+            for constant, look, var in self._pairs():
+                if constant.where.shape == self._shape(var) and witness(constant.var, var):
+                    return self._told(said, constant, look, var, f", and {proof}.")
+        found = self._at_once()
+        if found is not None:
+            return self._told(said, *found, ", right after it was seen, and has the value that was seen.", sure=False)
+        latest = next(self._pairs(), None)
+        same = self._came_back()
+        if same is not None and latest is not None and latest[0] is same[0]:
+            return self._told(said, *latest, f", and has the values of {self._between.name_of(same[1])}.")
+        if same is not None:
+            return self._unseen(said, *same)
+        return self._told(said, *latest, ".", sure=False) if latest is not None and self._is_alone() else None
+
+    def _pairs(self) -> Iterator[tuple[_Constant, Look, int]]:
+        """Yield constants with the looks that were before them, latest first."""
+        moments = [look.moment for look, _ in self._looks]  # in order, as they were noted
+        for constant in self._constants:
+            before = bisect_left(moments, constant.moment)
+            for look, var in self._looks[max(0, before - _LOOKS) : before][::-1]:
+                yield constant, look, var
+
+    def _is_alone(self) -> bool:
+        """Say whether the target comes from nothing but what Python made in the block.
+
+        Programs are full of numbers. Where the target also comes from variables or from inputs, one that Python made
+        after a look is no witness: the look may have been for a log.
+        """
+        between, recording, made = self._between, self._between.recording, {one.var for one in self._constants}
+        leaves = [var for var in between.needed if between.producers[var] < 0 and var not in made]
+        if any(var in recording.cell_of for var in leaves):
+            return False
+        return not any(self._shape(var) != () and var not in recording.inert and self._is_given(var) for var in leaves)
+
+    def _is_given(self, var: int) -> bool:
+        """Say whether a tensor was there before the first op ran, or may have been."""
+        value = self._between.recording.values.get(var)
+        return not isinstance(value, EagerTensor) or self._first is None or value._id < self._first
+
+    def _shape(self, var: int) -> Any:
+        return self._between.recording.builder.types[var].shape
+
+    def _at_once(self) -> tuple[_Constant, Look, int] | None:
+        """Return a number that goes in by the first op after a look at the same value, at the same line.
+
+        A number that stands in that line is none: it may be the same by chance.
+        """
+        between, recording, leading = self._between, self._between.recording, set(self._between.leading)
+        for look, var in reversed(self._looks[-COMPARED:]):
+            index = between.first_work(bisect_left(recording.stamps, look.stamp))
+            if index not in leading or between.frame(between.eqns[index].frame) != between.frame(look.frame):
+                continue
+            written = _numbers_at(recording.frames.place(between.eqns[index].frame))
+            for leaf in between.eqns[index].inputs:
+                new = between.producers[leaf] < 0 and self._shape(leaf) == self._shape(var) == ()
+                if new and written is not None and self._equal(leaf, var) and self._number(leaf) not in written:
+                    where = recording.builder.types[leaf]
+                    return _Constant(leaf, look.moment, index, where), look, var
+        return None
+
+    def _same(self, constant: int, var: int) -> bool:
+        return self._equal(constant, var, telling=True)
+
+    def _equal(self, constant: int, var: int, telling: bool = False) -> bool:
+        arrays = self._arrays(constant, var)
+        if arrays is None or (telling and not is_telling(arrays[0])):
+            return False
+        return bool(np.array_equal(arrays[0].astype(arrays[1].dtype), arrays[1]))
+
+    def _in_order(self, constant: int, var: int) -> bool:
+        """Say whether a constant rises and falls, or falls and rises, with what was seen, element by element."""
+        arrays = self._arrays(constant, var)
+        if arrays is None or any(array.dtype.kind != "f" for array in arrays):
+            return False
+        new, old = (array.ravel().astype(np.float64) for array in arrays)
+        if min(np.unique(new).size, np.unique(old).size) < _MANY or _is_sorted(old):
+            return False
+        new = new[np.argsort(old, kind="stable")]
+        return _is_sorted(new)
+
+    def _arrays(self, *variables: int) -> list[Any] | None:
+        try:
+            arrays = [self._values(var).numpy() for var in variables]
+        except RetrotapeError:
+            return None
+        return arrays if arrays[0].size <= LARGE else None
+
+    def _number(self, var: int) -> float:
+        return float(self._values(var).numpy())
+
+    def _came_back(self) -> tuple[_Constant, int] | None:
+        """Return a constant with the same values as something that was computed from the source."""
+        types = self._between.recording.builder.types
+        alike: dict[Any, list[int]] = {constant.where: [] for constant in self._constants}
+        for var in sorted(self._reached, reverse=True):
+            of_kind = alike.get(types[var])
+            if of_kind is not None and len(of_kind) < COMPARED:
+                of_kind.append(var)
+        compared = 0
+        for constant in self._constants:
+            for var in alike[constant.where]:
+                compared += 1
+                if compared > COMPARED:
+                    return None
+                if self._same(constant.var, var):
+                    return constant, var
+        return None
+
+    def _told(
+        self, said: tuple[str, str], constant: _Constant, look: Look, var: int, proof: str, sure: bool = True
+    ) -> Explanation:
+        between = self._between
+        how = look.how.strip("_")
+        cut = Step(how if how == "numpy_function" else f"{how}()", between.frame(look.frame))
+        detail = f"That constant, a {constant.where}, is used by {between.step(constant.user)}{proof}"
+        remedy = "" if sure else f"If it was computed from what was seen, {_lower(Verdict.LEFT_TENSORFLOW.remedy)}"
+        before = between.steps(between.path_anywhere(var))
+        after = between.steps(between.path([constant.var], between.targets))
+        return Explanation(Verdict.LEFT_TENSORFLOW, *said, cut, before, after, detail, remedy)
+
+    def _unseen(self, said: tuple[str, str], constant: _Constant, var: int) -> Explanation:
+        """Say that a value is back though nobody saw it leave: by the buffer protocol, or from another thread."""
+        between = self._between
+        detail = (
+            f"No op on the tape made the {constant.where} that goes in below, but it has the values of "
+            f"{between.name_of(var)}, which comes from the source."
+        )
+        remedy = (
+            f"If NumPy took it out (`np.array(tensor)`), {_lower(Verdict.LEFT_TENSORFLOW.remedy)} If another thread "
+            "computed it, do that on the thread that records."
+        )
+        before = between.steps(between.path_anywhere(var))
+        after = between.steps(between.path([constant.var], between.targets))
+        return Explanation(Verdict.NO_PATH, *said, between.step(constant.user), before, after, detail, remedy)
+
+    def facts(self) -> Iterator[str]:
+        """Yield what else is known: a look at something from the source, what the target has that no op made."""
+        between = self._between
+        if self._decision is not None:
+            how = "an `if` or a loop" if self._decision.how == "__bool__" else "a branch or a loop in a tf.function"
+            yield f"What comes from the source decided what ran, by {how} at {between.frame(self._decision.frame)}."
+        if self._looks:
+            look = self._looks[-1][0]
+            how = look.how.strip("_")
+            yield f"Python looked at what comes from the source, by `{how}`, at {between.frame(look.frame)}."
+        yield from self.unmade()
+
+    def unmade(self) -> Iterator[str]:
+        """Yield what the target depends on that no op on the tape made."""
+        for constant in self._silent[:1]:
+            where = self._between.step(constant.user)
+            yield f"The target depends on a {constant.where} that was made while nothing was recorded, used by {where}."
+        told = self._looks or self._is_alone()  # otherwise numbers are what every program has
+        for constant in [one for one in self._constants if one.where.shape != () or told][:1]:
+            yield (
+                f"The target depends on a {constant.where} that was made since recording began, but by no op on the "
+                f"tape, used by {self._between.step(constant.user)}: by Python, by NumPy (`np.array(tensor)` leaves no "
+                "trace), on another thread, outside of the block, or before a `reset`."
+            )
+
+    def remedy(self) -> str:
+        """Return what to do where nothing is proven; "" for nothing special."""
+        check = Verdict.NO_PATH.remedy
+        if self._looks or any(True for _ in self.unmade()):
+            return f"{check} If it left TensorFlow on the way, stay with tensors."
+        return f"{check} {_SMOOTH}" if self._decision is not None else ""
+
+
+def _numbers_at(place: Any) -> set[float] | None:
+    """Return the numbers that stand in a line of code; None where the code is not known."""
+    if type(place) is not tuple:
+        return None
+    code, at = place[:2]
+    lines = list(code.co_lines())
+    here = next((line for begin, end, line in lines if begin <= at < end), None)
+    spans = [range(begin, end) for begin, end, line in lines if line == here]
+    loaded = (row.argval for row in dis.get_instructions(code) if "LOAD_" in row.opname and _is_in(row.offset, spans))
+    return {float(number) for number in loaded if isinstance(number, (int, float))}
+
+
+def _is_in(offset: int, spans: list[range]) -> bool:
+    return any(offset in span for span in spans)
+
+
+def _is_sorted(array: Any) -> bool:
+    steps = np.diff(array)
+    return bool((steps >= 0).all() or (steps <= 0).all())
+
+
+def _first_made(log: EagerLog) -> int | None:
+    """Return the identity of the first tensor that an op made."""
+    producers = log.recording.builder.producers
+    return min((identity for identity, var in log.recording.identities() if producers[var] >= 0), default=None)
+
+
+def is_telling(array: Any) -> bool:
+    """Say whether values are not such as turn up everywhere."""
+    if array.size == 1:
+        return bool(array != np.round(array))
+    return bool(array.size) and bool(np.any(array != array.flat[0]))
+
+
+def _lower(text: str) -> str:
+    return text[:1].lower() + text[1:]

@@ -1,0 +1,301 @@
+"""Where along a path a gradient becomes zero, and what made it so."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from retrotape.diagnose.why._graph import Between
+from retrotape.diagnose.why._walk import Walked, is_zero
+from retrotape.errors import LostValueError
+from retrotape.execute import Plan, Values
+from retrotape.ir import Eqn
+from retrotape.record import CUSTOM
+from retrotape.tf.core import tf
+
+Said = tuple[str, str]  # what is so, what to do
+STRAIGHT = (
+    "Use a straight-through gradient, which passes as if the op were not there: `x + tf.stop_gradient(f(x) - x)`; "
+    "for a choice among classes, Gumbel-softmax."
+)
+CHOICE = (
+    "Use a straight-through gradient, `soft + tf.stop_gradient(hard - soft)` with `soft = tf.nn.softmax(logits)`, of "
+    "`-logits` for a minimum; to sample, Gumbel-softmax: `tf.nn.softmax((logits + gumbel) / temperature)`."
+)
+
+
+class Vanished(NamedTuple):
+    """Where a gradient became zero."""
+
+    eqn: int | None  # the equation, where one alone did it
+    detail: str
+    remedy: str
+    others: int = 0  # more equations that do the same on other routes
+
+
+def where_it_vanishes(between: Between, plan: Plan, walked: Walked) -> Vanished:
+    """Return the equation that turns a gradient which is not zero into one that is."""
+    found = []
+    for index in sorted(walked.seen, reverse=True):
+        given, passed = walked.seen[index]
+        eqn = between.eqns[index]
+        on = [grad for var, grad in zip(eqn.inputs, passed, strict=True) if var in plan.reached and grad is not None]
+        if any(_some(grad) for grad in given) and on and not any(_some(grad) for grad in on):
+            found.append(index)
+    cancelled = _cancelled(between, plan, walked)
+    if found and cancelled is None:
+        detail, remedy = _reason(between, plan, found[0], walked.seen[found[0]][0][0])
+        return Vanished(found[0], detail, remedy, len(found) - 1)
+    if cancelled is not None:
+        name = "the source" if cancelled in plan.sources else between.name_of(cancelled)
+        detail = f"Along several routes it is not zero, but at {name} they add up to zero."
+        return Vanished(None, detail, "Look for terms in which it cancels.")
+    if not any(_some(grad) for given, _ in walked.seen.values() for grad in given):
+        return Vanished(None, "What flows into the target is zero.", "")
+    return Vanished(None, "No op makes it zero by itself: several do, each for some of the elements.", "")
+
+
+def _cancelled(between: Between, plan: Plan, walked: Walked) -> int | None:
+    """Return a var at which several gradients, none of them zero, add up to zero."""
+    terms: Counter[int] = Counter()
+    for index, (_, found) in walked.seen.items():
+        inputs = between.eqns[index].inputs
+        terms.update(var for var, grad in zip(inputs, found, strict=True) if var in plan.reached and _some(grad))
+    totals = dict(walked.arrived)
+    for index, (given, _) in walked.seen.items():
+        totals.update(zip(between.eqns[index].outputs, given, strict=True))
+    return next((var for var, count in terms.items() if count > 1 and not _some(totals.get(var))), None)
+
+
+def _some(grad: Any) -> bool:
+    return grad is not None and not is_zero(grad)
+
+
+def _reason(between: Between, plan: Plan, index: int, given: Any) -> Said:
+    eqn = between.eqns[index]
+    if eqn.op == CUSTOM:
+        return "Its gradient function returned zeros.", "Look at what the custom gradient returns."
+    values = Values(between.recording)
+    try:
+        inputs = [values(var) for var in eqn.inputs]
+    except LostValueError:
+        return f"{eqn.op} passes nothing on here.", ""
+    case = _Case(eqn, inputs, [var in plan.reached for var in eqn.inputs], given)
+    whole = isinstance(given, tf.Tensor)
+    judges = (_empty, _JUDGES.get(eqn.op, _nobody)) if whole else (_empty,)
+    found = next((said for said in (judge(case) for judge in judges) if said is not None), None)
+    if found is None:
+        return f"{eqn.op} passes nothing on for the values that it had.", ""
+    zeros = between.origin(eqn.inputs[0])
+    if eqn.op in _FLAT_AT_ZERO and between.producers[zeros] >= 0:
+        return f"{found[0]} The zeros are {between.name_of(zeros)}.", found[1]
+    return found
+
+
+class _Case(NamedTuple):
+    eqn: Eqn
+    inputs: list[Any]
+    from_source: Sequence[bool]  # which inputs the source leads to
+    given: Any  # what flows into its first result
+
+
+_BEYOND = (
+    "Every value that counts is beyond the bound, where the result does not depend on it.",
+    "Widen the bound, or scale.",
+)
+
+# Each says what is so only after it has looked.
+
+
+def _relu(case: _Case) -> Said | None:
+    low, remedy = case.inputs[0] <= 0, "Try another initialization, a smaller learning rate, or `tf.nn.leaky_relu`."
+    if bool(tf.reduce_all(low)):
+        size = tf.size(case.inputs[0])
+        return f"All {size:d} values that go into the ReLU are zero or less: it is dead.", remedy
+    if bool(tf.reduce_all(low | (case.given == 0))):
+        return "Every value that goes into the ReLU is zero or less where it counts.", remedy
+    return None
+
+
+def _bound(case: _Case) -> Said | None:
+    if case.from_source[0] == case.from_source[1]:
+        return None
+    mine, bound = case.inputs[:2] if case.from_source[0] else case.inputs[1::-1]
+    beyond = mine >= bound if case.eqn.op == "Minimum" else mine <= bound
+    if bool(tf.reduce_all(beyond | (case.given == 0))):
+        return _BEYOND
+    return None
+
+
+def _clip(case: _Case) -> Said | None:
+    value, low, high = case.inputs
+    if case.from_source[0] and bool(tf.reduce_all((value <= low) | (value >= high) | (case.given == 0))):
+        return _BEYOND
+    return None
+
+
+def _product(case: _Case) -> Said | None:
+    others = [other for other, mine in zip(case.inputs[::-1], case.from_source, strict=True) if mine]  # to each factor
+    if all(is_zero(other) for other in others):
+        return "It is multiplied by zeros, such as a mask or a weight of zero.", "Look at the other factor."
+    if case.eqn.op == "Mul":
+        return _underflow(case, max(_largest(_double(case.given) * _double(other)) for other in others))
+    return None
+
+
+def _underflow(case: _Case, size: float) -> Said | None:
+    """Say that a gradient which is `size` at most in float64 is too small for the dtype that it has."""
+    dtype = case.inputs[0].dtype
+    least = float(np.finfo(dtype.as_numpy_dtype).tiny) if dtype.as_numpy_dtype in _FLOATS else 0.0
+    if not 0.0 < size < least:
+        return None
+    wider = "float32" if dtype == tf.float16 else "float64"
+    return (
+        f"It underflows: the largest element would be {size:.3g}, and {dtype.name} takes that for zero.",
+        f"Scale the loss up and the gradient down again, or compute it in {wider}.",
+    )
+
+
+def _largest(values: Any) -> float:
+    return float(tf.reduce_max(tf.abs(values))) if tf.size(values) else 0.0
+
+
+def _double(values: Any) -> Any:
+    return tf.cast(values, tf.complex128 if values.dtype.is_complex else tf.float64)
+
+
+def _cast(case: _Case) -> Said | None:
+    if case.given.dtype.is_complex and not case.inputs[0].dtype.is_complex:
+        if is_zero(tf.math.real(case.given)):
+            detail = "What goes in is real, and only the imaginary part of what comes out counts: that is always zero."
+            return detail, "Look at where the real part is lost."
+        return None
+    return _underflow(case, _largest(_double(case.given)))
+
+
+def _power(case: _Case) -> Said | None:
+    base, power = case.inputs
+    if case.from_source[0] and not case.from_source[1] and is_zero(base) and bool(tf.reduce_all(power > 1)):
+        return _at_zero(case)
+    return None
+
+
+def _exp(case: _Case) -> Said | None:
+    if is_zero(tf.exp(case.inputs[0])):
+        largest = float(tf.reduce_max(case.inputs[0]))
+        return f"It is 0 itself: every input is {largest:.3g} or less.", "Scale its input, or work with the logarithm."
+    return None
+
+
+def _part(case: _Case) -> Said | None:
+    detail = "Only another part of its result counts, not the part that comes from the source."
+    return detail, "Look at what is taken of it: a slice, a maximum or a mask."
+
+
+def _certain(case: _Case) -> Said | None:
+    logits, labels = case.inputs
+    if labels.dtype.is_integer:
+        labels = tf.one_hot(labels, logits.shape[-1], dtype=logits.dtype)
+    same = tf.reduce_all(tf.nn.softmax(logits) == labels, axis=-1)
+    if not bool(tf.reduce_all(same | (case.given == 0))):
+        return None
+    detail = "The softmax of the logits equals the labels already, to the last digit."
+    return detail, "If the labels are right, so is this; otherwise scale the logits down."
+
+
+def _rows(case: _Case) -> Said | None:
+    indices = tf.reshape(case.inputs[1], [-1])
+    if case.from_source[0] and int(tf.size(tf.unique(indices).y)) < int(tf.size(indices)):
+        return "What arrives for a row that is taken several times adds up to zero.", "Look for terms that cancel."
+    return None
+
+
+def _overwritten(case: _Case) -> Said | None:
+    if case.from_source[0] and not any(case.from_source[1:]):
+        return "Every element that counts is overwritten.", "Look at the indices."
+    return None
+
+
+def _empty(case: _Case) -> Said | None:
+    sizes = [tf.size(value) for value, mine in zip(case.inputs, case.from_source, strict=True) if mine]
+    if sizes and not any(sizes):
+        return "Nothing goes in: its input has no elements.", "Look at the mask or the slice that leaves nothing."
+    return None
+
+
+def _nobody(case: _Case) -> Said | None:
+    return None
+
+
+def _select(case: _Case) -> Said | None:
+    condition = case.inputs[0]
+    taken, left = bool(tf.reduce_any(condition)), not bool(tf.reduce_all(condition))
+    if (case.from_source[1] and taken) or (case.from_source[2] and left):
+        return None
+    return "The condition chooses the other branch everywhere.", "Look at the condition."
+
+
+def _saturated(case: _Case) -> Said | None:
+    size = float(tf.reduce_min(tf.abs(case.inputs[0])))
+    if size < 8.0:  # tanh is 1 in single precision from about 9 on
+        return None
+    return f"It is saturated: every input is {size:.3g} or larger in size.", "Scale its input down, or normalize it."
+
+
+def _at_zero(case: _Case) -> Said | None:
+    if is_zero(case.inputs[0]):
+        return (
+            f"Every input is zero, where {case.eqn.op} is flat.",
+            "Start from other values than zero. For an error that is zero already, this is right.",
+        )
+    return None
+
+
+def _flat(case: _Case) -> Said | None:
+    return f"{case.eqn.op} is flat between its steps: its derivative is zero for every value.", STRAIGHT
+
+
+def _softmax(case: _Case) -> Said | None:
+    if case.inputs[0].shape[-1] == 1:
+        return "A softmax over one class is 1, whatever goes in.", "Use a sigmoid for one class, or two outputs."
+    if bool(tf.reduce_all(case.given == case.given[..., :1])):
+        return (
+            "What arrives is the same for all classes, and a softmax adds up to 1 whatever goes in.",
+            "Weigh the classes, or use a loss such as `tf.nn.softmax_cross_entropy_with_logits`.",
+        )
+    return None
+
+
+_FLAT_AT_ZERO = frozenset(("Square", "Abs", "Pow"))
+_FLOATS = (np.float16, np.float32, np.float64)
+_JUDGES: dict[str, Callable[[_Case], Said | None]] = {
+    "Relu": _relu,
+    "Relu6": _relu,
+    "Minimum": _bound,
+    "Maximum": _bound,
+    "ClipByValue": _clip,
+    "Mul": _product,
+    "MatMul": _product,
+    "BatchMatMulV2": _product,
+    "SelectV2": _select,
+    "Select": _select,
+    "Sigmoid": _saturated,
+    "Tanh": _saturated,
+    "Square": _at_zero,
+    "Abs": _at_zero,
+    "Pow": _power,
+    "Sign": _flat,
+    "Cast": _cast,
+    "Exp": _exp,
+    "TensorScatterUpdate": _overwritten,
+    "ResourceGather": _rows,
+    "GatherV2": _rows,
+    "ConcatV2": _part,
+    "Pack": _part,
+    "SoftmaxCrossEntropyWithLogits": _certain,
+    "SparseSoftmaxCrossEntropyWithLogits": _certain,
+    "Softmax": _softmax,
+}

@@ -1,0 +1,1 @@
+"""What is checked before an op of a file runs."""

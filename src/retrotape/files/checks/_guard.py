@@ -1,0 +1,331 @@
+"""What is checked when an op of a file is about to run: shapes, bytes, and what its kernel relies on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from retrotape.errors import CorruptTapeError, LostValueError, RetrotapeError, UnsafeTapeError
+from retrotape.execute import run_eqn
+from retrotape.files.checks._backward_ops import FORWARD_OPS, mismatch
+from retrotape.files.checks._bounds import BOUNDS, TEXTS, longest_given
+from retrotape.files.checks._budget import Budget
+from retrotape.files.checks._call import Call, Dims
+from retrotape.files.checks._lists import ELEMENT_BYTES, FILLS, LENGTHS, length_of, made_length, put
+from retrotape.files.checks._op_guards import GUARDS, RECOMPUTED
+from retrotape.files.checks._ops import STRING_BYTES
+from retrotape.files.checks._shapes import REMEMBERED, Kinds, Shapes, is_known
+from retrotape.files.checks._updates import as_plain, update_shapes, workspace
+from retrotape.ir import DTYPE_NUMBERS, Eqn, TensorType, bytes_of
+from retrotape.record import CUSTOM, current_stack, default_attrs
+from retrotape.rules import allowed
+from retrotape.tf import core
+from retrotape.tf.core import tf
+
+Tensor = Any
+Types = Sequence[TensorType]
+_STRING, _VARIANT = DTYPE_NUMBERS["string"], DTYPE_NUMBERS["variant"]
+
+
+class _Forecast(NamedTuple):
+    """What an op will make: shapes, the most bytes that each result has, and what it needs on the way."""
+
+    shapes: list[Dims]
+    sizes: list[int]
+    total: int
+
+
+class Guard:
+    """Runs the ops of a file, each after it was checked.
+
+    Before a kernel runs, TensorFlow's shape functions say what it will make; that has to be what the file says, and to
+    fit into memory with what is alive. An op of which that cannot be said does not run in this process.
+
+    Args:
+      path: Of the file, for messages.
+      more: Ops that the user has allowed, which run even then.
+      limit: How many bytes all values that are alive may have.
+      isolated: Whether this process holds nothing but the tape, so that such ops may run.
+    """
+
+    def __init__(self, path: str, more: Collection[str], limit: int, isolated: bool = False) -> None:
+        self._path, self._more, self._isolated = path, frozenset(more), isolated
+        self._shapes, self._budget = Shapes(), Budget(limit)
+        self._forecasts: dict[Any, Any] = {}  # a forecast, or which inputs there is one for each value of
+        self._largest_item = 0  # bytes of the largest tensor that was put into a list
+        self._nested = False  # whether a list, or text, was put into a list
+
+    def run(self, eqn: Eqn, inputs: list[Tensor], types: Types, *, resized: bool = False) -> list[Tensor]:
+        """Return what an equation makes.
+
+        Args:
+          eqn: The equation.
+          inputs: What it takes.
+          types: What the file says of each var.
+          resized: Whether sizes may be others than the file says, as in a replay.
+
+        Raises:
+          UnsafeTapeError: If it would make something else, or too much, or nobody can tell.
+          CorruptTapeError: If it cannot run on these inputs.
+        """
+        if eqn.op == CUSTOM:
+            return run_eqn(eqn, inputs)
+        sizes = self.check(eqn, inputs, types, resized=resized)
+        try:
+            outputs = run_eqn(eqn, inputs)
+        except Exception as error:
+            raise self._explain(error, eqn.op) from error
+        self._budget.count(outputs, sizes)
+        self._compare_results(eqn, outputs, types, resized)
+        return outputs
+
+    def check(self, eqn: Eqn, inputs: Sequence[Tensor], types: Types, *, resized: bool = False) -> list[int]:
+        """Return how many bytes each result has at most, or raise where the op may not run on these inputs."""
+        if eqn.op == CUSTOM:
+            return []
+        kinds = tuple([TensorType(core.eager_dtype(tensor), tensor._shape_tuple()) for tensor in inputs])
+        try:
+            found = self._remembered(eqn, kinds, inputs.__getitem__)
+            if found is None:
+                with current_stack().unheard():  # nobody records what a check looks at
+                    found = self._forecast(eqn, kinds, inputs.__getitem__, types, resized)
+            elif not resized:
+                self._compare(eqn, found.shapes, types)
+        except Exception as error:
+            raise self._explain(error, eqn.op) from error
+        if not self._budget.fits(found.total):
+            raise self._too_large(eqn.op, found.total)
+        return found.sizes
+
+    def check_rule(self, eqn: Eqn, grads: Sequence[Any], types: Types, value: Callable[[int], Tensor]) -> None:
+        """Raise where the gradient function of an op would be given what does not fit together.
+
+        The op itself may not have run: what it gave can lie in the file.
+
+        Args:
+          eqn: The equation.
+          grads: The gradients of its results.
+          types: The type of each var.
+          value: Returns the value of a var.
+        """
+        for var, grad in zip(eqn.outputs, grads, strict=False):
+            if grad is not None:
+                self.check_gradient(eqn.op, types[var], grad)
+        if eqn.op == CUSTOM or eqn.op not in allowed():  # the latter was recorded here, by a gradient of a gradient
+            return
+        for var in eqn.outputs if eqn.op in RECOMPUTED else ():
+            value(var)
+        kinds = tuple([types[var] for var in eqn.inputs])
+        try:
+            found = self._remembered(eqn, kinds, lambda position: value(eqn.inputs[position]))
+            if found is None:
+                call = _call(eqn, kinds, lambda position: value(eqn.inputs[position]))
+                with current_stack().unheard():
+                    shapes = self._infer(eqn, call)
+                    total = self._total(call, shapes, [types[var].dtype for var in eqn.outputs])[1]
+                self._compare(eqn, shapes, types)
+                if not self._budget.fits(total):
+                    raise self._too_large(eqn.op, total)
+            else:
+                self._compare(eqn, found.shapes, types)
+        except LostValueError:
+            return  # it was left out of the file, and the gradient function does not get it either
+        except Exception as error:
+            raise self._explain(error, eqn.op) from error
+
+    def check_gradient(self, op: str, kind: TensorType, grad: Any) -> None:
+        """Raise where a gradient is not like the value that it belongs to."""
+        said = f"{grad.dtype.name}{grad.shape}"
+        if isinstance(grad, tf.IndexedSlices):
+            whole = None if grad.dense_shape is None else tf.get_static_value(grad.dense_shape)
+            rows = (grad.indices.shape[0] if grad.indices.shape.rank == 1 else -1, *(kind.shape or ())[1:])
+            fits = (whole is None or tuple(whole) == kind.shape) and grad.values.shape.is_compatible_with(rows)
+            said = f"rows of {None if whole is None else whole.tolist()}"
+        else:
+            fits = grad.shape.is_compatible_with(kind.shape)
+        if not fits or grad.dtype.as_datatype_enum != kind.dtype:
+            raise UnsafeTapeError(
+                self._path, f"a gradient at op {op} is {said}, and the value that it belongs to {kind}"
+            )
+
+    def extend(self, size: int) -> None:
+        """Allow what is in proportion to so many bytes that the user has given."""
+        self._budget.extend(size)
+
+    @contextmanager
+    def explained(self, what: str = "an answer") -> Iterator[None]:
+        """Let what goes wrong with ops that a file names be said of the file."""
+        try:
+            yield
+        except Exception as error:
+            raise self._explain(error, what) from error.__cause__
+
+    # ------------------------------------------------------------------ what an op will make
+
+    def _forecast(
+        self, eqn: Eqn, kinds: Kinds, fetch: Callable[[int], Tensor], types: Types, resized: bool
+    ) -> _Forecast:
+        call = _call(eqn, kinds, fetch)
+        shapes = self._infer(eqn, call)
+        if not resized:
+            self._compare(eqn, shapes, types)
+        dtypes = [types[var].dtype for var in eqn.outputs]
+        found = _Forecast(shapes, *self._total(call, shapes, dtypes))
+        if (
+            eqn.op not in GUARDS
+            and eqn.op not in FORWARD_OPS
+            and not {_STRING, _VARIANT}.intersection(dtypes)
+            and is_known(shapes)
+        ):
+            self._remember(eqn, kinds, fetch, found)
+        return found
+
+    def _remember(self, eqn: Eqn, kinds: Kinds, fetch: Callable[[int], Tensor], found: _Forecast) -> None:
+        if len(self._forecasts) >= REMEMBERED:
+            self._forecasts.clear()
+        wanted = self._shapes.wanted(eqn, kinds)
+        key: Any = (eqn.op, eqn.attrs, kinds)
+        if wanted:
+            self._forecasts[key] = wanted
+            key = (key, *[_bytes_in(fetch(position)) for position in wanted])
+        self._forecasts[key] = found
+
+    def _remembered(self, eqn: Eqn, kinds: Kinds, fetch: Callable[[int], Tensor]) -> _Forecast | None:
+        key = (eqn.op, eqn.attrs, kinds)
+        found = self._forecasts.get(key)
+        if type(found) is tuple:
+            found = self._forecasts.get((key, *[_bytes_in(fetch(position)) for position in found]))
+        return found
+
+    def check_zeros(self, handle: Tensor) -> None:
+        """Raise where zeros like those in a list would take more memory than there is."""
+        try:
+            with current_stack().unheard():
+                size = self._filled_bytes("ZerosLike", handle)
+        except Exception as error:
+            raise self._explain(error, "ZerosLike") from error
+        if not self._budget.fits(size):
+            raise self._too_large("ZerosLike", size)
+
+    def _note_item(self, kind: TensorType | None) -> None:
+        if kind is not None:
+            self._largest_item = max(self._largest_item, bytes_of(kind))
+            self._nested |= kind.dtype in (_VARIANT, _STRING)
+
+    def _filled_bytes(self, op: str, handle: Tensor) -> int:
+        """Return how much a list of new tensors like those in another one takes, where these may all be one."""
+        if self._nested and not self._isolated:
+            raise self._not_told(op)
+        return length_of(handle) * (ELEMENT_BYTES + self._largest_item)
+
+    def _infer(self, eqn: Eqn, call: Call) -> list[Dims]:
+        if call.op not in self._more:
+            guard = GUARDS.get(call.op)
+            wrong = guard(call) if guard is not None else None
+            wrong = wrong or mismatch(call, lambda other, kinds: self._shapes.of(other, kinds, call.fetch))
+            if wrong:
+                raise UnsafeTapeError(self._path, f"op {call.op} would get {wrong}")
+        plain = as_plain(eqn)
+        if plain is None:
+            return update_shapes(call)
+        return _without_vectors(call, self._shapes.of(plain, call.kinds, call.fetch))
+
+    def _total(self, call: Call, shapes: Sequence[Dims], dtypes: Sequence[int]) -> tuple[list[int], int]:
+        """Return the most bytes that each result has, and that all need."""
+        counts = self._elements(call, shapes)
+        sizes = [_bytes(call, dtype, count) for dtype, count in zip(dtypes, counts, strict=True)]
+        self._note_item(put(call))
+        if call.op in FILLS and _VARIANT in dtypes:
+            sizes = [self._filled_bytes(call.op, call.fetch(0))]
+        return sizes, sum(sizes) + workspace(call)
+
+    def _elements(self, call: Call, shapes: Sequence[Dims]) -> list[int]:
+        bound = None if is_known(shapes) else BOUNDS.get(call.op)
+        if bound is not None:
+            most = bound(call)
+            return [_count(dims) if is_known([dims]) else most for dims in shapes]
+        trusted = self._isolated or call.op in self._more or call.op not in allowed()
+        if not is_known(shapes) and not trusted:
+            raise self._not_told(call.op)
+        return [_count(dims) if is_known([dims]) else 0 for dims in shapes]
+
+    # ------------------------------------------------------------------ what does not fit
+
+    def _compare(self, eqn: Eqn, shapes: Sequence[Dims], types: Types) -> None:
+        for var, dims in zip(eqn.outputs, shapes, strict=True):
+            said = types[var].shape
+            if dims == said or dims is None:
+                continue
+            if (
+                said is None
+                or len(dims) != len(said)
+                or any(d not in (None, s) for d, s in zip(dims, said, strict=True))
+            ):
+                made = TensorType(types[var].dtype, dims)
+                raise UnsafeTapeError(self._path, f"op {eqn.op} would make {made} where the tape says {types[var]}")
+
+    def _compare_results(self, eqn: Eqn, outputs: Sequence[Tensor], types: Types, resized: bool) -> None:
+        for var, tensor in zip(eqn.outputs, outputs, strict=False):
+            said, shape = types[var], tensor._shape_tuple()
+            if said.dtype != core.eager_dtype(tensor) or (said.shape != shape and not resized):
+                made = TensorType(core.eager_dtype(tensor), shape)
+                raise UnsafeTapeError(self._path, f"op {eqn.op} makes {made} where the tape says {said}")
+
+    def _not_told(self, op: str) -> UnsafeTapeError:
+        return UnsafeTapeError(
+            self._path,
+            f"how much op {op} would make cannot be told before it runs, so it does not run in this process",
+            "Let another process run it: `rt.load(path, isolate=True)`; or, if you trust it: "
+            f"`rt.load(path, allow_ops={{{op!r}}})`.",
+        )
+
+    def _too_large(self, op: str, size: int) -> UnsafeTapeError:
+        total = self._budget.alive + size
+        return UnsafeTapeError(
+            self._path,
+            f"op {op} would make {size:,} bytes, {total:,} with what there is, more than {self._budget.limit:,}",
+            f"If you trust it: `rt.load(path, limits=retrotape.store.Limits(total_bytes={total}))`.",
+        )
+
+    def _explain(self, error: Exception, what: str) -> Exception:
+        if isinstance(error, (RetrotapeError, MemoryError, tf.errors.ResourceExhaustedError)):
+            return error
+        line = (str(error).strip().splitlines() or [""])[0][:200]
+        return CorruptTapeError(
+            self._path,
+            f"{what} that needs what it says fails with {type(error).__name__}: {line}",
+            "If the tape that was recorded gives an answer, the file was changed: save it anew.",
+        )
+
+
+# Results that are left out where an attribute says so. Shape functions call them empty, kernels give a scalar.
+_VECTORS = {"Svd": "compute_uv", "Eig": "compute_v", "SelfAdjointEigV2": "compute_v"}
+
+
+def _without_vectors(call: Call, shapes: list[Dims]) -> list[Dims]:
+    wanted = call.op not in _VECTORS or call.attrs[_VECTORS[call.op]]
+    return shapes if wanted else [shapes[0], *(() for _ in shapes[1:])]
+
+
+def _call(eqn: Eqn, kinds: Kinds, fetch: Callable[[int], Tensor]) -> Call:
+    return Call(eqn.op, {**dict(default_attrs(eqn.op)), **dict(eqn.attrs)}, kinds, fetch)
+
+
+def _count(dims: Dims) -> int:
+    """Return how many elements there are, in an empty tensor as many as rows: kernels loop over these."""
+    return math.prod(max(1, size or 1) for size in dims or ())
+
+
+def _bytes_in(tensor: Tensor) -> bytes:
+    """Return the bytes of a value without a look at it that others would hear of."""
+    return memoryview(tensor).tobytes()
+
+
+def _bytes(call: Call, dtype: int, elements: int) -> int:
+    if dtype == _STRING:
+        return elements * (STRING_BYTES + TEXTS.get(call.op, longest_given)(call)) if elements else 0
+    if dtype == _VARIANT:
+        return elements * ELEMENT_BYTES * (1 + (made_length(call) if call.op in LENGTHS else 0))
+    return bytes_of(TensorType(dtype, (elements,)))

@@ -1,0 +1,71 @@
+"""Results that are data, as lists and texts and back: explanations, summaries, programs, and what they consist of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from retrotape.diagnose.nonfinite import Cause, Nonfinite
+from retrotape.diagnose.summary import Row, Summary
+from retrotape.diagnose.tensors import Found
+from retrotape.diagnose.why import Explanation, Step, Verdict
+from retrotape.ir import Frame, Program, TensorType
+
+
+def _frame(file: str, line: int, function: str) -> Frame:
+    return Frame(str(file), int(line), str(function))
+
+
+def _type(dtype: int, shape: list[int | None] | None) -> TensorType:
+    return TensorType(int(dtype), None if shape is None else tuple(shape))
+
+
+def _explanation(verdict: str, target: str, source: str, *rest: Any) -> Explanation:
+    return Explanation(Verdict[verdict], target, source, *rest)
+
+
+def _nonfinite(op: str, backward: bool, frame: Frame, inputs: Any, cause: str, detail: str) -> Nonfinite:
+    return Nonfinite(op, backward, frame, inputs, Cause[cause], detail)
+
+
+# Class: what it is called, as a list, and back from what is in the list. No class is ever looked up by a name.
+_KINDS: dict[type, tuple[str, Callable[[Any], list[Any]], Callable[..., Any]]] = {
+    Frame: ("frame", list, _frame),
+    TensorType: ("type", lambda one: [one.dtype, None if one.shape is None else list(one.shape)], _type),
+    Step: ("step", lambda one: [one.op, one.frame, one.called], Step),
+    Explanation: (
+        "explanation",
+        lambda one: [
+            *(one.verdict.name, one.target, one.source, one.cut),
+            *(one.reached, one.leading, one.detail, one.remedy),
+        ],
+        _explanation,
+    ),
+    Nonfinite: (
+        "nonfinite",
+        lambda one: [one.op, one.backward, one.frame, tuple(one.inputs), one.cause.name, one.detail],
+        _nonfinite,
+    ),
+    Row: ("row", list, Row),
+    Summary: ("summary", list, Summary),
+    Found: ("found", list, Found),
+    Program: ("program", lambda one: [str(one).encode()], lambda text: Program.parse(text.decode())),
+}
+_BACK = {name: back for name, _, back in _KINDS.values()}
+
+
+def pack_result(value: Any) -> tuple[str, Any] | None:
+    """Return what stands for a result in a message; None if it is of another kind."""
+    for kind, (name, fields, _) in _KINDS.items():
+        if isinstance(value, kind):
+            return name, fields(value)
+    return None
+
+
+def unpack_result(kind: str, fields: Any) -> Any:
+    """Return the result that a message has.
+
+    Raises:
+      KeyError: If there is no such kind.
+    """
+    return _BACK[kind](*fields)

@@ -1,0 +1,140 @@
+"""Which values go into a file: what cannot be computed again, what was asked for, and nothing that is redacted."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+
+from retrotape.errors import LostValueError
+from retrotape.execute import Values
+from retrotape.files import store
+from retrotape.ir import DTYPE_NAMES, LEAF, Program, TensorType, bytes_of, reached_from
+from retrotape.record import Recording, current_stack, is_away, is_computed, looked_at
+from retrotape.transform import WITHOUT_BYTES
+
+Tensor = Any
+VALUES = ("leaves", "needed", "all")
+_TELLING = 12  # bytes from which on it is no accident that two values are the same
+
+
+class Withheld:
+    """Stands for a value that was left out of a file."""
+
+    __slots__ = ("_name", "identity", "nbytes")
+    stays = False
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.identity, self.nbytes = None, 0
+
+    def fetch(self) -> Tensor:
+        """Raise: there is nothing to return."""
+        raise LostValueError(
+            f"The value of {self._name!r} was left out when this tape was saved (redact=[{self._name!r}])",
+            f"Give one: `tape.replay({{{self._name!r}: ...}})`, and ask the tape that it returns.",
+        )
+
+
+class Kept:
+    """The values that are written.
+
+    Args:
+      recording: What was recorded.
+      program: What of it is written.
+      values: One of `VALUES`.
+      used: Vars that something else than an equation looks at.
+    """
+
+    def __init__(self, recording: Recording, program: Program, values: str, used: Collection[int]) -> None:
+        self._recording, self._program = recording, program
+        self._look_up = Values(recording)
+        storable = {
+            var
+            for var, kind in enumerate(program.types)
+            if DTYPE_NAMES.get(kind.dtype) not in WITHOUT_BYTES and kind.shape is not None
+        }
+        used = {var for eqn in program.eqns for var in eqn.inputs}.union(used)
+        self._needed = {var for var in storable if self._is_needed(var, used)}
+        self._vars = set(self._needed)
+        if values == "needed":
+            self._vars |= {var for eqn in program.eqns for var in looked_at(eqn)} & storable
+        elif values == "all":
+            self._vars |= {var for var in storable if program.producers[var] != LEAF}
+        self._vars -= self._withheld()
+
+    def _is_needed(self, var: int, used: Collection[int]) -> bool:
+        """Say whether a value cannot be computed from others."""
+        recording, producer = self._recording, self._program.producers[var]
+        if producer == LEAF and var in recording.cell_of:
+            return var in recording.values
+        if producer == LEAF:  # on the recording it may have been computed, by something that is not written
+            return var in used and (var in recording.values or recording.builder.producers[var] != LEAF)
+        return var in recording.values and (var in recording.opaque or not is_computed(self._program.eqns[producer].op))
+
+    def _withheld(self) -> set[int]:
+        return {var for var, value in self._recording.values.items() if isinstance(value, Withheld)}
+
+    def withhold(self, named: Mapping[str, Collection[int]], redact: Collection[str]) -> set[str]:
+        """Leave out what is redacted and all that is computed from it; return the names of what is left out.
+
+        Raises:
+          ValueError: If a name stands for what is computed from values that stay, or the value is there a second time.
+        """
+        hidden = self._withheld()
+        for name in redact:
+            own = self._needed.intersection(named[name])
+            if not own and hidden.isdisjoint(named[name]):
+                raise ValueError(
+                    f"redact names {name!r}, which the tape computes from other values: whoever has these has it. "
+                    "Redact what it is computed from."
+                )
+            hidden |= own
+        _, reached = reached_from(self._program, hidden, range(len(self._program.eqns)))
+        self._vars -= (reached - self._needed) | hidden
+        self._refuse_copies(hidden)
+        return {name for name, variables in named.items() if not hidden.isdisjoint(variables)}
+
+    def _refuse_copies(self, hidden: set[int]) -> None:
+        types = self._program.types
+        telling = [var for var in hidden - self._withheld() if bytes_of(types[var]) >= _TELLING]
+        for secret in telling:
+            mine = self._bytes(secret)
+            if mine.count(mine[:1]) == len(mine):  # zeros are no secret
+                continue
+            for var in self._vars:
+                if bytes_of(types[var]) == len(mine) and self._bytes(var) == mine:
+                    raise ValueError(
+                        f"What is redacted would still be in the file: %{var}, {types[var]}, has the same bytes"
+                        f"{self._first_use(var)}. Name it and redact it too, or make it inside the block."
+                    )
+
+    def _first_use(self, var: int) -> str:
+        for eqn in self._program.eqns:
+            if var in eqn.inputs:
+                return f" ({eqn.op} at {self._program.frame_of(eqn)} takes it)"
+        return ""
+
+    def _numpy(self, var: int) -> Any:
+        value = self._recording.values.get(var)
+        with current_stack().unheard():
+            return (self._look_up(var) if value is None or is_away(value) else value).numpy()
+
+    def _bytes(self, var: int) -> bytes:
+        return np.asarray(self._numpy(var)).tobytes()
+
+    def tensors(self) -> list[store.Stored]:
+        """Return what is written."""
+        return [self._stored(var, self._program.types[var]) for var in sorted(self._vars)]
+
+    def _stored(self, var: int, of: TensorType) -> store.Stored:
+        name, kind, shape = f"v/{var}", DTYPE_NAMES[of.dtype], tuple(size or 0 for size in of.shape or ())
+        if kind == "string":  # as objects: NumPy's own strings lose zeros at their end
+            items = np.asarray(self._numpy(var), dtype=object).reshape(-1)
+            return store.Stored(name, kind, shape, [bytes(item) for item in items])
+
+        def data() -> np.ndarray:
+            return np.ascontiguousarray(self._numpy(var)).reshape(-1).view(np.uint8)
+
+        return store.Stored(name, kind, shape, data)

@@ -1,0 +1,45 @@
+"""A value in a file: read and verified when it is first used, and then it stays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from retrotape.files import store
+from retrotape.tf.core import tf
+
+Tensor = Any
+_SMALL = 2**16  # bytes up to which a copy costs less than sharing memory
+_SHARED = frozenset(("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16"))
+
+
+class InFile:
+    """A tensor of a file. A large one is held once: TensorFlow's tensor lies in the memory that was read."""
+
+    __slots__ = ("_container", "_info", "_name", "identity", "nbytes")
+    stays = (
+        True  # what was verified is used, not read again; and one tensor for all keeps paths of other tapes together
+    )
+
+    def __init__(self, container: store.Container, name: str, info: store.TensorInfo) -> None:
+        self._container, self._name, self._info = container, name, info
+        self.identity, self.nbytes = None, info.nbytes
+
+    def fetch(self) -> Tensor:
+        """Return the value."""
+        dtype, shape = self._info.dtype, self._info.shape
+        if dtype == "string":
+            strings = self._container.strings(self._name)
+            return tf.reshape(tf.constant(strings, tf.string), shape)
+        raw = self._container.tensor(self._name)
+        if raw.nbytes > _SMALL and dtype in _SHARED:
+            return _shared(raw.view(np.dtype(dtype)).reshape(shape))
+        if raw.nbytes > _SMALL and dtype == "bfloat16":  # which dlpack does not know
+            return tf.bitcast(_shared(raw.view(np.uint16).reshape(shape)), dtype)
+        return tf.constant(raw.view(tf.as_dtype(dtype).as_numpy_dtype).reshape(shape), dtype)
+
+
+def _shared(array: np.ndarray) -> Tensor:
+    """Return a tensor in the memory of an array."""
+    return tf.experimental.dlpack.from_dlpack(array.__dlpack__())

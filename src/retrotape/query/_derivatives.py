@@ -1,0 +1,237 @@
+"""Derivatives made of walks: Jacobians, products with vectors, Hessians."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from retrotape.errors import ShapeMismatchError
+from retrotape.execute import dot, rows, vectorizes
+from retrotape.query._progress import tracked
+from retrotape.query._request import Log, Request, refuse_outside, solve
+from retrotape.record import current_stack
+from retrotape.tf.core import tf, zeros
+from retrotape.tf.nests import Parts, zeros_like
+
+Tensor = Any
+CHUNK = 1024  # rows of a Hessian that are computed side by side, where nothing is said
+_PLAIN = (np.ndarray, np.generic, int, float, complex)  # take the dtype of their source
+
+
+def jacobian(log: Log, request: Request, target: Tensor, vectorize: bool, chunk: int | None) -> list[Tensor | None]:
+    """Return, for each source, the derivative of each element of the target."""
+    if request.left_out:
+        return [None] * len(request.sources)
+    shape = tf.shape(target)
+    size = tf.reduce_prod(shape)
+    eye = tf.reshape(tf.eye(size, dtype=target.dtype), tf.concat([[size], shape], 0))
+    stacked = _stack(log, request, eye, vectorize, chunk)
+    return [None if rows is None else tf.reshape(rows, tf.concat([shape, tf.shape(rows)[1:]], 0)) for rows in stacked]
+
+
+def batch_jacobian(log: Log, request: Request, target: Tensor, source: Tensor, vectorize: bool) -> list[Tensor | None]:
+    """Return the derivative of each row of the target by the same row of the source."""
+    if request.left_out:
+        return [None]
+    shape = tf.shape(target)
+    width = tf.reduce_prod(shape[1:])
+    columns = tf.reshape(tf.eye(width, dtype=target.dtype), tf.concat([[width, 1], shape[1:]], 0))
+    seeds = tf.broadcast_to(columns, tf.concat([[width], shape], 0))
+    (stacked,) = _stack(log, request, seeds, vectorize, None)
+    if stacked is None:
+        return [None]
+    by_row = tf.transpose(tf.reshape(stacked, tf.stack([width, shape[0], -1])), [1, 0, 2])
+    return [tf.reshape(by_row, tf.concat([shape, tf.shape(source)[1:]], 0))]
+
+
+def _stack(log: Log, request: Request, seeds: Tensor, vectorize: bool, chunk: int | None) -> list[Tensor | None]:
+    refuse_outside(request, True, "for a Jacobian")
+    found: list[Tensor | None] = [None] * len(request.sources)
+    track = partial(tracked, what="rows") if tf.executing_eagerly() else iter
+    for positions, question in request.questions():
+        stacked = rows(log.recording, question, seeds, log.operations, vectorize, chunk, track)
+        for position, grad in zip(positions, stacked, strict=True):
+            found[position] = grad
+    return found
+
+
+def jvp(log: Log, request: Request, target: Tensor, tangents: list[Tensor]) -> list[Tensor | None]:
+    """Return the movement of the target along the tangents, as the only item of a list."""
+    if request.left_out:
+        return [None]
+    last = _last(log)
+    with log.provisional():
+        # A gradient is linear in what flows in, so its derivative by that is the product sought.
+        seed = tf.ones_like(target)
+        moved = dot(solve(log, request._replace(seeds=(seed,))), tangents)
+        if moved is None:
+            return [None]
+        log.refresh()
+        through = (any(request.through),)
+        asked = _of(log, moved, request)._replace(sources=((log.take_part(seed),),), through=through)
+        with last():
+            return solve(log, asked)
+
+
+def hvp(log: Log, request: Request, sources: Parts, vectors: list[Tensor]) -> list[Tensor | None]:
+    """Return the product of the Hessian with the vectors, for each source."""
+    last = _last(log)
+    with log.provisional():
+        first = solve(log, request)
+        moved = dot(first, vectors)
+        if moved is None:
+            return [None] * len(first)
+        log.refresh()
+        asked = _of(log, moved, request)
+        with last():
+            second = solve(log, asked)
+    return [
+        zeros_like(part) if product is None and grad is not None else product
+        for part, grad, product in zip(sources.flat(), first, second, strict=True)
+    ]
+
+
+def _last(log: Log) -> Callable[[], AbstractContextManager[None]]:
+    """Return what the last of several derivatives is taken in: it is not recorded, unless all of them are."""
+    return nullcontext if log.is_heard() else partial(current_stack().without, log.recording)
+
+
+def hessian(log: Log, request: Request, sources: Parts, chunk: int | None, whole: bool) -> list[Tensor]:
+    """Return all blocks of the Hessian, row by row, or with `whole` one matrix."""
+    last = _last(log)
+    with log.provisional():
+        first = [None if grad is None else tf.convert_to_tensor(grad) for grad in solve(log, request)]
+        joined = _joined(log, first)
+        log.refresh()
+        each = [None if grad is None else _of(log, grad, request) for grad in first]
+        columns = None
+        if joined is not None:
+            together = _of(log, joined, request)
+            with last():
+                columns = _columns(log, together, joined, chunk)
+        complete = columns is not None and all(value is not None for value in (*first, *columns))
+        if whole and complete and joined is not None and columns is not None:
+            return [tf.concat([tf.reshape(column, [joined.shape[0], -1]) for column in columns], 1)]
+        if columns is None:
+            with last():
+                found = [
+                    [None] * len(first) if grad is None or asked is None else jacobian(log, asked, grad, True, chunk)
+                    for grad, asked in zip(first, each, strict=True)
+                ]
+        else:
+            found = _cut(columns, first)
+    parts = sources.flat()
+    blocks = [
+        [
+            zeros([*part.shape, *other.shape], part.dtype) if block is None else block
+            for block, other in zip(row, parts, strict=True)
+        ]
+        for row, part in zip(found, parts, strict=True)
+    ]
+    return [as_matrix(blocks, sources)] if whole else [block for row in blocks for block in row]
+
+
+def _joined(log: Log, grads: list[Tensor | None]) -> Tensor | None:
+    """Return all gradients as one vector, None where that is of no use: it takes one walk where they take several."""
+    there = [grad for grad in grads if grad is not None]
+    if log.graph is not None or len(there) < 2 or len({grad.dtype for grad in there}) > 1:
+        return None
+    return tf.concat([tf.reshape(grad, [-1]) for grad in there], 0)
+
+
+def _columns(log: Log, request: Request, joined: Tensor, chunk: int | None) -> list[Tensor | None] | None:
+    """Return the derivatives of all gradients as one vector; None where it has to be one gradient after the other."""
+    count = len(joined)
+    if not all(vectorizes(log.recording, question, count) for _, question in request.questions()):
+        return None  # each row would pass through all the gradients, though only one of them is not zero
+    chunk = chunk or (CHUNK if count > CHUNK else None)
+    columns = _stack(log, request, tf.eye(count, dtype=joined.dtype), True, chunk)
+    # What does not count got zeros, and zero times infinity is not a number: then each gradient alone.
+    finite = all(column is None or bool(_is_finite(column)) for column in columns)
+    return columns if finite else None
+
+
+def _cut(columns: list[Tensor | None], grads: list[Tensor | None]) -> list[list[Tensor | None]]:
+    """Return the rows of blocks that the columns consist of."""
+    sizes = [0 if grad is None else grad.shape.num_elements() for grad in grads]
+    cut = [[None] * len(grads) if column is None else tf.split(column, sizes) for column in columns]
+    return [
+        [None if grad is None else _shaped(pieces[number], grad) for pieces in cut] for number, grad in enumerate(grads)
+    ]
+
+
+def _shaped(rows: Tensor | None, grad: Tensor) -> Tensor | None:
+    return None if rows is None else tf.reshape(rows, [*grad.shape, *rows.shape[1:]])
+
+
+def _is_finite(value: Tensor) -> Tensor:
+    parts = [tf.math.real(value), tf.math.imag(value)] if value.dtype.is_complex else [value]
+    return tf.reduce_all([tf.reduce_all(tf.math.is_finite(part)) for part in parts])
+
+
+def _of(log: Log, target: Tensor, request: Request) -> Request:
+    """Return the request for the derivative of something that has just been computed, by the same sources."""
+    return request._replace(targets=(log.take_part(target),), seeds=(tf.ones_like(target),), derived_from=())
+
+
+def as_matrix(blocks: list[list[Tensor]], sources: Parts) -> Tensor:
+    """Return the blocks of a Hessian as one matrix."""
+    sizes = [part.shape.num_elements() for part in sources.flat()]
+    flat = [
+        tf.concat([tf.reshape(block, [height, width]) for block, width in zip(row, sizes, strict=True)], 1)
+        for row, height in zip(blocks, sizes, strict=True)
+    ]
+    return tf.concat(flat, 0)
+
+
+# ------------------------------------------------------------------ what users hand in
+
+
+def vectors_for(sources: Parts, given: Any, role: str) -> list[Tensor]:
+    """Return the vectors, one for each source and in its shape, or raise."""
+    # Constants, even where they are on the tape: the product is with what they are, not with where they came from.
+    parts, items = sources.flat(), tf.nest.flatten(given)
+    if len(items) != len(parts):
+        raise ShapeMismatchError(f"Got {len(items)} {role}s for {len(parts)} sources; give one {role} for each source.")
+    kinds = [part.dtype if isinstance(item, _PLAIN) else None for item, part in zip(items, parts, strict=True)]
+    flat = [tf.stop_gradient(tf.convert_to_tensor(item, kind)) for item, kind in zip(items, kinds, strict=True)]
+    for vector, part in zip(flat, parts, strict=True):
+        if vector.dtype != part.dtype or not vector.shape.is_compatible_with(part.shape):
+            raise ShapeMismatchError(
+                f"Got a {role} {vector.dtype.name}{list(vector.shape)} for a source "
+                f"{part.dtype.name}{list(part.shape)}; each {role} must have the dtype and shape of its source."
+            )
+    return flat
+
+
+def check_scalar(target: Tensor, method: str) -> None:
+    """Raise unless the target is a scalar: second derivatives are never summed silently."""
+    if target.shape.rank not in (0, None):
+        raise ShapeMismatchError(
+            f"{method} takes a scalar target, got shape {tuple(target.shape)}. Reduce it inside the block: "
+            "`loss = tf.reduce_sum(target)`, or ask for each element."
+        )
+
+
+def check_batches(target: Tensor, source: Any) -> None:
+    """Raise unless target and source have the same number of rows, and rows are not numbers."""
+    ranks_fit = all(tensor.shape.rank is None or tensor.shape.rank >= 2 for tensor in (target, source))
+    if not ranks_fit or not target.shape[:1].is_compatible_with(source.shape[:1]):
+        raise ShapeMismatchError(
+            "batch_jacobian needs a target and a source of rank two or more with the same first dimension, got shapes "
+            f"{tuple(target.shape)} and {tuple(source.shape)}. For other shapes use `tape.jacobian`, or "
+            "`tape.per_example` for a vector of losses."
+        )
+
+
+def check_vector(losses: Tensor) -> None:
+    """Raise unless there is one loss for each example."""
+    if losses.shape.rank not in (1, None):
+        raise ShapeMismatchError(
+            f"per_example takes a vector of losses, one for each example, got shape {tuple(losses.shape)}. "
+            "Reduce all but the first dimension inside the block: `tf.reduce_mean(losses, axis=1)`."
+        )

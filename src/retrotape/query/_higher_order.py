@@ -1,0 +1,151 @@
+"""Second derivatives and more, products with vectors, and derivatives by values that variables had."""
+
+from __future__ import annotations
+
+from abc import ABC
+from typing import Any
+
+from retrotape.diagnose.missing import warn_of_targets
+from retrotape.query import _derivatives as derivatives
+from retrotape.query._first_order import question
+from retrotape.query._jacobians import Jacobians
+from retrotape.query._request import pose, versions_of
+from retrotape.tf.nests import single, take_apart, unwrap
+from retrotape.tf.version import Version, pick
+
+Tensor = Any
+
+
+class HigherOrder(Jacobians, ABC):
+    """What can be asked beyond the first derivative, from the same flat recording."""
+
+    @question
+    def jvp(self, target: Tensor, sources: Any, tangents: Any, *, through_updates: bool = False) -> Tensor:
+        """Return how `target` changes when `sources` move along `tangents`.
+
+        Args:
+          target: A tensor that was made while recording.
+          sources: As for `gradient`.
+          tangents: One for each source, in its shape.
+          through_updates: As for `gradient`.
+
+        Returns:
+          A tensor in the shape of `target`; None where no path leads to a source.
+
+        >>> x = tf.constant([1.0, 2.0])
+        >>> with rt.Tape() as tape:
+        ...     y = x * x
+        >>> tape.jvp(y, x, tf.constant([1.0, 10.0])).numpy().tolist()
+        [2.0, 40.0]
+        """
+        target = single(target, "jvp", "target")
+        log = self._asked()
+        parts = take_apart(sources, "source")
+        vectors = derivatives.vectors_for(parts, tangents, "tangent")
+        with log.extended_in_graph():
+            request = pose(log, self._answers, target, parts, None, through_updates, leave_out=True)
+            warn_of_targets(request)
+            (found,) = self._ask(log, request, lambda: derivatives.jvp(log, request, target, vectors))
+        return found
+
+    @question
+    def hvp(self, target: Tensor, sources: Any, vectors: Any, *, through_updates: bool = False) -> Any:
+        """Return the product of the Hessian of `target` by `sources` with `vectors`, without the Hessian.
+
+        Args:
+          target: A scalar that was made while recording.
+          sources: As for `gradient`.
+          vectors: One for each source, in its shape.
+          through_updates: As for `gradient`.
+
+        Returns:
+          The products in the nest of `sources`; None where no path leads to a source.
+
+        >>> x = tf.constant(2.0)
+        >>> with rt.Tape() as tape:
+        ...     y = x ** 3
+        >>> float(tape.hvp(y, x, tf.constant(1.0)))
+        12.0
+        """
+        target = single(target, "hvp", "target")
+        derivatives.check_scalar(target, "hvp")
+        log = self._asked()
+        parts = take_apart(sources, "source")
+        given = derivatives.vectors_for(parts, vectors, "vector")
+        with log.extended_in_graph():
+            request = pose(log, self._answers, target, parts, through_updates=through_updates)
+            found = self._ask(log, request, lambda: derivatives.hvp(log, request, parts, given))
+        return parts.pack(found)
+
+    @question
+    def hessian(
+        self,
+        target: Tensor,
+        sources: Any,
+        *,
+        whole: bool = False,
+        through_updates: bool = False,
+        chunk: int | None = None,
+    ) -> Any:
+        """Return the second derivatives of a scalar `target` by `sources`.
+
+        In a terminal a progress bar is shown on stderr if it takes longer than two seconds.
+
+        Args:
+          target: A scalar that was made while recording.
+          sources: As for `gradient`.
+          whole: Return one matrix over all elements of all sources, in the order of the flattened nest.
+          through_updates: As for `gradient`.
+          chunk: How many rows are computed side by side at most, to bound memory; 1024 if there are more than that.
+
+        Returns:
+          For one source, a tensor of its shape twice; for a nest, a nest of such blocks in the nest of the sources;
+          with `whole`, one matrix. Blocks without path are zero.
+
+        >>> x = tf.constant([1.0, 2.0])
+        >>> with rt.Tape() as tape:
+        ...     y = x[0] ** 2 * x[1]
+        >>> tape.hessian(y, x).numpy().tolist()
+        [[4.0, 2.0], [2.0, 0.0]]
+        """
+        target = single(target, "hessian", "target")
+        derivatives.check_scalar(target, "hessian")
+        log = self._asked()
+        parts = take_apart(sources, "source")
+        with log.extended_in_graph():
+            request = pose(log, self._answers, target, parts, through_updates=through_updates)
+            found = self._ask(log, request, lambda: derivatives.hessian(log, request, parts, chunk, whole))
+        if whole:
+            return found[0]
+        width = len(parts.flat())
+        return parts.pack([parts.pack(found[start : start + width]) for start in range(0, len(found), width)])
+
+    # ------------------------------------------------------------------ values that variables had
+
+    @question
+    def versions(self, variable: Any) -> tuple[Version, ...]:
+        """Return every value that a variable had on this tape, oldest first.
+
+        >>> v = tf.Variable(1.0)
+        >>> with rt.Tape() as tape:
+        ...     y = v * 2.0
+        ...     _ = v.assign(5.0)
+        >>> [float(version.value) for version in tape.versions(v)]
+        [1.0, 5.0]
+        """
+        return versions_of(self._asked(), unwrap(variable))
+
+    @question
+    def at(self, variable: Any, k: int) -> Version:
+        """Return value number `k` of a variable, from the end if negative, to differentiate by.
+
+        Derivatives by it run through every later update.
+
+        >>> v = tf.Variable(3.0)
+        >>> with rt.Tape() as tape:
+        ...     _ = v.assign(v * v)
+        ...     y = v * 2.0
+        >>> float(tape.gradient(y, tape.at(v, 0))), float(tape.gradient(y, tape.at(v, 1)))
+        (12.0, 2.0)
+        """
+        return pick(self.versions(variable), k)

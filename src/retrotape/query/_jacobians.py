@@ -1,0 +1,136 @@
+"""Derivatives of many elements at once: Jacobians, whole, row by row, and of a vector of losses."""
+
+from __future__ import annotations
+
+from abc import ABC
+from typing import Any
+
+from retrotape.diagnose.missing import warn_of_targets
+from retrotape.query import _derivatives as derivatives
+from retrotape.query._first_order import Questions, question
+from retrotape.query._request import pose
+from retrotape.tf.core import tf, zeros
+from retrotape.tf.nests import single, take_apart, zeros_wanted
+
+Tensor = Any
+_NONE = tf.UnconnectedGradients.NONE
+
+
+class Jacobians(Questions, ABC):
+    """What can be asked about each element of a target."""
+
+    @question
+    def jacobian(
+        self,
+        target: Tensor,
+        sources: Any,
+        unconnected_gradients: tf.UnconnectedGradients = _NONE,
+        parallel_iterations: int | None = None,
+        experimental_use_pfor: bool = True,
+        *,
+        through_updates: bool = False,
+        chunk: int | None = None,
+    ) -> Any:
+        """Return the Jacobian of `target` by each of `sources`: shape of target, then shape of source.
+
+        Args:
+          target: A tensor that was made while recording.
+          sources: As for `gradient`.
+          unconnected_gradients: As for `gradient`.
+          through_updates: As for `gradient`.
+          parallel_iterations: Accepted and ignored.
+          experimental_use_pfor: Whether elements may be treated side by side; the numbers are the same.
+          chunk: How many elements are treated side by side at most, to bound memory. In a terminal a progress bar is
+            shown on stderr if it takes longer than two seconds.
+
+        Returns:
+          The Jacobians in the nest of `sources`.
+
+        >>> x = tf.constant([1.0, 2.0])
+        >>> with rt.Tape() as tape:
+        ...     y = x * x
+        >>> tape.jacobian(y, x).numpy().tolist()
+        [[2.0, 0.0], [0.0, 4.0]]
+        """
+        fill = zeros_wanted(unconnected_gradients)
+        target = single(target, "jacobian", "target")
+        log = self._asked()
+        parts = take_apart(sources, "source")
+        with log.extended_in_graph():
+            request = pose(log, self._answers, target, parts, None, through_updates, ones=False, leave_out=True)
+            warn_of_targets(request)
+            found = self._ask(
+                log, request, lambda: derivatives.jacobian(log, request, target, experimental_use_pfor, chunk)
+            )
+            if fill:
+                found = [
+                    zeros(tf.concat([tf.shape(target), part.shape], 0), part.dtype) if grad is None else grad
+                    for part, grad in zip(parts.flat(), found, strict=True)
+                ]
+        return parts.pack(found)
+
+    @question
+    def batch_jacobian(
+        self,
+        target: Tensor,
+        source: Tensor,
+        unconnected_gradients: tf.UnconnectedGradients = _NONE,
+        parallel_iterations: int | None = None,
+        experimental_use_pfor: bool = True,
+    ) -> Tensor:
+        """Return the Jacobian of each `target[i]` by `source[i]`, for targets that depend on no other row.
+
+        Args:
+          target: A tensor of shape `[batch, ...]`, of rank two at least.
+          source: One tensor of shape `[batch, ...]`, of rank two at least; a list of one does too.
+          unconnected_gradients: Accepted; as in TensorFlow, an unconnected source gives zeros.
+          parallel_iterations: Accepted and ignored.
+          experimental_use_pfor: As for `jacobian`.
+
+        Returns:
+          A tensor of shape `[batch, *target.shape[1:], *source.shape[1:]]`, in the nest of `source`.
+
+        >>> x = tf.constant([[1.0, 2.0], [3.0, 4.0]])
+        >>> with rt.Tape() as tape:
+        ...     y = x * x
+        >>> tape.batch_jacobian(y, x).numpy().tolist()
+        [[[2.0, 0.0], [0.0, 4.0]], [[6.0, 0.0], [0.0, 8.0]]]
+        """
+        zeros_wanted(unconnected_gradients)
+        target, part = single(target, "batch_jacobian", "target"), single(source, "batch_jacobian", "source")
+        derivatives.check_batches(target, part)
+        log = self._asked()
+        parts = take_apart(source, "source")
+        with log.extended_in_graph():
+            request = pose(log, self._answers, target, parts, ones=False, leave_out=True)
+            warn_of_targets(request)
+            (found,) = self._ask(
+                log,
+                request,
+                lambda: derivatives.batch_jacobian(log, request, target, part, experimental_use_pfor),
+            )
+            if found is None:
+                found = zeros(tf.concat([tf.shape(target), tf.shape(part)[1:]], 0), target.dtype)
+        return tf.nest.pack_sequence_as(source, [found])
+
+    @question
+    def per_example(self, losses: Tensor, sources: Any, *, chunk: int | None = None) -> Any:
+        """Return the gradient of each element of a vector of losses by each of `sources`.
+
+        Args:
+          losses: A tensor of shape `[batch]`.
+          sources: As for `gradient`.
+          chunk: How many losses are treated side by side at most, to bound memory.
+
+        Returns:
+          Tensors of shape `[batch, *source.shape]` in the nest of `sources`.
+
+        >>> w = tf.Variable(2.0)
+        >>> with rt.Tape() as tape:
+        ...     losses = w * tf.constant([1.0, 3.0])
+        >>> tape.per_example(losses, w).numpy().tolist()
+        [1.0, 3.0]
+        """
+        losses = single(losses, "per_example", "target")
+        derivatives.check_vector(losses)
+        return self.jacobian(losses, sources, chunk=chunk)

@@ -1,0 +1,59 @@
+"""Names in the place of tensors and variables: which arguments may be names, and what a name stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from retrotape.errors import AmbiguousNameError, UnknownNameError
+from retrotape.query._request import Log
+from retrotape.tf.core import tf, whole_of
+
+NAMED = frozenset(("target", "sources", "source", "loss", "losses", "wrt", "variable"))
+
+
+def replace_names(args: Sequence[Any], options: Mapping[str, Any], find: Callable[[str], Any]) -> tuple[Any, Any]:
+    """Put what `find` gives in the place of names, in the arguments that are targets and sources."""
+
+    def put(item: Any) -> Any:
+        return find(item) if isinstance(item, str) else item
+
+    given = [tf.nest.map_structure(put, arg) if at < 2 and has_text(arg) else arg for at, arg in enumerate(args)]
+    named = {key: tf.nest.map_structure(put, options[key]) for key in NAMED & options.keys() if has_text(options[key])}
+    return tuple(given), {**options, **named}
+
+
+def has_text(nest: Any) -> bool:
+    """Say whether there is a text in a nest; quick, for every question asks it."""
+    if isinstance(nest, (list, tuple)):
+        return any(map(has_text, nest))
+    return any(map(has_text, nest.values())) if isinstance(nest, dict) else isinstance(nest, str)
+
+
+def variable_named(log: Log, name: str) -> Any:
+    """Return the variable that a tape has read under a name, or the only one whose name ends so."""
+    wanted = name.removesuffix(":0")
+    variables = list({id(whole): whole for whole in map(_whole, log.variables())}.values())
+    names = {id(variable): names_of(log, variable) for variable in variables}
+    whole = [variable for variable in variables if wanted in names[id(variable)]]
+    found = whole or [
+        variable for variable in variables if any(known.endswith(f"/{wanted}") for known in names[id(variable)])
+    ]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise AmbiguousNameError(name, [names[id(variable)][0] for variable in found])
+    hint = "A tape that was not loaded knows the names of the variables that it has read; give tensors themselves."
+    raise UnknownNameError(name, [known[0] for known in names.values()], hint)
+
+
+def _whole(variable: Any) -> Any:
+    """Return, for the part of a variable on one device, the variable."""
+    found = whole_of(variable)
+    return variable if found is None else found
+
+
+def names_of(log: Log, variable: Any) -> list[str]:
+    """Return what a variable is called: by Keras, if that is known, and by TensorFlow."""
+    owner = log.recording.owner_of(variable)
+    return [*([] if owner is None else [owner.path]), variable.name.removesuffix(":0")]

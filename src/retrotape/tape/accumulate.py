@@ -1,0 +1,204 @@
+"""The gradient of a batch that is too large for memory, from parts of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from operator import length_hint
+from typing import Any, NamedTuple
+
+import numpy as np
+from rich.console import Console
+from rich.progress import track
+
+from retrotape.errors import ShapeMismatchError, TapeUseError
+from retrotape.grads import Gradients
+from retrotape.tape.live import Tape
+from retrotape.tf.core import as_is, tf
+
+Tensor = Any
+Gradient = Any
+Batch = Any
+Size = Any  # a number; inside a tf.function, where a dimension is not known, a tensor
+
+_END = object()
+
+
+class Accumulated(NamedTuple):
+    """What `rt.accumulate` gives: means over all micro-batches, each weighted by its size.
+
+    Attributes:
+      loss: The mean loss.
+      gradients: Its gradient.
+      size: What the micro-batches count together.
+    """
+
+    loss: Tensor
+    gradients: Gradients
+    size: Size
+
+
+def accumulate(
+    loss: Callable[..., Tensor],
+    batches: Iterable[Batch],
+    *,
+    wrt: Any = None,
+    sizes: Iterable[Any] | None = None,
+    progress: bool = False,
+) -> Accumulated:
+    """Return the loss and the gradient of a large batch, of which only a part is in memory at a time.
+
+    Every micro-batch has a tape of its own, which is let go before the next one begins. Micro-batches may differ in
+    size: each counts by its size, so that the result is that of one batch over everything. An empty one is passed over.
+
+    Args:
+      loss: Returns the mean loss of one micro-batch, a scalar. A tuple or list is handed over as `loss(*batch)`,
+        anything else as `loss(batch)`.
+      batches: The micro-batches: a list, a generator, a `tf.data.Dataset`. Inside a tf.function, a list.
+      wrt: As for `backward`; every trainable variable that a micro-batch reads if None.
+      sizes: What each micro-batch counts, for example its number of tokens. If None, the first dimension of its
+        first tensor.
+      progress: Show a progress bar on stderr, if that is a terminal; it disappears at the end.
+
+    Raises:
+      ValueError: If there is no micro-batch, or none that counts.
+      ShapeMismatchError: If a loss is not a scalar, a size cannot be told, or there is not one size for each.
+
+    >>> w = tf.Variable(1.0)
+    >>> batches = [tf.constant([1.0, 2.0, 3.0]), tf.constant([6.0])]
+    >>> loss, grads, size = rt.accumulate(lambda x: tf.reduce_mean(w * x), batches)
+    >>> float(loss), float(grads[w]), size
+    (3.0, 3.0, 4)
+    """
+    if not tf.executing_eagerly():  # AutoGraph has to rewrite the user's code, and does not look for it behind ours
+        loss = tf.__internal__.autograph.tf_convert(loss, tf.__internal__.autograph.control_status_ctx())
+    return _accumulate(loss, batches, wrt, sizes, progress)
+
+
+@as_is
+def _accumulate(loss: Any, batches: Any, wrt: Any, sizes: Any, progress: bool) -> Accumulated:
+    if isinstance(batches, (tf.Tensor, tf.data.Dataset)) and not tf.executing_eagerly():
+        got = "a tensor" if isinstance(batches, tf.Tensor) else "a dataset"
+        raise TapeUseError(
+            f"Inside a tf.function the micro-batches must be a list, got {got}. "
+            "Cut a tensor up: `tf.split(x, parts)`; or call `accumulate` in eager code."
+        )
+    if progress:
+        known, console = length_hint(batches) or None, Console(stderr=True)
+        batches = track(
+            batches, "micro-batches", known, console=console, transient=True, disable=not console.is_terminal
+        )
+    sums, number = _Sums(), 0
+    for number, (batch, size) in enumerate(_sized(batches, sizes), start=1):
+        if isinstance(size, tf.Tensor) or size > 0:  # the mean over nothing is not a number, and would spoil the rest
+            sums.add(*_ask(loss, batch, wrt, number), size)
+    if sums.loss is None:
+        got = f"{number} micro-batches of size zero" if number else "no micro-batches"
+        raise ValueError(f"Got {got}; give one or more that hold something. A generator can be used only once.")
+    return sums.mean()
+
+
+def _ask(loss: Callable[..., Tensor], batch: Batch, wrt: Any, number: int) -> tuple[Tensor, Gradients]:
+    """Return loss and gradient of one micro-batch; the tape ends with this function."""
+    with Tape() as tape:
+        value = loss(*batch) if isinstance(batch, (tuple, list)) else loss(batch)
+    shape = getattr(value, "shape", None)
+    if isinstance(shape, tf.TensorShape) and shape.rank:
+        raise ShapeMismatchError(
+            f"Got a loss of shape {tuple(shape)} for micro-batch {number}, expected a scalar, the mean over the "
+            "micro-batch: `tf.reduce_mean(losses)`."
+        )
+    return value, tape.backward(value, wrt)
+
+
+class _Sums:
+    """What grows: sums weighted by size, in single precision at least, for in half precision they would overflow."""
+
+    def __init__(self) -> None:
+        self.loss: Tensor = None
+        self._dtype: Any = None
+        self._gradients = Gradients([])
+        self._size: Size = 0
+
+    def add(self, loss: Tensor, gradients: Gradients, size: Size) -> None:
+        """Add one micro-batch."""
+        weight = _exact(size)
+        if isinstance(size, tf.Tensor):  # an empty one has a mean that is not a number, and zero times that is none
+            loss = tf.where(size > 0, loss, tf.zeros_like(loss))
+            gradients = gradients.map(lambda grad: _if_any(size, grad))
+        share = _wide(loss) * tf.cast(weight, _wide(loss).dtype)
+        self.loss = share if self.loss is None else self.loss + share
+        self._dtype = loss.dtype
+        self._gradients = (self._gradients + gradients.map(_wide) * weight).map(_merged)
+        self._size = self._size + size
+
+    def mean(self) -> Accumulated:
+        """Return the means, in the dtypes in which losses and gradients came."""
+        size = _exact(self._size)
+        means = self._gradients / size
+        reasons = [(key, means.why(key)) for key in means.missing]
+        pairs = [(key, None if grad is None else tf.cast(grad, key.dtype)) for key, grad in means.items()]
+        gradients = Gradients(pairs, reasons)
+        return Accumulated(tf.cast(self.loss / tf.cast(size, self.loss.dtype), self._dtype), gradients, self._size)
+
+
+def _if_any(size: Tensor, grad: Gradient) -> Gradient:
+    if isinstance(grad, tf.IndexedSlices):
+        return tf.IndexedSlices(_if_any(size, grad.values), grad.indices, grad.dense_shape)
+    return tf.where(size > 0, grad, tf.zeros_like(grad))
+
+
+def _exact(size: Size) -> Tensor:
+    return tf.cast(size if isinstance(size, tf.Tensor) else np.float64(size), tf.float64)
+
+
+def _wide(grad: Gradient) -> Gradient:
+    return tf.cast(grad, tf.float32) if grad.dtype in (tf.float16, tf.bfloat16) else grad
+
+
+def _merged(grad: Gradient) -> Gradient:
+    """Name every row of a sparse gradient once, or it would grow with every micro-batch."""
+    if not isinstance(grad, tf.IndexedSlices):
+        return grad
+    rows, places = tf.unique(grad.indices)
+    return tf.IndexedSlices(tf.math.unsorted_segment_sum(grad.values, places, tf.size(rows)), rows, grad.dense_shape)
+
+
+def _sized(batches: Iterable[Batch], sizes: Iterable[Any] | None) -> Iterator[tuple[Batch, Size]]:
+    """Yield each micro-batch and what it counts."""
+    given = None if sizes is None else iter(sizes)
+    number = 0
+    for number, batch in enumerate(batches, start=1):
+        size = _first_dimension(batch, number) if given is None else next(given, _END)
+        if size is _END:
+            raise ShapeMismatchError(f"Got {number - 1} sizes for more micro-batches than that; give one for each.")
+        yield batch, size if given is None else _number(size)
+    if given is not None and next(given, _END) is not _END:
+        raise ShapeMismatchError(f"Got more sizes than the {number} micro-batches; give one for each.")
+
+
+def _first_dimension(batch: Batch, number: int) -> Size:
+    items = tf.nest.flatten(batch)
+    first = next(iter(items), None)
+    shape = getattr(first, "shape", None)
+    if shape is None or (isinstance(shape, tf.TensorShape) and shape.rank is None) or not len(shape):
+        got = f"{type(first).__name__} without dimensions" if first is not None else "nothing"
+        raise ShapeMismatchError(
+            f"Cannot tell the size of micro-batch {number}: its first item is {got}, expected a tensor of shape "
+            "[size, ...]. Say what each counts: `sizes=[...]`."
+        )
+    sizes = {int(item.shape[0]) for item in items if len(getattr(item, "shape", None) or ()) and item.shape[0]}
+    if len(sizes) > 1:
+        raise ShapeMismatchError(
+            f"Cannot tell the size of micro-batch {number}: its tensors have first dimensions {sorted(sizes)}. "
+            "Say what each counts: `sizes=[...]`."
+        )
+    return tf.shape(first)[0] if shape[0] is None else int(shape[0])
+
+
+def _number(size: Any) -> Size:
+    if isinstance(size, tf.Tensor) and not tf.executing_eagerly():
+        return size
+    value = np.asarray(size)
+    if value.shape != () or not value >= 0:
+        raise ShapeMismatchError(f"Got {size!r} as a size; expected a number that is not negative.")
+    return value.item()

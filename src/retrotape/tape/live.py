@@ -1,0 +1,262 @@
+"""The tape: what the user holds."""
+
+from __future__ import annotations
+
+import os
+from abc import ABCMeta
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
+from threading import RLock
+from typing import Any, Literal, TypeAlias, get_args
+from weakref import ref
+
+from retrotape.diagnose.memory import Memory, measure
+from retrotape.errors import EmptyTapeError, TapeUseError
+from retrotape.ir import Program
+from retrotape.query import NAMED, Answers, has_text, replace_names, variable_named
+from retrotape.record import EagerLog, GraphLog
+from retrotape.tape.loaded import Replayable
+from retrotape.tf.core import StockTape, as_is, tf
+from retrotape.tf.nests import WATCHED, is_variable, take_apart
+from retrotape.tf.scopes import Guard, again, make_exit, spend
+from retrotape.tf.selftest import check_once
+
+Keep: TypeAlias = Literal["needed", "all", "leaves", "segments", "disk"]
+_KEEP = get_args(Keep)
+
+
+class _InPlaceOfStock(ABCMeta):
+    """Where `tf.GradientTape` is our class, `isinstance(tape, tf.GradientTape)` has to hold for stock tapes too."""
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return super().__instancecheck__(instance) or (isinstance(instance, StockTape) and tf.GradientTape is cls)
+
+
+class _ExitOfTape:
+    """Stop recording."""
+
+    def __get__(self, tape: Tape | None, owner: type) -> Callable[..., None]:
+        if tape is None:
+            return _leave
+        if tape._log is not None and tape._log.is_open:
+            return partial(_leave, tape)  # somebody leaves the block by hand
+        found, tape._next = make_exit(_leave, tape, tape._abandon)
+        return found
+
+
+def _leave(tape: Tape, kind: Any, error: Any, traceback: Any) -> None:
+    """Stop recording."""
+    log = tape._log
+    if log is not None and log.is_open:
+        log.stop()
+    spend(tape._opening)
+    if tape._block is not None:
+        spend(tape._block())
+
+
+class Tape(Replayable, metaclass=_InPlaceOfStock):
+    """Record what runs; differentiate any of it by any of it, afterwards.
+
+    Takes the place of `tf.GradientTape` and accepts its arguments. Nothing has to be watched, and any number
+    of questions can be asked, in any order, inside the block or after it.
+
+    Args:
+      persistent: Accepted and ignored: every tape can be asked again.
+      watch_accessed_variables: Only says what `watched_variables` lists; reads are recorded either way.
+      keep: Which values stay in memory: "needed" those that gradient rules look at, as on the stock tape;
+        "all"; "leaves", those that cannot be computed again; "segments", these and as few on the way that memory
+        grows with the square root of the length; "disk", the needed ones, but those of long ago in a file. What
+        is not kept is computed again when asked for, a segment at a time.
+      directory: With `keep="disk"`, where that file lies; the system's directory for temporary files by default.
+
+    >>> x = tf.constant(3.0)
+    >>> with rt.Tape() as tape:
+    ...     y = x * x
+    >>> float(tape.gradient(y, x))
+    6.0
+    """
+
+    def __init__(
+        self,
+        persistent: bool = False,
+        watch_accessed_variables: bool = True,
+        *,
+        keep: Keep = "needed",
+        directory: str | None = None,
+    ) -> None:
+        if isinstance(persistent, str):
+            raise TypeError(f"persistent is True or False, got {persistent!r}. Did you mean keep={persistent!r}?")
+        if keep not in _KEEP:
+            raise ValueError(f"keep must be one of {', '.join(map(repr, _KEEP))}, got {keep!r}.")
+        if directory is not None and keep != "disk":
+            raise ValueError(f'directory= says where values lie with keep="disk", got it with keep={keep!r}.')
+        if directory is not None and not os.path.isdir(directory):
+            raise ValueError(f"directory must be a folder that exists, got {directory!r}.")
+        self._keep = keep
+        self._directory = directory
+        self._watch_accessed = watch_accessed_variables
+        self._watched: dict[int, Any] = {}
+        self._log: EagerLog | GraphLog | None = None  # where it was entered last
+        self._eager_log: EagerLog | None = None
+        self._answers = Answers()
+        self._lock = RLock()
+        self._was_reset = False
+        # Whoever drops one of these closes the block: the `with` statement, or the last one who holds the tape.
+        self._next: ref[Guard] | None = None  # of the statement that is about to enter
+        self._block: ref[Guard] | None = None  # of the one that has entered
+        self._opening: Guard | None = None
+
+    def __repr__(self) -> str:
+        log = self._log
+        if log is None:
+            return "<tape: nothing recorded>"
+        if log.recording.damaged:
+            return "<tape: interrupted>"
+        if not log.is_elsewhere:
+            log.refresh()
+        return f"<tape: {len(log.recording.builder.eqns)} equations{', recording' if log.is_open else ''}>"
+
+    # ------------------------------------------------------------------ recording
+
+    def __enter__(self) -> Tape:
+        """Begin to record, or go on."""
+        check_once(Tape)
+        before = self._log, self._eager_log
+        if before[0] is not None and before[0].is_open:
+            raise TapeUseError(
+                "This tape is recording already. Leave the block before entering it again, or use a second tape: "
+                "`with rt.Tape() as inner:`."
+            )
+        log = self._log_here() or self._new_log()
+        try:
+            self._block, self._next = self._next, None
+            self._opening = Guard(lambda _: log.close())
+            self._log = log
+            if isinstance(log, EagerLog):
+                self._eager_log = log
+            log.start()
+            return self
+        except BaseException:
+            again(log.close)
+            spend(self._opening)
+            self._log, self._eager_log = before
+            raise
+
+    __exit__ = _ExitOfTape()
+
+    def _abandon(self, mark: ref[Guard]) -> None:
+        """Close the block that was entered with the guard of this mark, which was dropped."""
+        if self._next is mark:
+            self._next = None
+        if self._block is mark and self._log is not None:
+            self._log.close()
+            spend(self._opening)
+
+    def _new_log(self) -> EagerLog | GraphLog:
+        graph = _graph_here()
+        return EagerLog(self._keep, self._directory) if graph is None else GraphLog(graph, self._eager_log)
+
+    @as_is
+    def watch(self, tensor: Any) -> None:
+        """Accept what `tf.GradientTape.watch` accepts, and Keras variables; there is no need to call it.
+
+        Args:
+          tensor: A tensor or variable, or a nest of them.
+        """
+        for part in take_apart(tensor, WATCHED).flat():
+            if is_variable(part):
+                self._watched[id(part)] = part
+                if self._log is not None:
+                    self._log.watch(part)
+            elif self._log is not None:
+                self._log.take_part(part)
+
+    @as_is
+    def stop_recording(self) -> AbstractContextManager[None]:
+        """Leave out what runs inside this block.
+
+        >>> x = tf.constant(3.0)
+        >>> with rt.Tape() as tape:
+        ...     with tape.stop_recording():
+        ...         scale = x * 2.0
+        ...     y = x * scale
+        >>> float(tape.gradient(y, x))
+        6.0
+        """
+        if self._log is None or not self._log.is_open:
+            raise TapeUseError("stop_recording() needs a tape that is recording. Use it inside `with tape:`.")
+        return self._log.paused()
+
+    @as_is
+    def reset(self) -> None:
+        """Forget everything that was recorded and free it, inside the block or outside."""
+        logs = [log for log in (self._log, self._eager_log) if log is not None]
+        for log in logs:
+            if isinstance(log, EagerLog):
+                log.recording.damaged = True  # until `clear` has come to its end
+        self._answers.clear()
+        self._watched.clear()
+        self._was_reset = True
+        for log in logs:
+            log.clear()
+
+    @as_is
+    def watched_variables(self) -> tuple[Any, ...]:
+        """Return the variables that were watched, or that are trainable and were read, in that order."""
+        found = dict(self._watched)
+        if self._watch_accessed and self._log is not None:
+            self._log.refresh()
+            for variable in self._log.variables():
+                if variable.trainable:
+                    found.setdefault(id(variable), variable)
+        return tuple(found.values())
+
+    @property
+    def program(self) -> Program:
+        """Everything recorded so far, as data: frozen, checked, printable."""
+        log = self._asked()
+        return log.recording.program()
+
+    @as_is
+    def memory(self) -> Memory:
+        """Return what the tape holds, by line of the user's code; printing it gives a table."""
+        return measure(self._asked().recording)
+
+    def _log_here(self) -> EagerLog | GraphLog | None:
+        """Return what was recorded where we are: in eager code, or in the graph that is being built."""
+        graph = _graph_here()
+        return next((log for log in (self._log, self._eager_log) if log is not None and log.graph is graph), None)
+
+    def _without_names(self, args: Any, options: Any) -> tuple[Any, Any]:
+        if not has_text(args[:2]) and not any(has_text(options[key]) for key in NAMED & options.keys()):
+            return args, options
+        return replace_names(args, options, partial(variable_named, self._asked()))
+
+    def _one(self, key: Any) -> Any:
+        return variable_named(self._asked(), key) if isinstance(key, str) else super()._one(key)
+
+    def _asked(self) -> EagerLog | GraphLog:
+        log = self._log_here() or self._eager_log or self._log
+        if log is None:
+            raise EmptyTapeError("its block was never entered")
+        if log.graph is not None and log.graph is not _graph_here():
+            raise TapeUseError(
+                "This tape was recorded inside a tf.function and is asked outside of it. "
+                "Ask inside the function and return the answer, or record in eager code."
+            )
+        if log.is_elsewhere:
+            raise TapeUseError("This tape is recording on another thread. Ask there, or when its block is left.")
+        log.refresh()
+        if self._was_reset and not log.recording.builder.types and not log.is_open:
+            raise EmptyTapeError("it was reset")
+        return log
+
+
+def _graph_here() -> Any:
+    """Return the graph that is being built, None in eager code."""
+    return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+
+
+GradientTape = Tape
+"""The same class under the name that it takes the place of."""

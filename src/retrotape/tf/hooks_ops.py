@@ -1,0 +1,248 @@
+"""The hooks that every op passes: reads and writes of variables are noticed, and may be given values of the past."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import count
+from typing import Any, NamedTuple
+
+from retrotape.tf.core import BaseVariable, EagerTensor, FallbackException, context, execute, pywrap_tfe, record, tf
+from retrotape.tf.hook_table import original
+from retrotape.tf.listener import Listener, Past
+
+Tensor = Any
+
+
+class Thread(threading.local):
+    listener: Listener | None = None
+    past: Past | None = None  # what variables held at the time that is asked about
+    py_inputs: Sequence[Tensor] | None = None  # what the `tf.py_function` that is starting was given
+    graph_logs: tuple[Any, ...] = ()
+    keeps_recomputed: bool = False  # whether gradients of graphs that are built now ignore `tf.recompute_grad`
+
+
+thread = Thread()
+writes: dict[int, int] = {}  # by identity of the handle: when it was last written, since the hooks were installed
+_clock = count(1)
+_lock = threading.RLock()
+
+
+def make_run_op() -> Callable[..., Any]:
+    """Return what runs an op on the slow path: one function for each of TensorFlow's that it stands for."""
+
+    def run_op(op: Any, num_outputs: int, inputs: Any, attrs: Any, ctx: Any, name: Any = None) -> Any:
+        if op == "EagerPyFunc":
+            thread.py_inputs = inputs
+        if op in _WRITES:
+            with _writing(op, _handles_in(inputs)):
+                tensors = original[execute, "quick_execute"](op, num_outputs, inputs, attrs, ctx, name)
+        elif op in _READ:
+            if thread.past is not None:
+                return [_read(ctx, inputs[0], attrs[1])]
+            return _read_slowly(op, num_outputs, inputs, attrs, ctx, name)
+        else:
+            inputs = _on_gather(inputs) if op in _GATHERS else [in_the_past(arg) for arg in inputs]
+            tensors = original[execute, "quick_execute"](op, num_outputs, inputs, attrs, ctx, name)
+        for callback in ctx.op_callbacks:
+            callback(op, tuple(inputs), attrs, tensors, name)
+        return tensors
+
+    return run_op
+
+
+def _read_slowly(op: Any, num_outputs: int, inputs: Any, attrs: Any, ctx: Any, name: Any) -> Any:
+    try:
+        if thread.listener is not None:
+            thread.listener.on_read(inputs[0])
+        tensors = original[execute, "quick_execute"](op, num_outputs, inputs, attrs, ctx, name)
+        for callback in ctx.op_callbacks:
+            callback(op, tuple(inputs), attrs, tensors, name)
+    except BaseException:
+        _not_read()
+        raise
+    return tensors
+
+
+def _not_read() -> None:
+    """Let nobody take the value of a variable for known: the op that was to tell it has failed, or was interrupted."""
+    if thread.listener is not None:
+        thread.listener.forget()
+
+
+def execute_cancellable(op: Any, num_outputs: int, inputs: Any, attrs: Any, ctx: Any, *rest: Any, **kw: Any) -> Any:
+    run = original[execute, "execute_with_cancellation"]
+    tensors = run(op, num_outputs, inputs, attrs, ctx, *rest, **kw)
+    for callback in ctx.op_callbacks:
+        callback(op, tuple(inputs), attrs, tensors, None)
+    return tensors
+
+
+# What an op can be given that holds no variable; anything else is looked at more closely.
+_PLAIN = frozenset((EagerTensor, str, int, bool, float, bytes, type(None)))
+# Ops that change a variable. The slow path gives their names as bytes.
+_WRITES: frozenset[str | bytes] = frozenset(
+    op
+    for op in dir(tf.raw_ops)
+    if op.startswith(("ResourceScatter", "ResourceApply", "ResourceSparse", "ResourceStrided"))
+) | {"AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp", "AssignVariableXlaConcatND"}
+_WRITES |= {op.encode() for op in _WRITES if isinstance(op, str)}
+# Ops that read a part of a variable.
+_GATHERS: frozenset[str | bytes] = frozenset(
+    ("ResourceGather", "ResourceGatherNd", b"ResourceGather", b"ResourceGatherNd")
+)
+_READ: frozenset[str | bytes] = frozenset(("ReadVariableOp", b"ReadVariableOp"))
+_ACCESSES = _WRITES | _GATHERS | _READ
+fast_path_original = pywrap_tfe.TFE_Py_FastPathExecute
+
+
+def fast_path(ctx: Any, op: str, name: Any, *args: Any) -> Any:
+    # Every op of the process passes here while anything records: no more than this for the most of them.
+    if op in _ACCESSES:
+        return _access(ctx, op, name, args)
+    if _PLAIN.issuperset(map(type, args)) and thread.past is None:
+        return fast_path_original(ctx, op, name, *args)
+    return _run_with_reads(ctx, op, name, args)
+
+
+def _run_with_reads(ctx: Any, op: str, name: Any, args: Sequence[Any]) -> Any:
+    if thread.listener is not None or thread.past is not None:
+        args = tuple(_with_reads(ctx, arg) for arg in args)
+        if op == "EagerPyFunc":
+            thread.py_inputs = args[0]
+    return fast_path_original(ctx, op, name, *args)
+
+
+def _access(ctx: Any, op: str, name: Any, args: Sequence[Any]) -> Any:
+    if op in _READ:
+        return _read(ctx, args[0], args[-1])
+    if op in _GATHERS:
+        return _run_with_reads(ctx, op, name, _on_gather(args))
+    with _writing(op, _handles_in(args)):
+        return _run_with_reads(ctx, op, name, args)
+
+
+def _handles_in(args: Sequence[Any]) -> list[Tensor]:
+    return [arg for arg in args if type(arg) is EagerTensor and arg.dtype == tf.resource]
+
+
+@contextmanager
+def _writing(op: Any, handles: list[Tensor]) -> Iterator[None]:
+    """Note a write of these variables. One that fails is recorded by nobody and may still have written."""
+    listener = thread.listener
+    if listener is None or not listener.hearing():
+        handles = initialized(handles)
+    if listener is not None:
+        listener.on_update(op if type(op) is str else op.decode(), handles)
+    if thread.past is not None:
+        thread.past.on_write(handles)
+    noted = note_writes(handles)
+    try:
+        yield
+    except FallbackException:  # nothing has run: the slow path is taken next, and is noted there
+        _forget_writes(noted)
+        raise
+    if listener is not None:
+        listener.on_updated(noted)
+
+
+class Noted(NamedTuple):
+    """A write of variables.
+
+    Attributes:
+      when: When it was.
+      before: By identity of the handle, when the variable was written before that.
+    """
+
+    when: int
+    before: dict[int, int]
+
+
+def note_writes(handles: Sequence[Tensor]) -> Noted:
+    """Note that variables are about to be written."""
+    with _lock:
+        noted = Noted(next(_clock), {handle._id: writes.get(handle._id, 0) for handle in handles})
+        writes.update(dict.fromkeys(noted.before, noted.when))
+    return noted
+
+
+def _forget_writes(noted: Noted) -> None:
+    with _lock:
+        for identity, before in noted.before.items():
+            if writes.get(identity) == noted.when:  # nobody has written since
+                writes[identity] = before
+
+
+def now() -> int:
+    """Return a moment after all writes so far and before all that come."""
+    return next(_clock)
+
+
+def initialized(handles: list[Tensor]) -> list[Tensor]:
+    """Leave out new variables: what they are given first is no update."""
+    ctx = context.context()
+    return [
+        handle
+        for handle in handles
+        if handle._id in writes or bool(fast_path_original(ctx, "VarIsInitializedOp", None, handle))
+    ]
+
+
+def _on_gather(args: Sequence[Any]) -> Sequence[Any]:
+    args = [in_the_past(arg) for arg in args]
+    if thread.listener is not None:
+        thread.listener.on_gather(_handles_in(args))
+    return args
+
+
+def in_the_past(arg: Any) -> Any:
+    """Return, for the handle of a variable, that of one which holds what it held at the time that is asked about."""
+    if thread.past is None or type(arg) is not EagerTensor or arg.dtype != tf.resource:
+        return arg
+    handle = thread.past.stand_in(arg)
+    if handle is None:
+        return arg
+    # A tape of the user's within the backward function must still see a read of the variable.
+    original[record, "record_operation"]("ReadVariableOp", [handle], [arg], lambda grad: [grad])
+    return handle
+
+
+def _with_reads(ctx: Any, arg: Any) -> Any:
+    if isinstance(arg, (list, tuple)):
+        inside = any(isinstance(item, BaseVariable) for item in arg) or thread.past is not None
+        return [_with_reads(ctx, item) for item in arg] if inside else arg
+    if not isinstance(arg, BaseVariable):
+        return in_the_past(arg)
+    if arg.trainable:  # what the fast path itself would tell
+        pywrap_tfe.TFE_Py_TapeVariableAccessed(arg)
+        pywrap_tfe.TFE_Py_VariableWatcherVariableAccessed(arg)
+    if thread.listener is not None:
+        thread.listener.on_variable(arg)
+    return _read(ctx, arg.handle, arg.dtype)
+
+
+def _read(ctx: Any, handle: Tensor, dtype: Any) -> Tensor:
+    try:
+        if thread.listener is not None:
+            thread.listener.on_read(handle)
+        value = None if thread.past is None else _past_read(handle)
+        return fast_path_original(ctx, "ReadVariableOp", None, handle, "dtype", dtype) if value is None else value
+    except BaseException:
+        _not_read()
+        raise
+
+
+def live_value(handle: Tensor, dtype: Any) -> Tensor:
+    """Return what a variable holds now, whatever it held in the past."""
+    return fast_path_original(context.context(), "ReadVariableOp", None, handle, "dtype", dtype)
+
+
+def _past_read(handle: Tensor) -> Tensor | None:
+    assert thread.past is not None
+    value = thread.past.value(handle)
+    if value is None:
+        return None
+    result = tf.identity(value)
+    original[record, "record_operation"]("ReadVariableOp", [result], [handle], lambda grad: [grad])
+    return result

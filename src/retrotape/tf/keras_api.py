@@ -1,0 +1,137 @@
+"""Keras' side: which Keras variable a `tf.Variable` belongs to, and when a layer is called.
+
+A `tf.Variable` does not know the Keras variable around it, and only that one knows whether its layer is frozen. It is
+told of here while a tape records:
+
+==============================================  ==================================================================
+`keras.Variable.value`, a property              every read of a Keras variable passes it
+`keras.Layer.__call__`                          where a layer begins and ends
+`self` in the frames of functions that run,     a `tf.function` that was traced before the tape began reads its
+and what their `python_function` can see        variables without Keras
+==============================================  ==================================================================
+
+Nothing is hooked where Keras runs on another backend.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import wraps
+from types import FunctionType, ModuleType
+from typing import Any
+
+from retrotape.errors import KerasBackendError
+from retrotape.tf import hook_table
+from retrotape.tf.closures import values_in
+from retrotape.tf.compatibility import check_keras
+from retrotape.tf.core import tf, version
+from retrotape.tf.hook_table import original
+
+
+def imported() -> Any | None:
+    """Return Keras, if the program has imported it, on whatever backend."""
+    keras = sys.modules.get("keras")
+    whole = hasattr(keras, "Layer") and hasattr(keras, "Variable") and hasattr(keras, "backend")
+    return keras if whole else None  # else not there, or half imported
+
+
+def loaded() -> Any | None:
+    """Return Keras, if the program has imported it and runs it on TensorFlow."""
+    keras = imported()
+    return keras if keras is not None and keras.backend.backend() == "tensorflow" else None
+
+
+def refuse_other_backend(value: Any, role: str) -> None:
+    """Raise if a value belongs to a Keras that runs on something else than TensorFlow: it cannot be recorded.
+
+    Args:
+      value: What the user gave: a variable, a tensor, an optimizer.
+      role: What it was to be.
+    """
+    keras = imported()
+    backend = "tensorflow" if keras is None else keras.backend.backend()
+    if keras is None or backend == "tensorflow":
+        return
+    owners = (keras.Variable, keras.Layer, keras.optimizers.Optimizer)
+    if isinstance(value, owners) or type(value).__module__.partition(".")[0].removesuffix("lib") == backend:
+        raise KerasBackendError(backend, role, type(value).__name__)
+
+
+_hooked: Any = None  # Keras, once its hooks are in the table
+
+
+def add_hooks(on_variable: Callable[[Any], None], on_layer: Callable[[str, Callable[[], Any]], Any]) -> None:
+    """Tell `on_variable` of each Keras variable that is read, and let `on_layer` run each call of a layer.
+
+    Keras may be imported at any time; called again, this adds nothing.
+
+    Args:
+      on_variable: Takes the variable.
+      on_layer: Takes the name of the layer and what runs it, and returns what that returns.
+    """
+    global _hooked
+    keras = None if _hooked is not None else loaded()
+    if keras is None:
+        return
+    check_keras(keras, version)
+    owner = next(cls for cls in keras.Variable.__mro__ if isinstance(vars(cls).get("value"), property))
+    hook_table.add_hooks(
+        (owner, "value", _noting(owner, on_variable)), (keras.Layer, "__call__", _scoped(keras.Layer, on_layer))
+    )
+    _hooked = keras
+
+
+def _noting(owner: Any, on_variable: Callable[[Any], None]) -> property:
+    before: property = vars(owner)["value"]
+    assert before.fget is not None
+
+    @wraps(before.fget)
+    def value(self: Any) -> Any:
+        if isinstance(self._value, tf.Variable):  # else it has no value yet
+            on_variable(self)
+        return original[owner, "value"].fget(self)
+
+    return property(value, before.fset, before.fdel, before.__doc__)
+
+
+def _scoped(owner: Any, on_layer: Callable[[str, Callable[[], Any]], Any]) -> Callable[..., Any]:
+    @wraps(vars(owner)["__call__"])  # also its module, by which AutoGraph knows that it is not to be rewritten
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+        call = original[owner, "__call__"]
+        return on_layer(getattr(self, "name", type(self).__name__), lambda: call(self, *args, **kwargs))
+
+    return __call__
+
+
+def variables_around() -> Iterator[Any]:
+    """Yield the Keras variables of layers that run now, or that a `tf.function` which runs now can see."""
+    keras = loaded()
+    frame: Any = sys._getframe(1)
+    seen: set[int] = set()
+    while keras is not None and frame is not None:
+        owner: Any = frame.f_locals.get("self") if frame.f_code.co_argcount else None
+        is_function = isinstance(owner, tf.types.experimental.PolymorphicFunction)
+        for value in values_in(owner.python_function) if is_function else (owner,):
+            if id(value) not in seen:
+                seen.add(id(value))
+                yield from _variables_of(value, keras)
+        frame = frame.f_back
+
+
+def _variables_of(value: Any, keras: Any) -> Iterator[Any]:
+    """Yield the Keras variables of a layer, or of a list, a dictionary or an object that has some."""
+    for item in (value, *_inside(value, keras)):
+        if isinstance(item, keras.Layer):
+            yield from item.variables
+        elif isinstance(item, keras.Variable):
+            yield item
+
+
+def _inside(value: Any, keras: Any) -> Collection[Any]:
+    if isinstance(value, Mapping):
+        return value.values()
+    if isinstance(value, (list, tuple)):
+        return value
+    plain = hasattr(value, "__dict__") and not isinstance(value, (type, ModuleType, FunctionType, keras.Layer))
+    return tuple(vars(value).values()) if plain else ()

@@ -1,0 +1,193 @@
+"""What users hand in, taken apart: nests of tensors, variables, Keras variables, ragged and sparse tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from retrotape.errors import NotASourceError, ShapeMismatchError
+from retrotape.tf import functions, keras_api
+from retrotape.tf.core import is_trainable, tf, zeros
+from retrotape.tf.saved_variable import SavedVariable
+from retrotape.tf.version import Version
+
+Tensor = Any
+WATCHED = "watched value"  # a role, beside "source" and "target"
+
+
+def unwrap(value: Any) -> Any:
+    """Return the `tf.Variable` inside a Keras variable, anything else as it is."""
+    inner = getattr(value, "_value", None)
+    return inner if isinstance(inner, tf.Variable) and not isinstance(value, tf.Variable) else value
+
+
+def is_variable(value: Any) -> bool:
+    """Say whether `value` is a variable: of TensorFlow, also one that is spread over devices, or of a loaded tape."""
+    return isinstance(value, (tf.Variable, SavedVariable))
+
+
+def has_derivative(part: Any) -> bool:
+    """Say whether a tensor or variable is of a dtype through which gradients flow."""
+    return is_trainable(part.dtype.base_dtype) and part.dtype.base_dtype not in (tf.resource, tf.variant)
+
+
+class Parts(NamedTuple):
+    """A nest, its items, and the tensors and variables that each item consists of."""
+
+    nest: Any
+    items: list[Any]
+    parts: list[list[Any]]
+
+    def flat(self) -> list[Any]:
+        """Return all parts in one list."""
+        return [part for parts in self.parts for part in parts]
+
+    def owners(self) -> dict[int, Any]:
+        """Return the Keras variables among the items, by `id` of the variable inside."""
+        given = tf.nest.flatten(self.nest)
+        return {id(item): one for one, item in zip(given, self.items, strict=True) if one is not item}
+
+    def pack(self, gradients: Sequence[Any]) -> Any:
+        """Shape gradients, one for each part, like the nest."""
+        packed, position = [], 0
+        for item, parts in zip(self.items, self.parts, strict=True):
+            own = list(gradients[position : position + len(parts)])
+            position += len(parts)
+            whole = len(parts) == 1 and parts[0] is item
+            packed.append(own[0] if whole else functions.recompose([item], own)[0])
+        return tf.nest.pack_sequence_as(self.nest, packed)
+
+
+def take_apart(nest: Any, role: str) -> Parts:
+    """Return the parts of a nest of sources or targets."""
+    if nest is None:
+        raise NotASourceError(role, nest)
+    items = [unwrap(item) for item in tf.nest.flatten(nest)]
+    return Parts(nest, items, [_parts(item, role) for item in items])
+
+
+def _parts(item: Any, role: str) -> list[Any]:
+    if is_variable(item) or isinstance(item, tf.Tensor) or (isinstance(item, Version) and role == "source"):
+        return [item]
+    if _is_composite(item) and role == WATCHED:
+        return [part for part in tf.nest.flatten(item, expand_composites=True) if isinstance(part, tf.Tensor)]
+    if isinstance(item, tf.IndexedSlices) and role == "target":
+        return [item.values]  # a sparse gradient that is asked about: its rows are all there is of it
+    try:
+        found = functions.components([item]) if _is_composite(item) else []
+    except ValueError:  # TensorFlow does not know which of its tensors a derivative is about
+        found = []
+    if not found or found[0] is item:
+        keras_api.refuse_other_backend(item, role)
+        raise NotASourceError(role, item)
+    return found
+
+
+def _is_composite(item: Any) -> bool:
+    return isinstance(item, tf.__internal__.CompositeTensor) and type(item).__name__ != "KerasTensor"
+
+
+def seeds_for(targets: Sequence[Tensor], given: Any, make_ones: Callable[[Tensor], Tensor]) -> list[Any]:
+    """Return what flows into each target that has a derivative: ones, or what was given, as tensors or `Fitted`."""
+    if given is None:
+        return [make_ones(target) for target in targets if has_derivative(target)]
+    flat = functions.components([unwrap(item) for item in tf.nest.flatten(given)])
+    if len(flat) != len(targets):
+        hint = " Give numbers for the elements of one target as one tensor: `tf.constant([...])`."
+        numbers = len(targets) == 1 and bool(flat) and all(isinstance(item, (int, float, complex)) for item in flat)
+        raise ShapeMismatchError(
+            f"Got {len(flat)} output_gradients for {len(targets)} targets; give one for each, in the same order: zeros "
+            f"where nothing flows in.{hint if numbers else ''}"
+        )
+    for number, seed in enumerate(flat):
+        if seed is None:
+            raise ShapeMismatchError(
+                f"output_gradients number {number} is None; give a tensor for each target: `tf.zeros_like(target)` "
+                "where nothing flows in, `tf.ones_like(target)` for what is the default."
+            )
+    return [_fitting(seed, target) for seed, target in zip(flat, targets, strict=True) if has_derivative(target)]
+
+
+class Fitted(NamedTuple):
+    """An output gradient of another shape than its target; the two are brought together where it is used.
+
+    Not before: who asks for a derivative with respect to the output gradient must find how it was used.
+    """
+
+    seed: Tensor
+    target: Tensor
+
+    def tensor(self) -> Tensor:
+        """Return it in the shape of the target: without spare dimensions of one in front, and broadcast."""
+        spare = max(self.seed.shape.rank - self.target.shape.rank, 0)
+        return tf.broadcast_to(
+            tf.squeeze(self.seed, list(range(spare))) if spare else self.seed, _shape_of(self.target)
+        )
+
+
+def _shape_of(part: Any) -> Any:
+    return part.shape if part.shape.is_fully_defined() else tf.shape(part)
+
+
+def _fitting(seed: Any, target: Tensor) -> Tensor | Fitted:
+    seed = seed if isinstance(seed, tf.Tensor) else tf.convert_to_tensor(seed, target.dtype)
+    if seed.dtype != target.dtype:
+        raise ShapeMismatchError(
+            f"Got an output gradient of dtype {seed.dtype.name} for a target of dtype {target.dtype.name}; "
+            f"cast it: `tf.cast(output_gradient, tf.{target.dtype.name})`."
+        )
+    if seed.shape.is_compatible_with(target.shape):
+        return seed
+    if _can_broadcast(seed.shape, target.shape):
+        return Fitted(seed, target)
+    raise ShapeMismatchError(
+        f"Got an output gradient of shape {tuple(seed.shape)} for a target of shape {tuple(target.shape)}; "
+        "each output gradient must have the shape of its target, or one that broadcasts to it."
+    )
+
+
+def _can_broadcast(shape: tf.TensorShape, wanted: tf.TensorShape) -> bool:
+    """Say whether a shape of another rank or size can become the wanted one; the stock tape takes [1, 3] for [3]."""
+    spare = max(shape.rank - wanted.rank, 0)
+    short = [None] * (wanted.rank - shape.rank) + list(shape[spare:])
+    pairs = zip(short, wanted, strict=True)
+    return all(size == 1 for size in shape[:spare]) and all(a in (1, None) or b is None or a == b for a, b in pairs)
+
+
+def zeros_wanted(unconnected_gradients: Any) -> bool:
+    """Say whether sources without path get zeros, as `unconnected_gradients` has it."""
+    try:
+        return tf.UnconnectedGradients(unconnected_gradients) is tf.UnconnectedGradients.ZERO
+    except ValueError:
+        known = " or ".join(repr(kind.value) for kind in tf.UnconnectedGradients)
+        raise ValueError(
+            f"unconnected_gradients= takes {known}, or a tf.UnconnectedGradients, got {unconnected_gradients!r}."
+        ) from None
+
+
+def ones_like(part: Any) -> Tensor:
+    """Return ones in the shape of a target, which may be a variable of a loaded tape."""
+    return tf.ones(part.shape, part.dtype) if isinstance(part, SavedVariable) else tf.ones_like(part)
+
+
+def zeros_like(part: Any) -> Tensor:
+    """Return zeros in the shape of a source."""
+    if isinstance(part, tf.Tensor) and has_derivative(part):
+        return tf.zeros_like(part)
+    return zeros(_shape_of(part), part.dtype)
+
+
+def describe(part: Any) -> str:
+    """Return what to call a source or target in a message."""
+    kind = f"{part.dtype.name}[{','.join('?' if d is None else str(d) for d in part.shape)}]"
+    return f"{part.name!r} ({kind})" if is_variable(part) else f"tensor {kind}"
+
+
+def single(value: Any, method: str, role: str) -> Any:
+    """Return the one tensor or variable that a method takes, alone or in a nest, or raise."""
+    parts = take_apart(value, role).flat()
+    if len(parts) != 1:
+        raise ShapeMismatchError(
+            f"{method} takes one {role}, got {len(parts)} in a {type(value).__name__}; ask once for each of them."
+        )
+    return parts[0]

@@ -1,0 +1,59 @@
+"""A variable of a tape that was loaded: a name and the values that it had, but nothing that can be assigned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from retrotape.tf.core import next_id, tf
+
+
+class _Handle:
+    __slots__ = ("_id",)
+
+    def __init__(self) -> None:
+        self._id = next_id()
+
+
+class SavedVariable:
+    """What stands for a variable on a loaded tape: a source like any other, and a key of `Gradients`.
+
+    Attributes:
+      name: As it was when the tape was saved; Keras' path for a Keras variable.
+      dtype: Its dtype.
+      shape: Its shape.
+      trainable: Whether it was trainable when the tape was saved.
+      frozen: Whether it was a weight of a Keras layer that was not to be trained.
+    """
+
+    __slots__ = ("__weakref__", "_fetch", "dtype", "frozen", "handle", "name", "shape", "trainable")
+
+    def __init__(
+        self,
+        name: str,
+        dtype: int,
+        shape: tuple[int | None, ...] | None,
+        trainable: bool,
+        fetch: Callable[[], Any],
+        frozen: bool = False,
+    ) -> None:
+        self.name, self.trainable, self.frozen = name, trainable, frozen
+        self.dtype, self.shape = tf.as_dtype(dtype), tf.TensorShape(shape)
+        self.handle = _Handle()
+        self._fetch = fetch
+
+    @property
+    def path(self) -> str:
+        """The same as `name`, as Keras calls it."""
+        return self.name
+
+    def value(self) -> Any:
+        """Return the last value that it had on the tape."""
+        return self._fetch()
+
+    def numpy(self) -> Any:
+        """Return the last value that it had on the tape, as an array."""
+        return self._fetch().numpy()
+
+    def __repr__(self) -> str:
+        return f"<{self.name} of a loaded tape, {self.dtype.name}{list(self.shape)}>"

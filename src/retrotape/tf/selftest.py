@@ -1,0 +1,182 @@
+"""A self test for versions of TensorFlow that nobody has tried: what is recorded gives the right derivatives.
+
+retrotape uses what is private in TensorFlow. That the names are there is checked always (`_compatibility`); that they
+still do the same shows here, on programs whose derivatives are known. On a version where recording missed an op, the
+number would be wrong; so this finds out first, and raises.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from retrotape.errors import IncompatibleTensorFlowError, UntriedTensorFlowWarning
+from retrotape.tf import keras_api
+from retrotape.tf.compatibility import check_keras, is_release, is_tried, shown
+from retrotape.tf.core import StockTape, tf
+
+MakeTape = Callable[[], Any]
+Pairs = list[tuple[Any, Any]]  # what a tape gives, and what is right
+
+_lock = threading.Lock()
+_checked = False
+_tester: threading.Thread | None = None  # what runs the self test
+
+
+def check_once(make_tape: MakeTape) -> None:
+    """Raise if recording on this TensorFlow and Keras cannot be trusted; look once for each.
+
+    A final release of a version that the tests have run on is trusted. Nightlies, candidates and vendors' builds pass
+    the self test first, and so does any other version, which is then warned about.
+    """
+    global _checked
+    check_keras(keras_api.imported(), _version())
+    if _checked or threading.current_thread() is _tester:  # the self test records too
+        return
+    with _lock:  # a tape on another thread waits for the result
+        if not _checked and not (is_tried(_version()) and is_release(_version())):
+            check(make_tape)
+            if not is_tried(_version()):
+                warnings.warn(UntriedTensorFlowWarning(shown(_version())), stacklevel=3)
+        _checked = True
+
+
+def _version() -> object:
+    return getattr(tf, "__version__", None)
+
+
+def check(make_tape: MakeTape) -> None:
+    """Run the programs of the self test, on a thread of their own: away from open tapes, graphs and strategies."""
+    global _tester
+    failures: list[BaseException] = []
+    _tester = threading.Thread(target=_run, args=(make_tape, failures), name="retrotape self test", daemon=True)
+    _tester.start()
+    _tester.join()
+    for failure in failures:
+        raise failure
+
+
+def _run(make_tape: MakeTape, failures: list[BaseException]) -> None:
+    for what, program in _PROGRAMS.items():
+        try:
+            right = all(_equal(got, expected) for got, expected in program(make_tape))
+        except MemoryError as error:
+            failures.append(error)
+            return
+        except Exception as error:  # whatever it is: on a TensorFlow that is as expected there is none
+            first = str(error).strip().partition("\n")[0].rstrip(".")  # TensorFlow adds whole tracebacks
+            detail = f"the self test of {what} failed with {type(error).__name__}: {first}"
+            failures.append(IncompatibleTensorFlowError(shown(_version()), detail))
+            failures[-1].__cause__ = error
+            return
+        if not right:
+            detail = f"the self test of {what} gave a wrong result"
+            failures.append(IncompatibleTensorFlowError(shown(_version()), detail))
+            return
+
+
+def _equal(got: Any, expected: Any) -> bool:
+    return got is not None and bool(tf.reduce_all(tf.abs(tf.convert_to_tensor(got) - expected) < 1e-5))
+
+
+def _reads(make_tape: MakeTape) -> Pairs:
+    """A variable that is given straight to an op, one that a function reads, and one that is read for nothing."""
+    x, v, w = tf.constant([0.3, -1.2]), tf.Variable([2.0, 0.5]), tf.Variable(1.0)
+    function = tf.function(lambda value: value * tf.tanh(v))
+    with StockTape() as stock, make_tape() as tape:
+        stock.watch(x)
+        y = tf.reduce_sum(function(tf.nn.silu(tf.sin(v) * x)))
+        w.read_value()
+    known = {id(variable) for variable in tape.watched_variables()}
+    found = zip(tape.gradient(y, [x, v]), stock.gradient(y, [x, v]), strict=True)
+    return [*found, (float({id(v), id(w)} == known), 1.0)]
+
+
+def _custom(make_tape: MakeTape) -> Pairs:
+    """A gradient that is not the derivative of what is computed, and one that is computed again with other draws."""
+    x = tf.constant(3.0)
+    seven = tf.custom_gradient(lambda value: (tf.identity(value), lambda upstream: 7.0 * upstream))
+    draw = tf.recompute_grad(lambda value: value * tf.random.uniform([], 1.0, 2.0))
+    drawn = tf.function(lambda value: draw(value), autograph=False)
+    with make_tape() as tape:
+        y = seven(x)
+        z = drawn(x)
+    return [(tape.gradient(y, x), 7.0), (tape.gradient(z, x), z / x)]
+
+
+def _gathers(make_tape: MakeTape) -> Pairs:
+    v = tf.Variable([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+    with make_tape() as tape:
+        y = tf.reduce_sum(tf.gather(v, [2, 0, 2]) ** 2)
+    return [(tape.gradient(y, v), [[2.0, 4.0], [0.0, 0.0], [20.0, 24.0]])]
+
+
+def _updates(make_tape: MakeTape) -> Pairs:
+    """Updates in eager code and in a function: (2x)² and then (2x)² + x."""
+    x, v = tf.constant(3.0), tf.Variable(2.0)
+    function = tf.function(lambda value: v.assign_add(value))
+    with make_tape() as tape:
+        v.assign(v * x)
+        y = v * v
+        v.assign(y)
+        function(x)
+        z = v * 1.0
+    return [(tape.gradient(target, x, through_updates=True), right) for target, right in ((y, 24.0), (z, 25.0))]
+
+
+def _second(make_tape: MakeTape) -> Pairs:
+    """The second derivative of x³ in a function."""
+    x = tf.constant(2.0)
+    cube = tf.function(lambda value: value**3)
+    with make_tape() as tape:
+        y = cube(x)
+        first = tape.gradient(y, x)
+    return [(first, 12.0), (tape.gradient(first, x), 12.0)]
+
+
+def _inside(make_tape: MakeTape) -> Pairs:
+    v = tf.Variable(5.0)
+
+    def square(value: Any) -> Any:
+        with make_tape() as tape:
+            y = value * value * v
+        return tape.gradient(y, [value, v])
+
+    # AutoGraph has nothing to rewrite here, and would look for the source.
+    of_value, of_variable = tf.function(square, autograph=False)(tf.constant(3.0))
+    return [(of_value, 30.0), (of_variable, 9.0)]
+
+
+def _python(make_tape: MakeTape) -> Pairs:
+    x = tf.constant(3.0)
+    with make_tape() as tape:
+        y = tf.py_function(lambda value: value * value, [x], tf.float32)
+    return [(tape.gradient(y, x), 6.0)]
+
+
+def _tangents(make_tape: MakeTape) -> Pairs:
+    """The derivative of a tangent: of 3x² · 1, which is 6x."""
+    x = tf.constant(2.0)
+    with make_tape() as tape, tf.autodiff.ForwardAccumulator(x, tf.constant(1.0)) as accumulator:
+        y = x * x * x
+        tangent = accumulator.jvp(y)
+    values, direction = tf.constant([1.0, 3.0]), tf.constant([1.0, 0.0])
+    with make_tape() as other, tf.autodiff.ForwardAccumulator(values, direction) as accumulator:
+        _, variance = tf.nn.moments(values, 0)
+        along = accumulator.jvp(variance)
+    pairs = [(tangent, 12.0), (tape.gradient(tangent, x), 12.0)]
+    return [*pairs, (along, -1.0), (other.gradient(along, values), [0.5, -0.5])]
+
+
+_PROGRAMS: dict[str, Callable[[MakeTape], Pairs]] = {
+    "reads and functions": _reads,
+    "custom gradients": _custom,
+    "gathers": _gathers,
+    "updates of variables": _updates,
+    "second derivatives": _second,
+    "tapes inside a tf.function": _inside,
+    "tf.py_function": _python,
+    "forward accumulators": _tangents,
+}

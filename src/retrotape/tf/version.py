@@ -1,0 +1,59 @@
+"""One of the values that a variable had on a tape, as something to differentiate by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from retrotape.tf.core import tf
+
+
+class Version:
+    """Value number `number` of a variable: what `tape.at` and `tape.versions` give.
+
+    Attributes:
+      variable: The variable.
+      number: Which value, counted from 0, the value on entry to the tape.
+      count: How many values the variable had.
+    """
+
+    __slots__ = ("_fetch", "count", "number", "token", "var", "variable")
+
+    def __init__(
+        self, variable: Any, number: int, count: int, var: int, token: object, fetch: Callable[[int], Any]
+    ) -> None:
+        self.variable, self.number, self.count = variable, number, count
+        self.var, self.token = var, token  # the token is the recording's: vars mean nothing on another one
+        self._fetch = fetch
+
+    @property
+    def value(self) -> Any:
+        """The value, as it was recorded."""
+        return self._fetch(self.var)
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype of the variable."""
+        return self.variable.dtype
+
+    @property
+    def shape(self) -> tf.TensorShape:
+        """The shape of the variable."""
+        return self.variable.shape
+
+    def numpy(self) -> Any:
+        """Return the value as an array."""
+        return self.value.numpy()
+
+    def __repr__(self) -> str:
+        return f"<{self.variable.name}, value {self.number} of 0 to {self.count - 1}>"
+
+
+def pick(versions: tuple[Version, ...], k: int) -> Version:
+    """Return version number `k`, from the end if negative, or raise."""
+    if not -len(versions) <= k < len(versions):
+        raise IndexError(
+            f"{versions[0].variable.name!r} had {len(versions)} values on this tape, "
+            f"numbered 0 to {len(versions) - 1}; got {k}."
+        )
+    return versions[k]

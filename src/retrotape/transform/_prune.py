@@ -1,0 +1,141 @@
+"""Which equations of a recording go into a file, and which are left out with what they gave in their place."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from retrotape.errors import NotPersistableError, RetrotapeError, TapeUseError
+from retrotape.ir import DTYPE_NAMES, LEAF, Eqn, Program
+from retrotape.record import CUSTOM, Recording, without_defaults
+from retrotape.rules import allowed
+from retrotape.transform._portable import custom_name
+
+WITHOUT_BYTES = ("resource", "variant")
+
+
+class Thawed:
+    """The program without equations that a file cannot have, where what they gave can stand for them.
+
+    Args:
+      recording: What was recorded.
+      freeze: Ops and custom gradients that are left out.
+      used: Vars that something else than an equation looks at.
+      named: The vars of each name, by which a replay can give other values.
+      redact: The names whose values are left out.
+    """
+
+    def __init__(
+        self,
+        recording: Recording,
+        freeze: Collection[str],
+        used: Collection[int],
+        named: Mapping[str, Sequence[int]],
+        redact: Collection[str],
+    ) -> None:
+        self._recording, self._freeze = recording, freeze
+        self._kept: set[int] = set()
+        needed, refused = set(used), []
+        eqns = recording.builder.eqns
+        for index in range(len(eqns) - 1, -1, -1):
+            if self._can_stay(eqns[index]):
+                self._kept.add(index)
+                needed.update(eqns[index].inputs)
+            elif not self._can_go(eqns[index], needed):
+                refused.append(index)
+        if refused:
+            raise self._refusal(refused[-1])
+        self._drop_resources()
+        self._refuse_stale(needed, named, redact)
+        self.moved = {old: new for new, old in enumerate(sorted(self._kept))}  # numbers of equations that stay
+
+    def _name(self, eqn: Eqn) -> str:
+        return custom_name(eqn) if eqn.op == CUSTOM else eqn.op
+
+    def _can_stay(self, eqn: Eqn) -> bool:
+        return eqn.op in allowed() and self._name(eqn) not in self._freeze
+
+    def _can_go(self, eqn: Eqn, needed: set[int]) -> bool:
+        """Say whether no derivative is lost where what an equation gave stands for it."""
+        inert, ends = self._recording.inert, self._recording.ends  # no derivative goes through these anyway
+        return self._name(eqn) in self._freeze or all(
+            var in inert or var in ends or var not in needed or self._kind(var) in WITHOUT_BYTES for var in eqn.outputs
+        )
+
+    def _refusal(self, index: int) -> NotPersistableError:
+        eqn = self._recording.builder.eqns[index]
+        where = str(self._recording.program().frame_of(eqn))
+        if any(self._kind(var) in WITHOUT_BYTES for var in eqn.inputs):
+            reason = "it uses a table, a queue, an iterator or the like, which has no value to write"
+            return NotPersistableError(index, eqn.op, where, reason, "move it out of the block")
+        return NotPersistableError(index, eqn.op, where, "this op is not on the list of ops that a tape may have")
+
+    def _kind(self, var: int) -> str:
+        return DTYPE_NAMES.get(self._recording.builder.types[var].dtype, "")
+
+    def _drop_resources(self) -> None:
+        """Drop what works on something without bytes, where nothing else looks at what it gave; else raise."""
+        recording = self._recording
+        eqns, producers = recording.builder.eqns, recording.builder.producers
+        broken = set()
+        for index in sorted(self._kept):
+            for var in eqns[index].inputs:
+                made = producers[var]
+                from_outside = made == LEAF or made not in self._kept or made in broken
+                if from_outside and self._kind(var) in WITHOUT_BYTES:
+                    broken.add(index)
+        used = {var for index in self._kept - broken for var in eqns[index].inputs}
+        used.update(var for back in recording.backwards.values() for var in back.captures)
+        for index in sorted(broken):
+            if not used.isdisjoint(eqns[index].outputs):
+                raise self._refusal(index)
+        self._kept -= broken
+
+    def _refuse_stale(self, needed: set[int], named: Mapping[str, Sequence[int]], redact: Collection[str]) -> None:
+        """Raise where what an equation gave would stand for it and follows from a name: a replay would not change it.
+
+        Of an op that the user has frozen that is meant, unless the value is left out from which it follows.
+        """
+        builder = self._recording.builder
+        gone = [
+            index
+            for index, eqn in enumerate(builder.eqns)
+            if index not in self._kept
+            and any(var in needed and self._kind(var) not in WITHOUT_BYTES for var in eqn.outputs)
+        ]
+        if not gone:
+            return
+        names, reach = list(named), [0] * len(builder.types)  # by var: a bit for each name that it follows from
+        for bit, name in enumerate(names):
+            for var in named[name]:
+                reach[var] |= (builder.producers[var] == LEAF) << bit
+        for eqn in builder.eqns:
+            found = 0
+            for var in eqn.inputs:
+                found |= reach[var]
+            for var in eqn.outputs:
+                reach[var] |= found
+        for index in gone:
+            eqn = builder.eqns[index]
+            sources = [name for bit, name in enumerate(names) if any(reach[var] >> bit & 1 for var in eqn.outputs)]
+            if self._name(eqn) in self._freeze:
+                sources = [name for name in sources if name in redact]
+            if sources:
+                raise self._stale(index, sources[0], sources[0] in redact)
+
+    def _stale(self, index: int, name: str, left_out: bool) -> RetrotapeError:
+        eqn = self._recording.builder.eqns[index]
+        where = str(self._recording.program().frame_of(eqn))
+        if left_out:
+            return TapeUseError(
+                f"redact= leaves out {name!r}, and the file would hold what {eqn.op} at {where} computed from it. "
+                f"Move that op out of the block, or save without redact=[{name!r}]."
+            )
+        reason = f"a file cannot run it, and a replay with another {name!r} would get what it gave here"
+        return NotPersistableError(index, eqn.op, where, reason)
+
+    def program(self) -> Program:
+        """Return the program as it will be written."""
+        whole = self._recording.program()
+        eqns = tuple(without_defaults(whole.eqns[index]) for index in self.moved)
+        producers = tuple(self.moved.get(index, LEAF) for index in whole.producers)
+        return Program(whole.types, producers, eqns, whole.frames)

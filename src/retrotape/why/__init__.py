@@ -1,9 +1,0 @@
-"""Why there is a gradient, or none: asked of the recording, never guessed."""
-
-from retrotape.why._explain import explain, told_of_dtype
-from retrotape.why._explanation import Explanation, Step, code_at
-from retrotape.why._first import first_cuts
-from retrotape.why._graph import title_of
-from retrotape.why._verdicts import Verdict
-
-__all__ = ["Explanation", "Step", "Verdict", "code_at", "explain", "first_cuts", "title_of", "told_of_dtype"]
