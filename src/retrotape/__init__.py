@@ -19,7 +19,6 @@ from retrotape._version import __version__
 
 if TYPE_CHECKING:
     from retrotape import errors as errors
-    from retrotape.files import store as store
     from retrotape.diagnose.memory import Memory as Memory
     from retrotape.diagnose.nonfinite import Cause as Cause
     from retrotape.diagnose.nonfinite import Nonfinite as Nonfinite
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from retrotape.diagnose.tensors import Tensors as Tensors
     from retrotape.diagnose.why import Explanation as Explanation
     from retrotape.diagnose.why import Verdict as Verdict
+    from retrotape.files import store as store
     from retrotape.files.isolated import Confinement as Confinement
     from retrotape.grads import Gradients as Gradients
     from retrotape.ir import Program as Program

@@ -59,7 +59,7 @@ def _parting(first: SavedTape, second: SavedTape, pairing: Pairing, beyond: Dist
     index = pairing.parting.equation
     both = {"first": _equation(first, index), "second": _equation(second, index)}
     differing = {a for a, _ in beyond}
-    looks = [row for row in first.fields["looks"] if row["before"] <= index and row["var"] in differing]
+    looks = [row for row in first.fields["host_reads"] if row["before"] <= index and row["var"] in differing]
     look = None
     if looks:
         place = first.program.frames[looks[-1]["frame"]]

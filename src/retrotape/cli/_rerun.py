@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from retrotape._types import Tensor
 from retrotape.cli._distance import Distance, distance
 from retrotape.cli._pairing import Pairing
 from retrotape.cli._suspects import Pair, Suspects
 from retrotape.cli._tape import SavedTape
 from retrotape.files.load import read
 from retrotape.ir import Eqn, slice_to
-
-Tensor = Any
 
 
 class Step(NamedTuple):
@@ -104,13 +103,13 @@ class _Side:
     """One tape and the values that are alive."""
 
     def __init__(self, tape: SavedTape) -> None:
-        self._recording = read(tape.container.path).recording
+        self._trace = read(tape.container.path).trace
         self._alive: dict[int, Tensor | None] = {}
-        self.eqns = self._recording.builder.eqns
+        self.eqns = self._trace.program.eqns
 
     def kept(self, var: int) -> Tensor | None:
         """Return the value of a var that the file has."""
-        return self._recording.value(var)
+        return self._trace.value(var)
 
     def value(self, var: int) -> Tensor | None:
         """Return the value of a var; None where it cannot be known."""
@@ -123,13 +122,13 @@ class _Side:
     def needed_for(self, equations: set[int], common: int) -> set[int]:
         """Return these equations, and those that compute what they read."""
         wanted = [var for index in equations for var in self.eqns[index].inputs]
-        kept = self._recording.values
-        return equations | {index for index in slice_to(self._recording.builder, wanted, kept) if index < common}
+        kept = self._trace.values
+        return equations | {index for index in slice_to(self._trace.program, wanted, kept) if index < common}
 
     def run(self, eqn: Eqn, inputs: list[Tensor | None] | None) -> None:
         """Compute what an equation gives, but for what was kept."""
-        guard, types = self._recording.guard, self._recording.builder.types
-        missing = [var for var in eqn.outputs if var not in self._recording.values]
+        guard, types = self._trace.guard, self._trace.program.types
+        missing = [var for var in eqn.outputs if var not in self._trace.values]
         if not missing:
             return
         if inputs is None or any(value is None for value in inputs):

@@ -7,13 +7,12 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from retrotape._types import Json
 from retrotape.errors import CorruptTapeError
 from retrotape.files import store
 from retrotape.ir import LEAF, NONSENSE, Eqn, Fields, Frame, TensorType, makes_no_sense, printable_frame, read_program
-
-Json = Any
 
 
 class Variable(NamedTuple):

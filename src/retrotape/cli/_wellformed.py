@@ -15,7 +15,7 @@ _LARGEST_CONSTANT = 2**22  # bytes in an attribute; larger tensors are tensors
 @cache
 def allowed_ops() -> frozenset[str]:
     """Return the names of the ops that a tape may have. The list is read as text: its package would load TensorFlow."""
-    listed = (files("retrotape") / "saving" / "allowed_ops.txt").read_text()
+    listed = (files("retrotape") / "rules" / "allowed_ops.txt").read_text()
     return frozenset(listed.split()) | {CUSTOM}
 
 
@@ -28,10 +28,10 @@ def check_meaning(tape: SavedTape) -> None:
     functions = Functions(tape.functions, check)
     for key in functions:
         _ = functions[key]
-    functions.ways_back(tape.fields.get("backwards"), tape.program, whole=True)
+    functions.backward_functions(tape.fields.get("backward_functions"), tape.program, whole=True)
 
 
-def _check_ops(path: str, program: Program) -> None:
+def _check_ops(path: str, program: Program) -> Program:
     for eqn in program.eqns:
         if eqn.op not in allowed_ops():
             raise UnsafeTapeError(
@@ -45,6 +45,7 @@ def _check_ops(path: str, program: Program) -> None:
             data = value.data if isinstance(value, Proto) else value
             if isinstance(data, bytes) and len(data) > _LARGEST_CONSTANT:
                 raise UnsafeTapeError(path, f"an attribute of op {eqn.op} has {len(data)} bytes")
+    return program
 
 
 def _check_values(tape: SavedTape) -> None:

@@ -49,8 +49,8 @@ def nan(ctx: click.Context, file: str, target: str | None, as_json: bool) -> Non
 def _has_scalars(tape: Any) -> bool:
     from retrotape.diagnose.nonfinite import results, scalars
 
-    recording = tape._asked().recording
-    return bool(scalars(recording, results(recording, tape._named_tensors())))
+    trace = tape._asked().trace
+    return bool(scalars(trace, results(trace, tape._named_tensors())))
 
 
 _FORWARD_ONLY = "every value is finite; no gradient was looked at, for the tape has no floating scalar: name a TARGET"

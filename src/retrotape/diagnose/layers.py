@@ -15,7 +15,8 @@ from difflib import get_close_matches
 from typing import NamedTuple
 
 from retrotape.errors import UnknownLayerError
-from retrotape.record import UNCOUNTED, Recording, Scope
+from retrotape.ir import UNCOUNTED, LayerCall
+from retrotape.record import Trace
 
 _NEAR = 6  # names that are suggested
 
@@ -45,33 +46,33 @@ NONE = Layer("")
 
 
 class Layers:
-    """The layers of a recording.
+    """The layers of a trace.
 
     Attributes:
       of: For each equation, the innermost layer that it ran in; `NONE` where there is none.
       called: Every call of a Keras layer, in the order in which they began, with what was noted of it.
     """
 
-    def __init__(self, recording: Recording) -> None:
-        self.called: list[tuple[Layer, Scope]] = []
-        self.of = self._within(recording)
-        _guess(recording, self.of)
+    def __init__(self, trace: Trace) -> None:
+        self.called: list[tuple[Layer, LayerCall]] = []
+        self.of = self._within(trace)
+        _guess(trace, self.of)
 
-    def _within(self, recording: Recording) -> list[Layer]:
-        scopes = sorted(recording.scopes.values(), key=lambda scope: scope.begin)
+    def _within(self, trace: Trace) -> list[Layer]:
+        scopes = sorted(trace.facts.layer_calls.values(), key=lambda scope: scope.begin)
         calls: Counter[str] = Counter()
-        found, open_, at = [NONE] * len(recording.builder.eqns), list[tuple[Layer, Scope]](), 0
-        for stamp, index in sorted(zip(recording.stamps, range(len(found)), strict=False)):
-            while at < len(scopes) and scopes[at].begin < stamp:
+        found, open_, at = [NONE] * len(trace.program.eqns), list[tuple[Layer, LayerCall]](), 0
+        for time, index in sorted(zip(trace.facts.times, range(len(found)), strict=False)):
+            while at < len(scopes) and scopes[at].begin < time:
                 self._enter(scopes[at], open_, calls)
                 at += 1
-            _leave(open_, stamp)
+            _leave(open_, time)
             found[index] = open_[-1][0] if open_ else NONE
         for scope in scopes[at:]:  # after the last equation
             self._enter(scope, open_, calls)
         return found
 
-    def _enter(self, scope: Scope, open_: list[tuple[Layer, Scope]], calls: Counter[str]) -> None:
+    def _enter(self, scope: LayerCall, open_: list[tuple[Layer, LayerCall]], calls: Counter[str]) -> None:
         _leave(open_, scope.begin)
         counts = scope.returned != UNCOUNTED
         calls[scope.path] += counts
@@ -90,8 +91,8 @@ class Layers:
             raise ValueError(f"The layer {name!r} was called {counted} on this tape, got call={call}.")
 
 
-def _leave(open_: list[tuple[Layer, Scope]], stamp: int) -> None:
-    while open_ and open_[-1][1].end < stamp:
+def _leave(open_: list[tuple[Layer, LayerCall]], time: int) -> None:
+    while open_ and open_[-1][1].end < time:
         open_.pop()
 
 
@@ -104,27 +105,27 @@ def _near(name: str, paths: dict[str, None]) -> list[str]:
     return list(dict.fromkeys(ends[end] for end in close))[:_NEAR]
 
 
-def _guess(recording: Recording, found: list[Layer]) -> None:
+def _guess(trace: Trace, found: list[Layer]) -> None:
     """Attribute equations outside of Keras layers to the layer whose variables were last read on their line."""
     layer, here = NONE, None
-    program = recording.program()
+    program = trace.program
     for index, eqn in enumerate(program.eqns):
         if found[index] is not NONE or program.frames[eqn.frame] != here:
             layer, here = NONE, program.frames[eqn.frame]
         if found[index] is not NONE:
             continue
         for var in eqn.inputs:
-            name = name_of(recording, var) if var in recording.cell_of else ""
+            name = name_of(trace, var) if var in trace.facts.history_of else ""
             if "/" in name:
                 layer = Layer(name.rpartition("/")[0])
         found[index] = layer
 
 
-def name_of(recording: Recording, var: int) -> str:
+def name_of(trace: Trace, var: int) -> str:
     """Return the name of the variable that had this value; empty where it has none."""
-    cell = recording.cell_of.get(var)
-    variable = None if cell is None else recording.variables.get(cell.handle._id)
-    return "" if variable is None else recording.path_of(variable)
+    cell = trace.facts.history_of.get(var)
+    variable = None if cell is None else trace.variables.get(cell.handle._id)
+    return "" if variable is None else trace.path_of(variable)
 
 
 def is_part(name: str, path: str) -> bool:

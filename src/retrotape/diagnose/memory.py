@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from retrotape.ir import LEAF, Frame, bytes_of
-from retrotape.record import Recording, is_away
+from retrotape.ir import LEAF, Eqn, Frame, bytes_of
+from retrotape.record import Trace, is_offloaded
 
 
 class Line(NamedTuple):
@@ -40,15 +41,15 @@ class Memory(NamedTuple):
         return "\n".join(rows)
 
 
-def measure(recording: Recording) -> Memory:
-    """Return what a recording holds."""
-    program = recording.program()
+def measure(trace: Trace) -> Memory:
+    """Return what a trace holds."""
+    program = trace.program
     users = _first_use(program.eqns)
     sizes: dict[Frame, list[int]] = defaultdict(list)
     variables = away = 0
     seen: set[int] = set()
-    for var, tensor in recording.values.items():
-        if is_away(tensor):
+    for var, tensor in trace.values.items():
+        if is_offloaded(tensor):
             away += tensor.nbytes
             continue
         if tensor._id in seen or program.types[var].shape is None:
@@ -56,7 +57,7 @@ def measure(recording: Recording) -> Memory:
         seen.add(tensor._id)
         size = bytes_of(program.types[var])
         producer = program.producers[var]
-        if var in recording.cell_of or (producer != LEAF and program.eqns[producer].op == "ReadVariableOp"):
+        if var in trace.facts.history_of or (producer != LEAF and program.eqns[producer].op == "ReadVariableOp"):
             variables += size
             continue
         index = producer if producer != LEAF else users.get(var)
@@ -65,7 +66,7 @@ def measure(recording: Recording) -> Memory:
     return Memory(sum(line.bytes for line in lines), variables, tuple(lines), away)
 
 
-def _first_use(eqns: tuple) -> dict[int, int]:
+def _first_use(eqns: Sequence[Eqn]) -> dict[int, int]:
     users: dict[int, int] = {}
     for index, eqn in enumerate(eqns):
         for var in eqn.inputs:

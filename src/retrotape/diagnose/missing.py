@@ -1,4 +1,4 @@
-"""Why a source has no gradient: what the recording knows for certain, in one short text each."""
+"""Why a source has no gradient: what the trace knows for certain, in one short text each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from retrotape.errors import NotDifferentiableWarning, UnseenUpdateError
 from retrotape.execute import Plan, Request, make_plan
 from retrotape.grads import Gradients
 from retrotape.ir import slice_to
-from retrotape.record import TRAINABLE, Log, Recording, stacklevel
+from retrotape.record import TRAINABLE, Session, Trace, stacklevel
 from retrotape.tf.core import tf
 from retrotape.tf.nests import Parts, describe, is_variable
 
@@ -21,26 +21,26 @@ UPDATES = Verdict.ASSIGNMENT.reason
 SINCE = Verdict.SINCE.reason
 CUT = "the ops that lead from it to the loss pass no gradient on"  # one of several verdicts
 NO_OP = Verdict.NO_PATH.reason
-Look = Callable[[Any], Explanation | None]
-_LOOKS = 3  # sources that are explained at length, which takes a walk each
+Explain = Callable[[Any], Explanation | None]
+_EXPLAINED = 3  # sources that are explained at length, which takes a walk each
 _VAGUE = (Verdict.INSIDE_FUNCTION, Verdict.UNKNOWN)
 
 
 def with_reasons(
-    log: Log,
+    session: Session,
     request: Request,
     sources: Parts,
     found: Sequence[Any],
-    look: Look | None = None,
+    explain: Explain | None = None,
 ) -> Gradients:
     """Return gradients that know why some of them are missing.
 
     Args:
-      log: What was recorded.
+      session: What was recorded.
       request: What was asked.
       sources: What was asked about, part by part in the order of the request's sources.
       found: What was found for each item of `sources`.
-      look: Explains one source at length, where the ops alone do not tell which of them passes no gradient on.
+      explain: Explains one source at length, where the ops alone do not tell which of them passes no gradient on.
     """
     keys = tf.nest.flatten(sources.nest)
     missing: list[tuple[Any, int, Any]] = []  # key, source, part
@@ -51,11 +51,11 @@ def with_reasons(
         position += len(parts)
     reasons = []
     if missing:
-        inquiry = _Inquiry(log.recording, request)
-        inquiry.look_through_updates([(source, part) for _, source, part in missing])
-        reasons = [(key, inquiry.reason(source, part)) for key, source, part in missing]
+        search = _Missing(session.trace, request)
+        search.plan_through_updates([(source, part) for _, source, part in missing])
+        reasons = [(key, search.reason(source, part)) for key, source, part in missing]
         cut = [number for number, (_, reason) in enumerate(reasons) if reason == CUT]
-        told = inquiry.where_cut([missing[number][1:] for number in cut], look) if cut else []
+        told = search.where_cut([missing[number][1:] for number in cut], explain) if cut else []
         for number, reason in zip(cut, told, strict=True):
             reasons[number] = (reasons[number][0], reason)
     return Gradients(zip(keys, found, strict=True), reasons)
@@ -68,24 +68,24 @@ def warn_of_targets(request: Request) -> None:
         warnings.warn(text, NotDifferentiableWarning, stacklevel=stacklevel())
 
 
-class _Inquiry:
-    def __init__(self, recording: Recording, request: Request) -> None:
-        self._recording, self._request = recording, request
+class _Missing:
+    def __init__(self, trace: Trace, request: Request) -> None:
+        self._trace, self._request = trace, request
         self._targets = list(request.targets)
-        builder = recording.builder
-        used = (builder.eqns[index].inputs for index in slice_to(builder, self._targets))
+        program = trace.program
+        used = (program.eqns[index].inputs for index in slice_to(program, self._targets))
         self._leading = {var for inputs in used for var in inputs}.union(self._targets)
         self._through: Collection[int] = ()  # vars with a path that runs through updates
 
-    def look_through_updates(self, missing: Sequence[tuple[int, Any]]) -> None:
-        """Plan once, for all of them, what a question that runs through every update would find."""
+    def plan_through_updates(self, missing: Sequence[tuple[int, Any]]) -> None:
+        """Plan once, for all of them, what a query that runs through every update would find."""
         entries = [self._entry(source, part) for source, part in missing if self._leads(source, part)]
-        if not entries or not self._recording.assigned:
+        if not entries or not self._trace.facts.assigned:
             return
         try:
-            plan = make_plan(self._recording, self._targets, entries, through_updates=True)
+            plan = make_plan(self._trace, self._targets, entries, through_updates=True)
         except UnseenUpdateError:
-            return  # that question would be refused
+            return  # that query would be refused
         self._through = _with_path(plan, self._targets)
 
     def reason(self, source: int, part: Any) -> str:
@@ -102,20 +102,20 @@ class _Inquiry:
             return SINCE if self._request.through[source] else UPDATES
         return CUT
 
-    def where_cut(self, missing: Sequence[tuple[int, Any]], look: Look | None) -> list[str]:
+    def where_cut(self, missing: Sequence[tuple[int, Any]], explain: Explain | None) -> list[str]:
         """Say which op passes no gradient on, for sources that ops lead from."""
         request = self._request
         found: list[str] = [CUT] * len(missing)
-        looked = 0
+        explained = 0
         for through in (False, True):
             mine = [n for n, (source, _) in enumerate(missing) if request.through[source] is through]
             vars_of = [request.sources[missing[n][0]] for n in mine]
-            cuts = first_cuts(self._recording, self._targets, vars_of, through, request.since) if mine else []
+            cuts = first_cuts(self._trace, self._targets, vars_of, through, request.since) if mine else []
             for n, cut in zip(mine, cuts, strict=True):
                 found[n] = CUT if cut is None else str(cut)
-                if (cut is None or cut.verdict in _VAGUE) and look is not None and looked < _LOOKS:
-                    looked += 1
-                    explanation = look(missing[n][1])
+                if (cut is None or cut.verdict in _VAGUE) and explain is not None and explained < _EXPLAINED:
+                    explained += 1
+                    explanation = explain(missing[n][1])
                     if explanation is not None and explanation.cut is not None:
                         found[n] = f"{explanation.verdict.reason}: {explanation.cut}"
         return found
@@ -126,10 +126,10 @@ class _Inquiry:
         return bool(known) and not self._leading.isdisjoint((*known, self._entry(source, part)))
 
     def _entry(self, source: int, part: Any) -> int:
-        """Return what a source means to a question that runs through updates: of a variable, the value on entry."""
+        """Return what a source means to a query that runs through updates: of a variable, the value on entry."""
         var = self._request.sources[source][0]
-        cell = self._recording.cell_of.get(var) if is_variable(part) else None
-        return var if cell is None else cell.versions[0]
+        history = self._trace.facts.history_of.get(var) if is_variable(part) else None
+        return var if history is None else history.versions[0]
 
 
 def _with_path(plan: Plan, targets: Sequence[int]) -> set[int]:

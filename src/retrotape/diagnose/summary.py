@@ -10,7 +10,7 @@ from retrotape.diagnose.layers import Layers
 from retrotape.diagnose.memory import human
 from retrotape.diagnose.why import title_of
 from retrotape.ir import Frame, bytes_of
-from retrotape.record import Recording, is_away
+from retrotape.record import Trace, is_offloaded
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -120,36 +120,36 @@ class Summary(NamedTuple):
         }
 
 
-def summarize(recording: Recording) -> Summary:
-    """Return what a recording has, by layer and line."""
-    program = recording.program()
+def summarize(trace: Trace) -> Summary:
+    """Return what a trace has, by layer and line."""
+    program = trace.program
     places: dict[tuple[str, Frame], list[int]] = {}
-    layers = Layers(recording).of
+    layers = Layers(trace).of
     for index, (eqn, layer) in enumerate(zip(program.eqns, layers, strict=True)):
         places.setdefault((layer.path, program.frame_of(eqn)), []).append(index)
-    sizes = _sizes(recording)
+    sizes = _sizes(trace)
     rows = []
     for (path, frame), indices in places.items():
         eqns = [program.eqns[index] for index in indices]
         held = [sizes[var] for eqn in eqns for var in eqn.outputs if var in sizes]
         last = next((eqn for eqn in reversed(eqns) if eqn.op not in _PASSING and eqn.outputs), eqns[-1])
         output = str(program.types[last.outputs[0]]) if last.outputs else ""
-        ops = dict(Counter(title_of(recording, index) for index in indices).most_common())
+        ops = dict(Counter(title_of(trace, index) for index in indices).most_common())
         calls = {layers[index].call for index in indices} - {0}
         rows.append(Row(path, frame, ops, output, len(held), sum(held), len(calls)))
-    frozen = [recording.path_of(one) for one in recording.variables.values() if recording.is_frozen(one)]
+    frozen = [trace.path_of(one) for one in trace.variables.values() if trace.is_frozen(one)]
     return Summary(tuple(rows), len(program.eqns), len(sizes), sum(sizes.values()), tuple(frozen))
 
 
-def _sizes(recording: Recording) -> dict[int, int]:
+def _sizes(trace: Trace) -> dict[int, int]:
     """Return the size of each value that is kept, each tensor once: several vars may share it."""
     found: dict[int, int] = {}
     seen: set[int | None] = set()
-    for var, value in sorted(recording.values.items()):
-        identity = value.identity if is_away(value) else value._id
+    for var, value in sorted(trace.values.items()):
+        identity = value.identity if is_offloaded(value) else value._id
         if identity is None or identity not in seen:
             seen.add(identity)
-            found[var] = value.nbytes if is_away(value) else bytes_of(recording.builder.types[var])
+            found[var] = value.nbytes if is_offloaded(value) else bytes_of(trace.program.types[var])
     return found
 
 

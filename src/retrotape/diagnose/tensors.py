@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, overload
 
+from retrotape._types import Tensor
 from retrotape.diagnose.layers import Layer, Layers, is_part, name_of
 from retrotape.diagnose.why import title_of
 from retrotape.execute import Values
 from retrotape.ir import DTYPE_NAMES, LEAF, Eqn, Frame, Program, TensorType
-from retrotape.record import Recording
+from retrotape.record import Trace
 from retrotape.tf.nests import is_variable
 
-Tensor = Any
 _WITHOUT_VALUE = ("resource", "variant")
 _SHOWN = 20
 
@@ -86,41 +86,41 @@ class Wanted(NamedTuple):
     call: int | None = None
 
 
-def find(recording: Recording, wanted: Wanted, names: Mapping[str, Any]) -> list[Found]:
+def find(trace: Trace, wanted: Wanted, names: Mapping[str, Any]) -> list[Found]:
     """Return what is known of the tensors that ops made, of those that are wanted."""
     if wanted.call is not None and wanted.layer is None:
         raise ValueError(f"call= says which call of a layer, got call={wanted.call}; give layer= with it.")
-    program, layers = recording.program(), Layers(recording)
+    program, layers = trace.program, Layers(trace)
     if wanted.layer is not None:
         layers.check(wanted.layer, wanted.call)
-    named = None if wanted.name is None else set(_named(recording, wanted.name, names))
+    named = None if wanted.name is None else set(_named(trace, wanted.name, names))
     made = [(index, layer, var) for index, layer in enumerate(layers.of) for var in program.eqns[index].outputs]
-    made += _passed_on(recording, layers)
+    made += _passed_on(trace, layers)
     found = []
     for index, layer, var in made:
-        if (named is None or var in named) and _has_value(recording, var):
+        if (named is None or var in named) and _has_value(trace, var):
             eqn = program.eqns[index]
             if _fits(eqn, layer, program, wanted):
                 kind = program.types[var]
                 frame = program.frame_of(eqn)
-                found.append(Found(title_of(recording, index), kind, frame, layer.path, var, layer.call))
+                found.append(Found(title_of(trace, index), kind, frame, layer.path, var, layer.call))
     return sorted(found, key=lambda one: one.var)
 
 
-def _passed_on(recording: Recording, layers: Layers) -> list[tuple[int, Layer, int]]:
+def _passed_on(trace: Trace, layers: Layers) -> list[tuple[int, Layer, int]]:
     """Return what layers returned as it was given to them, as a Dropout does that is not training."""
     found = []
     for layer, scope in layers.called:
-        var = recording.known(scope.returned)
-        index = LEAF if var is None else recording.builder.producers[var]
+        var = trace.tensors.get(scope.returned)
+        index = LEAF if var is None else trace.program.producers[var]
         if var is not None and index != LEAF and layer not in layers.of[index].chain():
             found.append((index, layer, var))
     return found
 
 
-def _has_value(recording: Recording, var: int) -> bool:
-    dtype = DTYPE_NAMES.get(recording.builder.types[var].dtype)
-    return dtype not in _WITHOUT_VALUE and var not in recording.cell_of
+def _has_value(trace: Trace, var: int) -> bool:
+    dtype = DTYPE_NAMES.get(trace.program.types[var].dtype)
+    return dtype not in _WITHOUT_VALUE and var not in trace.facts.history_of
 
 
 def _fits(eqn: Eqn, layer: Layer, program: Program, wanted: Wanted) -> bool:
@@ -137,20 +137,20 @@ def _is_at(frame: Frame, line: int | str) -> bool:
     return str(frame) == line or str(frame).endswith("/" + line)
 
 
-def _named(recording: Recording, name: str, names: Mapping[str, Any]) -> Iterator[int]:
+def _named(trace: Trace, name: str, names: Mapping[str, Any]) -> Iterator[int]:
     """Yield the vars that go by a name: of a tensor, or what was read from a variable."""
     for known, what in names.items():
-        var = None if is_variable(what) or not is_part(name, known) else recording.known(what._id)
+        var = None if is_variable(what) or not is_part(name, known) else trace.tensors.get(what._id)
         if var is not None:
             yield var
-    for eqn in recording.builder.eqns:
-        if any(is_part(name, name_of(recording, var)) for var in eqn.inputs if var in recording.cell_of):
+    for eqn in trace.program.eqns:
+        if any(is_part(name, name_of(trace, var)) for var in eqn.inputs if var in trace.facts.history_of):
             yield from eqn.outputs
 
 
-def value_of(recording: Recording, var: int) -> Tensor:
+def value_of(trace: Trace, var: int) -> Tensor:
     """Return the tensor that stands for a var: the one that was recorded, or the same computed again."""
-    with recording.explained():
-        value = Values(recording)(var)
-    recording.alias(value._id, var)
+    with trace.explained():
+        value = Values(trace)(var)
+    trace.tensors.alias(value._id, var)
     return value

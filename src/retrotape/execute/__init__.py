@@ -1,36 +1,45 @@
-"""Program + rules → gradients."""
+"""Program + rules → gradients: the plan, the walk, one rule applied, values; and one loop that runs a program."""
 
-from retrotape.execute._each import answer_each
-from retrotape.execute._higher import dot
-from retrotape.execute._inline import run_function
+from retrotape.execute._calls import CallGradient
+from retrotape.execute._dot import dot
+from retrotape.execute._each import differentiate_each
+from retrotape.execute._function_program import DEEPEST, bind, custom_name
+from retrotape.execute._inline import held_inputs, operands_of, run_function
 from retrotape.execute._jacobian import rows, vectorizes
 from retrotape.execute._past import PastVariables
 from retrotape.execute._plan import Plan, differentiable_inputs, make_plan
-from retrotape.execute._pull import Puller
-from retrotape.execute._question import Question, answer, stream
-from retrotape.execute._request import Request
-from retrotape.execute._running import observe_ops
-from retrotape.execute._values import Values, evaluate, run_eqn
+from retrotape.execute._query import Query, Request, differentiate, stream
+from retrotape.execute._run import evaluator, observe_ops, run, run_eqn, run_steps
+from retrotape.execute._values import Values
+from retrotape.execute._vjp import RuleVjp
 from retrotape.execute._walk import add, walk
 
 __all__ = [
+    "DEEPEST",
+    "CallGradient",
     "PastVariables",
     "Plan",
-    "Puller",
-    "Question",
+    "Query",
     "Request",
+    "RuleVjp",
     "Values",
     "add",
-    "answer",
-    "answer_each",
+    "bind",
+    "custom_name",
     "differentiable_inputs",
+    "differentiate",
+    "differentiate_each",
     "dot",
-    "evaluate",
+    "evaluator",
+    "held_inputs",
     "make_plan",
     "observe_ops",
+    "operands_of",
     "rows",
+    "run",
     "run_eqn",
     "run_function",
+    "run_steps",
     "stream",
     "vectorizes",
     "walk",

@@ -2,57 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from retrotape.execute._inline import inline
 from retrotape.execute._values import Values
-from retrotape.ir import Eqn, Equations, slice_to
-from retrotape.record import Recording
+from retrotape.ir import Body, Eqn, Equations, Program, slice_to
+from retrotape.record import Trace
 
 _FIRST = 1 << 40  # indices from here on are of equations that only a plan knows
 
+Rank = Callable[[int], Any]
 
-class View(NamedTuple):
-    """The equations of a recording as a plan sees them.
 
-    Attributes:
-      program: The equations and which of them makes each var.
-      renamed: For values that an expanded call has left in variables, the vars that they have inside.
-      rank: Where an equation stands among those that ran, if not where its index says.
+def expand(
+    trace: Trace, targets: Sequence[int], wanted: frozenset[int], inputs_of: Callable[[Eqn], Sequence[int]]
+) -> tuple[Equations, Mapping[int, int], Rank | None]:
+    """Expand the calls that assigned one of the `wanted` values and whose other outputs lead to the targets.
+
+    What a call returns may have been read from a variable after the call has assigned it. Seen from outside, no path
+    leads from the one to the other.
+
+    Returns:
+      The program; for values that an expanded call has left in variables, the vars that they have inside; and where an
+      equation stands among those that ran, None if where its index says.
     """
+    eqns, facts = trace.program.eqns, trace.facts
+    assigning = {index for index in facts.calls if not wanted.isdisjoint(eqns[index].outputs)}
+    calls = _needed(trace.program, targets, wanted, assigning, inputs_of) if assigning else []
+    if not calls:
+        return trace.program, {}, None
+    found: list[tuple[int, Eqn, Body]] = []
+    ranks: dict[int, Any] = {}
+    for index in calls:
+        eqn = eqns[index]
+        body = inline(trace, eqn, facts.calls[index], Values(trace))
+        ranks.update({inner: (index, 1, inner) for inner in range(*body.span)})
+        found.append((index, eqn, body))
+    expanded = _Expanded(trace.program)  # with what was inlined
+    renamed: dict[int, int] = {}
+    for index, eqn, body in found:
+        for made, inner in body.pairs(facts, eqn.outputs):
+            ranks[expanded.add(made, inner, eqn.frame)] = (index, 2, 0)
+            if made in facts.history_of and trace.program.producers[inner] in range(*body.span):
+                renamed[made] = inner
+    return expanded, renamed, lambda index: ranks.get(index, (index, 0, 0))
 
-    program: Equations
-    renamed: Mapping[int, int] = {}
-    rank: Callable[[int], Any] | None = None
 
-    def sorted(self, indices: list[int]) -> list[int]:
-        """Return indices in an order in which each equation follows those that make its inputs."""
-        return indices if self.rank is None else sorted(indices, key=self.rank)
+class _Items:
+    def __init__(self, get: Callable[[int], Any]) -> None:
+        self._get = get
+
+    def __getitem__(self, index: int) -> Any:
+        return self._get(index)
 
 
 class _Expanded:
     """Equations with a few more: what a call gave is made by an `Identity` of what ran inside."""
 
-    def __init__(self, recording: Recording) -> None:
-        self._builder = recording.builder
+    def __init__(self, program: Program) -> None:
         self._more: list[Eqn] = []
         self._makers: dict[int, int] = {}
-
-    @property
-    def eqns(self) -> Any:
-        return self._Items(lambda index: self._more[index - _FIRST] if index >= _FIRST else self._builder.eqns[index])
-
-    @property
-    def producers(self) -> Any:
-        return self._Items(lambda var: self._makers.get(var, self._builder.producers[var]))
-
-    class _Items:
-        def __init__(self, get: Callable[[int], Any]) -> None:
-            self._get = get
-
-        def __getitem__(self, index: int) -> Any:
-            return self._get(index)
+        more, makers = self._more, self._makers
+        self.eqns: Any = _Items(lambda index: more[index - _FIRST] if index >= _FIRST else program.eqns[index])
+        self.producers: Any = _Items(lambda var: makers[var] if var in makers else program.producers[var])
 
     def add(self, made: int, inner: int, frame: int) -> int:
         """Let `made` be what `inner` is."""
@@ -62,44 +75,16 @@ class _Expanded:
         return index
 
 
-def expand(
-    recording: Recording, targets: Sequence[int], wanted: Collection[int], inputs_of: Callable[[Eqn], Sequence[int]]
-) -> View:
-    """Look into the calls that assigned one of the `wanted` values and whose other outputs lead to the targets.
-
-    What a call returns may have been read from a variable after the call has assigned it. Seen from outside, no path
-    leads from the one to the other.
-    """
-    plain = View(recording.builder)
-    assigning = [index for index in recording.calls if not wanted.isdisjoint(recording.builder.eqns[index].outputs)]  # type: ignore[attr-defined]
-    if not assigning:
-        return plain
-    calls = _needed(recording, targets, wanted, set(assigning), inputs_of)
-    if not calls:
-        return plain
-    expanded, ranks, renamed = _Expanded(recording), {}, {}
-    for index in calls:
-        eqn = recording.builder.eqns[index]
-        where = str(recording.frames.frame(eqn.frame))
-        body = inline(recording, eqn, recording.calls[index], Values(recording), where)
-        ranks.update({inner: (index, 1, inner) for inner in range(*body.span)})
-        for made, inner in body.pairs(recording, eqn):
-            ranks[expanded.add(made, inner, eqn.frame)] = (index, 2, 0)
-            if made in recording.cell_of and recording.builder.producers[inner] in range(*body.span):
-                renamed[made] = inner
-    return View(expanded, renamed, lambda index: ranks.get(index, (index, 0, 0)))
-
-
 def _needed(
-    recording: Recording,
+    program: Program,
     targets: Iterable[int],
-    wanted: Collection[int],
+    wanted: frozenset[int],
     calls: set[int],
     inputs_of: Callable[[Eqn], Sequence[int]],
 ) -> list[int]:
     """Return the calls of which the targets need something besides the wanted values."""
-    eqns, targets = recording.builder.eqns, list(targets)
-    indices = slice_to(recording.builder, targets, (), inputs_of)
+    eqns, targets = program.eqns, list(targets)
+    indices = slice_to(program, targets, (), inputs_of)
     used = {var for index in indices for var in inputs_of(eqns[index])}.union(targets)
     return [
         index

@@ -5,43 +5,43 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from retrotape._types import Tensor
 from retrotape.execute._plan import Plan
-from retrotape.execute._question import Question, answer
-from retrotape.record import Recording
+from retrotape.execute._query import Query, differentiate
+from retrotape.record import Trace
 from retrotape.tf.core import tf, traced
 
-Tensor = Any
 Track = Callable[[Sequence[Any]], Iterator[Any]]  # goes through items, and may show how far it is
 FEW = 16  # up to here separate walks cost less than tracing one for all
 
 
 def rows(
-    recording: Recording,
-    question: Question,
+    trace: Trace,
+    query: Query,
     seeds: Tensor,
     operations: Sequence[Any] | None,
     vectorize: bool,
     chunk: int | None = None,
     track: Track = iter,
 ) -> list[Tensor | None]:
-    """Answer the question once for each row of `seeds` and stack the answers, for each source.
+    """Run the query once for each row of `seeds` and stack the results, for each source.
 
     Args:
-      recording: What was recorded.
-      question: The question; its seeds do not count.
+      trace: What was recorded.
+      query: The query; its seeds do not count.
       seeds: What flows into the target, row by row.
       operations: Those of a graph.
       vectorize: Whether rows may be treated side by side.
       chunk: How many rows are treated side by side at most.
       track: Goes through the chunks, or through the rows.
     """
-    plan = question.plan(recording)
+    plan = query.plan(trace)
 
     def one(seed: Tensor) -> list[Any]:
-        return answer(recording, question._replace(seeds=(seed,)), operations, plan)
+        return differentiate(trace, query._replace(seeds=(seed,)), operations, plan)
 
-    if vectorize and _can_vectorize(recording, plan, seeds):
-        return _vectorized(one, seeds, len(question.sources), chunk, track)
+    if vectorize and _can_vectorize(trace, plan, seeds):
+        return _vectorized(one, seeds, len(query.sources), chunk, track)
     if seeds.shape[0] == 0:  # no element has a row, and only the shape of rows is left to tell
         none_of = one(tf.zeros(seeds.shape[1:], seeds.dtype))
         return [None if grad is None else tf.convert_to_tensor(grad)[tf.newaxis][:0] for grad in none_of]
@@ -52,18 +52,18 @@ def rows(
     ]
 
 
-def vectorizes(recording: Recording, question: Question, count: int) -> bool:
+def vectorizes(trace: Trace, query: Query, count: int) -> bool:
     """Say whether `rows` would treat so many rows side by side, in eager code."""
-    return tf.executing_eagerly() and _fits(recording, question.plan(recording), count)
+    return tf.executing_eagerly() and _fits(trace, query.plan(trace), count)
 
 
-def _can_vectorize(recording: Recording, plan: Plan, seeds: Tensor) -> bool:
-    return not tf.executing_eagerly() or _fits(recording, plan, len(seeds))
+def _can_vectorize(trace: Trace, plan: Plan, seeds: Tensor) -> bool:
+    return not tf.executing_eagerly() or _fits(trace, plan, len(seeds))
 
 
-def _fits(recording: Recording, plan: Plan, count: int) -> bool:
+def _fits(trace: Trace, plan: Plan, count: int) -> bool:
     # A custom backward function may look at variables, and only eager reads can be given their recorded values.
-    by_code = any(index in recording.backwards or index in recording.calls for index in plan.indices)
+    by_code = any(index in trace.facts.backward_functions or index in trace.facts.calls for index in plan.indices)
     return count > FEW and not by_code
 
 

@@ -6,41 +6,41 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import finalize
 
+from retrotape._types import Tensor
 from retrotape.errors import TapeUseError
-from retrotape.record import Recording, current_stack, same
+from retrotape.record import Trace, current_stack, same
 from retrotape.tf import core, hooks, tangents
 from retrotape.tf.core import tf
 
-Tensor = Any
 _stand_ins: set[int] = set()  # identities of handles that are given in the place of others: they hold the past already
 
 
 class PastVariables:
-    """The variables of a recording as they were when equation number `index` ran.
+    """The variables of a trace as they were when equation number `index` ran.
 
     A backward function may read a variable by any op, or inside a function that it calls. What reads the whole is given
     the value. Everything else is given another variable that holds it.
     """
 
-    def __init__(self, recording: Recording, index: int, values: Callable[[int], Tensor]) -> None:
-        self._recording, self._index, self._values = recording, index, values
-        # An equation inside of a call that was run again ran when the call did, on stand-ins for what it was given.
-        inside = (body for body in recording.inlined.values() if body.span[0] <= index < body.span[1])
+    def __init__(self, trace: Trace, index: int, values: Callable[[int], Tensor]) -> None:
+        self._trace, self._index, self._values = trace, index, values
+        # An equation inside a call that was inlined ran when the call did, on stand-ins for what it was given.
+        inside = (body for body in trace.facts.bodies.values() if body.span[0] <= index < body.span[1])
         self._body = next(inside, None)
         self._variables: dict[int, Any] = {}  # stand-ins, by identity of the handle that they stand for
         self._written: set[int] = set()
 
     def value(self, handle: Tensor) -> Tensor | None:
         """Return what the variable held; None where nothing is known of it."""
-        recording, body, index = self._recording, self._body, self._index
+        trace, body, index = self._trace, self._body, self._index
         if handle._id in self._written or handle._id in _stand_ins:
             return None
         if body is not None and handle._id in body.handles:
             handle = body.handles[handle._id]
         elif body is not None and handle._id not in [stand_in._id for stand_in in body.handles.values()]:
             index = body.call
-        cell = recording.known_cell(handle)
-        return None if cell is None else self._values(cell.at(index))
+        history = trace.history(handle)
+        return None if history is None else self._values(history.at(index))
 
     def stand_in(self, handle: Tensor) -> Tensor | None:
         """Return the handle of a variable that holds that value; None where nothing is known of it."""
@@ -60,14 +60,14 @@ class PastVariables:
             value = self.value(handle)
             if value is None:
                 continue
-            with current_stack().unheard():
+            with current_stack().unrecorded():
                 now = hooks.live_value(handle, value.dtype)
             if not (core.share_buffer(now, value) or same(now, value)):
-                cell = self._recording.cells.get(handle._id)
-                name = "a variable" if cell is None else self._recording.name_of(cell)
+                history = self._trace.facts.histories.get(handle._id)
+                name = "a variable" if history is None else self._trace.name_of(history)
                 raise TapeUseError(
                     f"A backward function assigns {name}, which has changed since it was recorded, so what it computes "
-                    "would depend on when it is asked. Ask before the variable is updated, or assign it outside of the "
+                    "would depend on when it runs. Ask before the variable is updated, or assign it outside of the "
                     "backward function."
                 )
             self._written.add(handle._id)
@@ -75,12 +75,12 @@ class PastVariables:
 
 
 def variable_with(value: Tensor, original: Tensor | None = None) -> Any:
-    """Return a variable that holds `value`, and of which every open recording knows that it does.
+    """Return a variable that holds `value`, and of which every open trace knows that it does.
 
     `original` is the handle of the variable that had the value: accumulators may know of its tangent only.
     """
     stack = current_stack()
-    with stack.unheard():
+    with stack.unrecorded():
         variable = tf.Variable(value, trainable=False)
     stack.adopt(variable.handle, value)
     if core.stock_tape_listens():

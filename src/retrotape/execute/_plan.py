@@ -1,58 +1,92 @@
-"""Which equations a question concerns: those between its sources and its targets."""
+"""Which equations a query concerns: those between its sources and its targets."""
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from retrotape.errors import UnseenUpdateError
-from retrotape.execute._expand import View, expand
-from retrotape.ir import Eqn, reached_from, slice_to
-from retrotape.record import CUSTOM, Recording
+from retrotape.execute._expand import expand
+from retrotape.ir import CUSTOM, Eqn, Equations, reached_from, slice_to
+from retrotape.record import Trace
 from retrotape.rules import repairable
 
 
-class Plan(NamedTuple):
-    """The equations to go back through, and the vars for which a cotangent is wanted at all."""
+@dataclass(frozen=True)
+class Step:
+    """One equation of a walk.
 
-    eqns: Sequence[Eqn]
+    Attributes:
+      index: Its number.
+      outputs: Its outputs; None for one where paths do not pass.
+      inputs: Its inputs.
+      whole: The sources whose cotangent is complete once the equation has been passed.
+    """
+
+    index: int
+    outputs: tuple[int | None, ...]
+    inputs: tuple[int, ...]
+    whole: list[int]
+
+
+class Plan(NamedTuple):
+    """The equations to go through backwards, and the vars for which a cotangent is wanted at all.
+
+    Attributes:
+      program: The equations, and which of them makes each var.
+      indices: Those to go through, in the order in which they ran.
+      reached: The vars that depend on a source.
+      sources: The vars whose cotangents are wanted.
+      stops: Vars that paths may start from but do not pass.
+      through_updates: Whether paths run through assignments.
+      repaired: Vars behind a `stop_gradient` that is not meant for this derivative.
+      renamed: For values that an expanded call has left in variables, the vars that they have inside.
+      rank: Where an equation stands among those that ran, if not where its index says.
+    """
+
+    program: Equations
     indices: list[int]
     reached: set[int]
     sources: frozenset[int]
-    stops: Collection[int]  # vars that paths may start from but do not pass
+    stops: Collection[int]
     through_updates: bool
-    repaired: frozenset[int]  # vars behind a `stop_gradient` that is not meant for this derivative
-    view: View  # of the equations
+    repaired: frozenset[int]
+    renamed: Mapping[int, int] = {}
+    rank: Callable[[int], Any] | None = None
 
-    def asks(self, var: int, cotangent: object) -> bool:
-        """Say whether a cotangent is one of those that were asked for."""
-        return cotangent is not None and var in self.sources
+    @property
+    def eqns(self) -> Sequence[Eqn]:
+        """The equations by number."""
+        return self.program.eqns
 
-    def ends(self) -> Counter[int]:
-        """Return the sources at which paths end, each with the number of times that it is used."""
-        made = {var for index in self.indices for var in self.eqns[index].outputs if var not in self.stops}
-        wanted = self.sources - made
-        return Counter(var for index in self.indices for var in self.eqns[index].inputs if var in wanted)
-
-    def order(self) -> Iterator[int]:
+    def steps(self) -> Iterator[Step]:
         """Yield the equations so that each comes after all that use it, breadth first.
 
         Any such order gives the same gradients but for rounding. This one is the stock tape's, so that cotangents
         meet in the same order and their sums are the same to the bit.
         """
+        eqns, stops, reached = self.program.eqns, self.stops, self.reached
         makers: dict[int, int] = {}
         uses: Counter[int] = Counter()
+        paths: dict[int, Sequence[int]] = {}  # by equation: the inputs that a gradient goes to
         for index in self.indices:
-            eqn = self.eqns[index]
-            makers.update((var, index) for var in eqn.outputs if var not in self.stops)
-            uses.update(var for var in differentiable_inputs(eqn) if var in self.reached)
+            eqn = eqns[index]
+            paths[index] = differentiable_inputs(eqn)
+            makers.update((var, index) for var in eqn.outputs if var not in stops)
+            uses.update(var for var in paths[index] if var in reached)
+        ending = Counter(
+            var for index in self.indices for var in eqns[index].inputs if var in self.sources and var not in makers
+        )
         waiting = Counter(makers[var] for var in uses if var in makers)
         ready = deque(index for index in reversed(self.indices) if index not in waiting)
         while ready:
             index = ready.popleft()
-            yield index
-            for var in differentiable_inputs(self.eqns[index]):
+            eqn = eqns[index]
+            whole = _used_up(ending, eqn.inputs) if ending else []
+            yield Step(index, tuple(None if var in stops else var for var in eqn.outputs), eqn.inputs, whole)
+            for var in paths[index]:
                 if var in uses:
                     uses[var] -= 1
                     if uses[var] == 0 and var in makers:
@@ -61,47 +95,54 @@ class Plan(NamedTuple):
                             ready.append(makers[var])
 
 
+def _used_up(counts: Counter[int], variables: Iterable[int]) -> list[int]:
+    """Count uses down, and return the vars that have none left."""
+    found = []
+    for var in variables:
+        if var in counts:
+            counts[var] -= 1
+            if counts[var] == 0:
+                found.append(var)
+    return found
+
+
 def differentiable_inputs(eqn: Eqn) -> Sequence[int]:
     """Return the inputs of an equation without what the body of a custom gradient made: no gradient goes there."""
     return eqn.inputs[: len(eqn.inputs) - len(eqn.outputs)] if eqn.op == CUSTOM else eqn.inputs
 
 
 def make_plan(
-    recording: Recording,
+    trace: Trace,
     targets: Iterable[int],
     sources: Iterable[int],
     through_updates: bool,
     since: int | None = None,
 ) -> Plan:
-    """Return the plan for the gradients of `targets` by `sources`.
+    """Return the plan for the gradients of `targets` with respect to `sources`.
 
     Without `through_updates` an assignment ends every path, as it does on the stock tape: what a variable
     was given is then a place where paths may start, not a place that they pass. With `since`, that holds for
     value number `since` of each variable, and for none after it.
     """
-    stops: Collection[int]
+    facts = trace.facts
     if not through_updates:
-        stops = recording.assigned
-    elif since is None:
-        stops = frozenset()
-    else:
-        stops = frozenset(cell.number(since) for cell in recording.cells.values())
-    if not through_updates:
-        return _between(recording, View(recording.builder), targets, frozenset(sources), stops, through_updates)
-    targets, sources = list(targets), frozenset(sources) - recording.inert
-    view = expand(recording, targets, sources.union(stops), differentiable_inputs)
-    stops = frozenset(view.renamed.get(var, var) for var in stops)
-    plan = _between(
-        recording, view, targets, frozenset(view.renamed.get(var, var) for var in sources), stops, through_updates
-    )
-    gap = _meets_gap(recording, view, targets, stops)
-    for source in plan.sources if gap is not None else ():
-        _refuse_gaps(recording, view, targets, stops | {source})  # each as if it were the only one
+        return _between(trace, trace.program, targets, frozenset(sources), facts.assigned, False)
+    stops: frozenset[int] = frozenset()
+    if since is not None:
+        stops = frozenset(history.number(since) for history in facts.histories.values())
+    targets, wanted = list(targets), frozenset(sources) - facts.discrete
+    program, renamed, rank = expand(trace, targets, wanted | stops, differentiable_inputs)
+    stops = frozenset(renamed.get(var, var) for var in stops)
+    moved = frozenset(renamed.get(var, var) for var in wanted)
+    plan = _between(trace, program, targets, moved, stops, True, renamed, rank)
+    if _unrecorded_update(trace, program, targets, stops) is not None:
+        for source in plan.sources:  # each as if it were the only one
+            _refuse_unrecorded_updates(trace, program, targets, stops | {source})
     return plan
 
 
 def make_plans(
-    recording: Recording,
+    trace: Trace,
     targets: Sequence[Sequence[int]],
     sources: Iterable[int],
     through_updates: bool,
@@ -109,54 +150,64 @@ def make_plans(
 ) -> tuple[Plan, list[Plan]]:
     """Return the plan for all targets together, and one for each of them as `make_plan` makes it.
 
-    What the sources reach is looked for once: for what a target depends on, it does not matter what else there is.
+    What the sources reach is searched once: for what a target depends on, it does not matter what else there is.
     """
-    whole = make_plan(recording, [var for group in targets for var in group], sources, through_updates, since)
-    kept, stopped, program = set(whole.indices), recording.stopped_by_moments(), whole.view.program
+    whole = make_plan(trace, [var for group in targets for var in group], sources, through_updates, since)
+    kept, stopped, program = set(whole.indices), trace.stopped_by_moments(), whole.program
     plans = []
     for group in targets:
-        indices = whole.view.sorted(slice_to(program, group, whole.stops, differentiable_inputs))
+        indices = _ordered(slice_to(program, group, whole.stops, differentiable_inputs), whole.rank)
         if repairable(program, indices, stopped) == whole.repaired:
             plans.append(whole._replace(indices=[index for index in indices if index in kept]))
         else:  # a `stop_gradient` is passed on the way to one target and not on the way to another
-            plans.append(_between(recording, whole.view, group, whole.sources, whole.stops, through_updates))
+            given = (whole.sources, whole.stops, through_updates, whole.renamed, whole.rank)
+            plans.append(_between(trace, program, group, *given))
     return whole, plans
 
 
-def _refuse_gaps(recording: Recording, view: View, targets: Sequence[int], stops: Collection[int]) -> None:
+def _ordered(indices: list[int], rank: Callable[[int], Any] | None) -> list[int]:
+    """Return indices in an order in which each equation follows those that make its inputs."""
+    return indices if rank is None else sorted(indices, key=rank)
+
+
+def _refuse_unrecorded_updates(
+    trace: Trace, program: Equations, targets: Sequence[int], stops: Collection[int]
+) -> None:
     """Raise where the targets depend, beyond `stops`, on a value that a variable got by an unrecorded update."""
-    var = _meets_gap(recording, view, targets, stops)
+    var = _unrecorded_update(trace, program, targets, stops)
     if var is not None:
-        raise UnseenUpdateError(recording.name_of(recording.cell_of[var]))
+        raise UnseenUpdateError(trace.name_of(trace.facts.history_of[var]))
 
 
-def _meets_gap(recording: Recording, view: View, targets: Sequence[int], stops: Collection[int]) -> int | None:
-    if not recording.gaps:
+def _unrecorded_update(trace: Trace, program: Equations, targets: Sequence[int], stops: Collection[int]) -> int | None:
+    unrecorded = trace.facts.unrecorded_updates
+    if not unrecorded:
         return None
-    eqns = view.program.eqns
-    indices = slice_to(view.program, targets, stops, differentiable_inputs)
-    seen = {var for index in indices for var in differentiable_inputs(eqns[index])}.union(targets)
-    return min((var for var in seen & recording.gaps if var not in stops), default=None)
+    indices = slice_to(program, targets, stops, differentiable_inputs)
+    read = {var for index in indices for var in differentiable_inputs(program.eqns[index])}.union(targets)
+    return min((var for var in read & unrecorded if var not in stops), default=None)
 
 
-def plan_between(recording: Recording, targets: Iterable[int], sources: Iterable[int]) -> Plan:
+def plan_between(trace: Trace, targets: Iterable[int], sources: Iterable[int]) -> Plan:
     """Return the plan for what lies between `targets` and `sources`, and nothing before the sources."""
     wanted = frozenset(sources)
-    return _between(recording, View(recording.builder), targets, wanted, wanted, True)
+    return _between(trace, trace.program, targets, wanted, wanted, True)
 
 
 def _between(
-    recording: Recording,
-    view: View,
+    trace: Trace,
+    program: Equations,
     targets: Iterable[int],
     sources: frozenset[int],
     stops: Collection[int],
     through_updates: bool,
+    renamed: Mapping[int, int] = {},
+    rank: Callable[[int], Any] | None = None,
 ) -> Plan:
-    program = view.program
-    wanted = sources - recording.inert
-    indices = view.sorted(slice_to(program, targets, stops, differentiable_inputs))
-    repaired = repairable(program, indices, recording.stopped_by_moments())
-    ends = recording.ends - repaired if repaired else recording.ends
-    kept, reached = reached_from(program, wanted, indices, (recording.inert, ends, stops))
-    return Plan(program.eqns, kept, reached, wanted, stops, through_updates, repaired, view)
+    facts, stopped = trace.facts, trace.stopped_by_moments()
+    wanted = sources - facts.discrete
+    indices = _ordered(slice_to(program, targets, stops, differentiable_inputs), rank)
+    repaired = repairable(program, indices, stopped) if stopped else frozenset()
+    blocked = facts.nondifferentiable - repaired if repaired else facts.nondifferentiable
+    kept, reached = reached_from(program, wanted, indices, (facts.discrete, blocked, stops))
+    return Plan(program, kept, reached, wanted, stops, through_updates, repaired, renamed, rank)

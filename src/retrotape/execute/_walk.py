@@ -1,41 +1,32 @@
-"""The reverse walk. It holds no policy: what to visit is the plan's, how to go back through an op the puller's."""
+"""The reverse walk. It holds no policy: what to visit is in the plan, how to differentiate one op in `vjp`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
+from retrotape._types import Cotangent, Vjp
 from retrotape.execute._plan import Plan
 from retrotape.tf import core
 
-Cotangent = Any  # a tensor, or tf.IndexedSlices
-Puller = Callable[[int, list[Cotangent | None], Plan], Sequence[Cotangent | None]]
 
-
-def walk(plan: Plan, seeds: dict[int, list[Cotangent]], pull: Puller) -> Iterator[tuple[int, Cotangent]]:
-    """Carry the seeds back along the plan and yield the cotangent of each source that they reach, once it is whole."""
+def walk(plan: Plan, seeds: Mapping[int, Sequence[Cotangent]], vjp: Vjp) -> Iterator[tuple[int, Cotangent]]:
+    """Carry the seeds back along the plan; yield each source that they reach, with its cotangent once it is whole."""
     cotangents = {var: list(terms) for var, terms in seeds.items()}
-    ends = plan.ends()
-    for index in plan.order():
-        eqn = plan.eqns[index]
-        upstream = [None if var in plan.stops else _collect(var, cotangents) for var in eqn.outputs]
-        yield from [(var, total) for var, total in zip(eqn.outputs, upstream, strict=True) if plan.asks(var, total)]
-        for var, cotangent in zip(eqn.inputs, pull(index, upstream, plan), strict=True):
+    for step in plan.steps():
+        upstream = [_take(cotangents, var) for var in step.outputs]
+        for var, total in zip(step.outputs, upstream, strict=True):
+            if total is not None and var in plan.sources:
+                yield var, total
+        for var, cotangent in zip(step.inputs, vjp(step.index, upstream, plan), strict=True):
             if cotangent is not None and var in plan.reached:
                 cotangents.setdefault(var, []).append(cotangent)
         del upstream  # while a cotangent is handed out, no other should be held
-        for var in eqn.inputs:
-            if var in ends:
-                ends[var] -= 1
-                if ends[var] == 0 and var in cotangents:
-                    yield var, _collect(var, cotangents)
-    for var in plan.sources:
-        if var in cotangents:
-            yield var, _collect(var, cotangents)
+        yield from ((var, _take(cotangents, var)) for var in step.whole if var in cotangents)
+    yield from ((var, _take(cotangents, var)) for var in plan.sources if var in cotangents)
 
 
-def _collect(var: int, cotangents: dict[int, list[Cotangent]]) -> Cotangent | None:
-    terms = cotangents.pop(var, None)
+def _take(cotangents: dict[int, list[Cotangent]], var: int | None) -> Cotangent | None:
+    terms = None if var is None else cotangents.pop(var, None)
     return None if terms is None else add(terms)
 
 

@@ -1,4 +1,4 @@
-"""Recording → SavedModel and graph: for those who have TensorFlow but not this library."""
+"""Trace → SavedModel and graph: for those who have TensorFlow but not this library."""
 
 from __future__ import annotations
 
@@ -7,57 +7,56 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from retrotape._types import Tensor
 from retrotape.errors import TapeUseError
-from retrotape.execute import Values, run_eqn
+from retrotape.execute import Values, bind, run_steps
 from retrotape.files.save import name_everything
-from retrotape.ir import LEAF
-from retrotape.record import CUSTOM, Backward, Recording, traits
+from retrotape.ir import CUSTOM, LEAF, BackwardFunction
+from retrotape.record import Trace, traits
 from retrotape.rules import FORWARD
 from retrotape.tf.core import tf
 from retrotape.transform import portable
 
-Tensor = Any
 
-
-def export_saved_model(recording: Recording, names: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
+def export_saved_model(trace: Trace, names: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
     """Write a SavedModel that runs the program, and one gradient for each scalar that has a name."""
-    module = _Exported(recording, names)
+    module = _Exported(trace, names)
     signatures = {"serving_default": module.replay, **module.gradients}
     tf.saved_model.save(module, os.fspath(path), signatures=signatures)
 
 
-def export_graph(recording: Recording, names: Mapping[str, Any], directory: str | os.PathLike[str]) -> None:
+def export_graph(trace: Trace, names: Mapping[str, Any], directory: str | os.PathLike[str]) -> None:
     """Write the program as a graph that TensorBoard shows."""
-    graph = _Exported(recording, names).replay.get_concrete_function().graph
+    graph = _Exported(trace, names).replay.get_concrete_function().graph
     with tf.summary.create_file_writer(os.fspath(directory)).as_default():
         tf.summary.graph(graph)
 
 
 class _Exported(tf.Module):
-    """A module made from a recording: `replay` from inputs to outputs, and gradients."""
+    """A module made from a trace: `replay` from inputs to outputs, and gradients."""
 
-    def __init__(self, recording: Recording, names: Mapping[str, Any]) -> None:
+    def __init__(self, trace: Trace, names: Mapping[str, Any]) -> None:
         super().__init__("tape")
-        self._whole = whole = portable(recording)
+        self._whole = whole = portable(trace)
         named = name_everything(whole, names)
         self._plain = _plain_names(named)
         vars_of = {name: what["var"] for name, what in named.items() if "var" in what}
-        producers, types = whole.builder.producers, whole.builder.types
+        producers, types = whole.program.producers, whole.program.types
         self._inputs = {name: var for name, var in vars_of.items() if producers[var] == LEAF}
         self._outputs = {name: var for name, var in vars_of.items() if producers[var] != LEAF}
         if not self._outputs:
             raise TapeUseError('Name at least one result to export: `names={"x": x, "loss": loss}`.')
-        look_up = Values(whole)
+        values = Values(whole)
         self.held: dict[str, tf.Variable] = {}
         self._entries: dict[int, str] = {}  # first version of a variable → its name
         self._called: dict[str, list[str]] = {}  # all names of a variable by the first one
-        for called, cell in zip(_variable_names(named), whole.cells.values(), strict=True):
-            first, name = cell.versions[0], called[0]
+        for called, history in zip(_variable_names(named), whole.facts.histories.values(), strict=True):
+            first, name = history.versions[0], called[0]
             if producers[first] == LEAF and first in whole.values:
-                self.held[name] = tf.Variable(look_up(first), name=self._plain[name])
+                self.held[name] = tf.Variable(values(first), name=self._plain[name])
                 self._entries[first], self._called[name] = name, called
         self._constants = {
-            var: look_up(var)
+            var: values(var)
             for var in whole.values
             if (producers[var] == LEAF or _draws(whole, var))
             and var not in self._entries
@@ -84,7 +83,7 @@ class _Exported(tf.Module):
             sources = {**inputs, **held}
             floating = {name: tensor for name, tensor in sources.items() if tensor.dtype.is_floating}
             result = self._run(inputs, held)[self._outputs[target]]
-            # Of the graph, not by a tape, which ops by name do not tell of themselves.
+            # Of the graph, not by a tape: ops that are run by name do not report to one.
             found = tf.gradients(result, list(floating.values()), unconnected_gradients="zero")
             grads = {name: tf.convert_to_tensor(grad) for name, grad in zip(floating, found, strict=True)}
             return {self._plain[also]: grads[name] for name in grads for also in self._called.get(name, [name])}
@@ -93,23 +92,27 @@ class _Exported(tf.Module):
 
     def _run(self, inputs: Mapping[str, Tensor], held: Mapping[str, Tensor]) -> dict[int, Tensor]:
         whole = self._whole
-        # Constants of the graph: a gradient that looks at a tensor from outside cannot be saved.
+        # Constants of the graph: a gradient that reads a tensor from outside cannot be saved.
         env: dict[int, Tensor] = {var: tf.constant(value.numpy()) for var, value in self._constants.items()}
         env.update({var: held[name] for var, name in self._entries.items()})
         env.update({var: inputs[name] for name, var in self._inputs.items()})
-        for index, eqn in enumerate(whole.builder.eqns):
-            if all(var in env for var in eqn.outputs) or not all(var in env for var in eqn.inputs):
-                continue  # drawn when it was recorded; or on something that has no value here, such as a handle
-            given = [env[var] for var in eqn.inputs]
-            outputs = run_eqn(eqn, given)
+        eqns = whole.program.eqns
+        # Not what was drawn when it was recorded, nor what takes something without a value here, such as a handle.
+        indices = (
+            index
+            for index, eqn in enumerate(eqns)
+            if not all(var in env for var in eqn.outputs) and all(var in env for var in eqn.inputs)
+        )
+        for index, eqn in run_steps(whole.program, env, indices):
             if eqn.op == CUSTOM:
-                outputs = _with_way_back(whole.backwards[index], env, outputs)
-            env.update(zip(eqn.outputs, outputs, strict=False))
+                outputs = _with_backward(whole.facts.backward_functions[index], env, [env[var] for var in eqn.outputs])
+                env.update(zip(eqn.outputs, outputs, strict=True))
         return env
 
 
-def _with_way_back(back: Backward, env: Mapping[int, Tensor], outputs: list[Tensor]) -> list[Tensor]:
-    function = back.function.looking_at([env[var] for var in back.captures])
+def _with_backward(back: BackwardFunction, env: Mapping[int, Tensor], outputs: list[Tensor]) -> list[Tensor]:
+    """Return tensors with a backward function of their own."""
+    function = bind(back.function, [env[var] for var in back.captures])
 
     @tf.custom_gradient
     def wrapped(*inputs: Tensor) -> Any:
@@ -118,8 +121,8 @@ def _with_way_back(back: Backward, env: Mapping[int, Tensor], outputs: list[Tens
     return list(wrapped(*[env[var] for var in back.inputs]))
 
 
-def _draws(recording: Recording, var: int) -> bool:
-    eqn = recording.builder.eqns[recording.builder.producers[var]]
+def _draws(trace: Trace, var: int) -> bool:
+    eqn = trace.program.eqns[trace.program.producers[var]]
     return not (eqn.op == CUSTOM or eqn.op in FORWARD or eqn.op.startswith("Resource") or traits(eqn.op).replayable)
 
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from retrotape._types import Tensor
 from retrotape.errors import LostValueError
 from retrotape.execute import Values
 from retrotape.files import store
 from retrotape.ir import DTYPE_NAMES, LEAF, Program, TensorType, bytes_of, reached_from
-from retrotape.record import Recording, current_stack, is_away, is_computed, looked_at
+from retrotape.record import Trace, current_stack, is_deterministic, is_offloaded, read_by_rule
 from retrotape.transform import WITHOUT_BYTES
 
-Tensor = Any
 VALUES = ("leaves", "needed", "all")
 _TELLING = 12  # bytes from which on it is no accident that two values are the same
 
@@ -29,7 +29,7 @@ class Withheld:
         self._name = name
         self.identity, self.nbytes = None, 0
 
-    def fetch(self) -> Tensor:
+    def load(self) -> Tensor:
         """Raise: there is nothing to return."""
         raise LostValueError(
             f"The value of {self._name!r} was left out when this tape was saved (redact=[{self._name!r}])",
@@ -41,15 +41,15 @@ class Kept:
     """The values that are written.
 
     Args:
-      recording: What was recorded.
+      trace: What was recorded.
       program: What of it is written.
       values: One of `VALUES`.
       used: Vars that something else than an equation looks at.
     """
 
-    def __init__(self, recording: Recording, program: Program, values: str, used: Collection[int]) -> None:
-        self._recording, self._program = recording, program
-        self._look_up = Values(recording)
+    def __init__(self, trace: Trace, program: Program, values: str, used: Collection[int]) -> None:
+        self._trace, self._program = trace, program
+        self._values = Values(trace)
         storable = {
             var
             for var, kind in enumerate(program.types)
@@ -59,22 +59,24 @@ class Kept:
         self._needed = {var for var in storable if self._is_needed(var, used)}
         self._vars = set(self._needed)
         if values == "needed":
-            self._vars |= {var for eqn in program.eqns for var in looked_at(eqn)} & storable
+            self._vars |= {var for eqn in program.eqns for var in read_by_rule(eqn)} & storable
         elif values == "all":
             self._vars |= {var for var in storable if program.producers[var] != LEAF}
         self._vars -= self._withheld()
 
     def _is_needed(self, var: int, used: Collection[int]) -> bool:
         """Say whether a value cannot be computed from others."""
-        recording, producer = self._recording, self._program.producers[var]
-        if producer == LEAF and var in recording.cell_of:
-            return var in recording.values
-        if producer == LEAF:  # on the recording it may have been computed, by something that is not written
-            return var in used and (var in recording.values or recording.builder.producers[var] != LEAF)
-        return var in recording.values and (var in recording.opaque or not is_computed(self._program.eqns[producer].op))
+        trace, producer = self._trace, self._program.producers[var]
+        if producer == LEAF and var in trace.facts.history_of:
+            return var in trace.values
+        if producer == LEAF:  # on the trace it may have been computed, by something that is not written
+            return var in used and (var in trace.values or trace.program.producers[var] != LEAF)
+        return var in trace.values and (
+            var in trace.facts.opaque or not is_deterministic(self._program.eqns[producer].op)
+        )
 
     def _withheld(self) -> set[int]:
-        return {var for var, value in self._recording.values.items() if isinstance(value, Withheld)}
+        return {var for var, value in self._trace.values.items() if isinstance(value, Withheld)}
 
     def withhold(self, named: Mapping[str, Collection[int]], redact: Collection[str]) -> set[str]:
         """Leave out what is redacted and all that is computed from it; return the names of what is left out.
@@ -117,9 +119,9 @@ class Kept:
         return ""
 
     def _numpy(self, var: int) -> Any:
-        value = self._recording.values.get(var)
-        with current_stack().unheard():
-            return (self._look_up(var) if value is None or is_away(value) else value).numpy()
+        value = self._trace.values.get(var)
+        with current_stack().unrecorded():
+            return (self._values(var) if value is None or is_offloaded(value) else value).numpy()
 
     def _bytes(self, var: int) -> bytes:
         return np.asarray(self._numpy(var)).tobytes()

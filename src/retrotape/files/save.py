@@ -1,4 +1,4 @@
-"""Recording → file."""
+"""Trace → file."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 from retrotape._version import __version__
 from retrotape.errors import NotRecordedError, ReplicaError
 from retrotape.files import store
-from retrotape.files.document import Document, backwards_to_json
+from retrotape.files.document import Document, backward_functions_to_json
 from retrotape.files.kept import VALUES, Kept
-from retrotape.ir import Program
-from retrotape.record import CUSTOM, UNCOUNTED, Recording, born, cells_in
+from retrotape.ir import CUSTOM, UNCOUNTED, Program
+from retrotape.record import Trace, histories_in, python_constants
 from retrotape.tf import core
 from retrotape.tf.core import whole_of
 from retrotape.tf.nests import describe, is_variable, unwrap
-from retrotape.transform import Thawed, portable
+from retrotape.transform import Pruned, portable
 
 _PER_ENTRY = 180  # bytes around each part of a file, and its check sum
 
@@ -61,33 +61,35 @@ class Prepared(NamedTuple):
 
 
 def prepare(
-    recording: Recording,
+    trace: Trace,
     names: Mapping[str, Any],
     *,
     values: str = "leaves",
     redact: Collection[str] = (),
     freeze: Collection[str] = (),
 ) -> Prepared:
-    """Return what a file of this recording will hold, or raise where something cannot be saved."""
+    """Return what a file of this trace will hold, or raise where something cannot be saved."""
     if values not in VALUES:
         raise ValueError(f"values must be one of {', '.join(map(repr, VALUES))}, got {values!r}.")
     redact, freeze = _several("redact", redact), _several("freeze", freeze)
-    _refuse_parts(recording)
-    whole = portable(recording, freeze)
+    _refuse_parts(trace)
+    whole = portable(trace, freeze)
     named = name_everything(whole, names)
     unknown = redact - named.keys()
     if unknown:
         raise ValueError(f"redact names {sorted(unknown)}, which is not among the names {sorted(named)}.")
-    used = {what["var"] for what in named.values() if "var" in what} | whole.cell_of.keys()
-    used |= {var for back in whole.backwards.values() for var in back.captures}
-    versions = [cell.versions for cell in whole.cells.values()]
+    used = {what["var"] for what in named.values() if "var" in what} | whole.facts.history_of.keys()
+    used |= {var for back in whole.facts.backward_functions.values() for var in back.captures}
+    versions = [history.versions for history in whole.facts.histories.values()]
     stand_for = {name: [what["var"]] if "var" in what else versions[what["variable"]] for name, what in named.items()}
-    thawed = Thawed(whole, freeze, used, stand_for, redact)
-    program = thawed.program()
+    pruned = Pruned(whole, freeze, used, stand_for, redact)
+    program = pruned.program()
     kept = Kept(whole, program, values, used)
     redact |= kept.withhold(stand_for, redact)
     functions: dict[str, Any] = {}
-    backwards = {thawed.moved[index]: back for index, back in whole.backwards.items() if index in thawed.moved}
+    backward = {
+        pruned.moved[index]: back for index, back in whole.facts.backward_functions.items() if index in pruned.moved
+    }
     fields = {
         "retrotape": __version__,
         "tensorflow": core.version,
@@ -95,28 +97,28 @@ def prepare(
         "platform": {"machine": platform.machine(), "byteorder": sys.byteorder},
         "names": named,
         "redacted": sorted(redact),
-        "variables": _variables(whole, thawed.moved),
-        "assigned": sorted(whole.assigned),
-        "gaps": sorted(whole.gaps),
+        "variables": _variables(whole, pruned.moved),
+        "assigned": sorted(whole.facts.assigned),
+        "unrecorded_updates": sorted(whole.facts.unrecorded_updates),
         "moments": sorted(whole.stopped_by_moments()),
-        "looks": _looks(whole, thawed.moved),
+        "host_reads": _host_reads(whole, pruned.moved),
         "called": [list(pair) for pair in whole.frames.all_called()],
-        "layers": _layers(whole, thawed.moved),
-        "born": _births(recording, whole),
-        "backwards": backwards_to_json(backwards, functions),
+        "layers": _layers(whole, pruned.moved),
+        "python_constants": _python_constants(trace, whole),
+        "backward_functions": backward_functions_to_json(backward, functions),
     }
     return Prepared(Document(str(program), functions, fields), kept.tensors(), _opdefs(program, functions))
 
 
-def _refuse_parts(recording: Recording) -> None:
+def _refuse_parts(trace: Trace) -> None:
     """Raise where a variable has a part in each of several replicas: in a file its name would stand for one of them."""
-    for variable in recording.variables.values():
+    for variable in trace.variables.values():
         whole = whole_of(variable)
-        if whole is not None and len(cells_in(recording, whole)) > 1:
+        if whole is not None and len(histories_in(trace, whole)) > 1:
             raise ReplicaError(
                 f"This tape cannot be saved: {whole.name!r} has a part in each replica",
                 "Save tapes that were opened inside the replica function: `def step(x): with rt.Tape() as tape: ...; "
-                "tape.save(...)`, or ask this one in its own process.",
+                "tape.save(...)`, or query this one in its own process.",
             )
 
 
@@ -131,29 +133,29 @@ def _several(option: str, given: Collection[str]) -> set[str]:
 # ------------------------------------------------------------------ names
 
 
-def name_everything(recording: Recording, names: Mapping[str, Any]) -> dict[str, dict[str, int]]:
+def name_everything(trace: Trace, names: Mapping[str, Any]) -> dict[str, dict[str, int]]:
     """Return what each name stands for, the user's and those of variables: a var, or a variable by its number."""
     found: dict[str, dict[str, int]] = {}
-    order = {id(cell): number for number, cell in enumerate(recording.cells.values())}
+    order = {id(history): number for number, history in enumerate(trace.facts.histories.values())}
     for name, value in _flat_names(names):
         if name in found:
             raise ValueError(f"names= gives the name {name!r} twice.")
         part = unwrap(value)
         if is_variable(part):
-            cell = next(iter(cells_in(recording, part)), None)
-            if cell is None:
-                raise _absent(name, part, "no op read or assigned it while recording")
-            found[name] = {"variable": order[id(cell)]}
+            history = next(iter(histories_in(trace, part)), None)
+            if history is None:
+                raise _absent(name, part, "no op read or assigned it while trace")
+            found[name] = {"variable": order[id(history)]}
             continue
         if not hasattr(part, "_id"):
             raise TypeError(f"names={{{name!r}: ...}} takes a tensor or a variable, got {type(value).__name__}.")
-        var = recording.known(part._id)
+        var = trace.tensors.get(part._id)
         if var is None:
             raise _absent(name, part, "it took no part in what was recorded")
         found[name] = {"var": var}
     numbers: dict[str, Iterator[str]] = {}  # for variables of one name
-    for number, cell in enumerate(recording.cells.values()):
-        name = own = _name_of(recording, cell, number)
+    for number, history in enumerate(trace.facts.histories.values()):
+        name = own = _name_of(trace, history, number)
         while name in found and found[name] != {"variable": number}:
             name = next(numbers.setdefault(own, _numbered(own)))
         found.setdefault(name, {"variable": number})
@@ -185,58 +187,58 @@ def _flat_names(names: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[st
             yield prefix + name, value
 
 
-def _name_of(recording: Recording, cell: Any, number: int) -> str:
-    variable = recording.variables.get(cell.handle._id)
+def _name_of(trace: Trace, history: Any, number: int) -> str:
+    variable = trace.variables.get(history.handle._id)
     if variable is None:
         return f"variable_{number}"
-    return recording.path_of(variable)
+    return trace.path_of(variable)
 
 
-def _variables(recording: Recording, moved: Mapping[int, int]) -> list[dict[str, Any]]:
+def _variables(trace: Trace, moved: Mapping[int, int]) -> list[dict[str, Any]]:
     rows = []
-    for number, cell in enumerate(recording.cells.values()):
-        variable = recording.variables.get(cell.handle._id)
+    for number, history in enumerate(trace.facts.histories.values()):
+        variable = trace.variables.get(history.handle._id)
         rows.append(
             {
-                "name": _name_of(recording, cell, number),
-                "trainable": variable is not None and recording.is_trainable(variable),
-                **({"frozen": True} if variable is not None and recording.is_frozen(variable) else {}),
+                "name": _name_of(trace, history, number),
+                "trainable": variable is not None and trace.is_trainable(variable),
+                **({"frozen": True} if variable is not None and trace.is_frozen(variable) else {}),
                 "read": variable is not None,
-                "versions": list(cell.versions),
-                "since": [moved.get(index, -1) for index in cell.since],
+                "versions": list(history.versions),
+                "made_by": [moved.get(index, -1) for index in history.made_by],
             }
         )
     return rows
 
 
-def _looks(recording: Recording, moved: Mapping[int, int]) -> list[dict[str, Any]]:
-    """Return where Python saw a value: which one, before which equation, at which line."""
+def _host_reads(trace: Trace, moved: Mapping[int, int]) -> list[dict[str, Any]]:
+    """Return where Python read a value: which one, before which equation, at which line."""
     rows = []
-    stamps, stay = sorted(recording.stamps), sorted(moved)
-    for identity, stamp, frame, how, _ in recording.looks:
-        var = recording.known(identity)
+    times, stay = sorted(trace.facts.times), sorted(moved)
+    for identity, time, frame, method, _ in trace.facts.host_reads:
+        var = trace.tensors.get(identity)
         if var is not None:
-            before = bisect_left(stay, bisect_left(stamps, stamp))
-            rows.append({"var": var, "before": before, "frame": frame, "how": how})
+            before = bisect_left(stay, bisect_left(times, time))
+            rows.append({"var": var, "before": before, "frame": frame, "method": method})
     return rows
 
 
-def _layers(recording: Recording, moved: Mapping[int, int]) -> list[list[Any]]:
+def _layers(trace: Trace, moved: Mapping[int, int]) -> list[list[Any]]:
     """Return the calls of layers: path, the first equation inside, the first one after it, what it returned."""
     rows: list[list[Any]] = []
-    stamps, stay = sorted(recording.stamps), sorted(moved)
-    for scope in sorted(recording.scopes.values(), key=lambda scope: scope.begin):
-        begin, end = (bisect_left(stay, bisect_left(stamps, moment)) for moment in (scope.begin, scope.end))
-        returned = recording.known(scope.returned)
-        unknown = -2 if scope.returned == UNCOUNTED else -1
-        rows.append([scope.path, begin, end, unknown if returned is None else returned])
+    times, stay = sorted(trace.facts.times), sorted(moved)
+    for call in sorted(trace.facts.layer_calls.values(), key=lambda call: call.begin):
+        begin, end = (bisect_left(stay, bisect_left(times, moment)) for moment in (call.begin, call.end))
+        returned = trace.tensors.get(call.returned)
+        unknown = -2 if call.returned == UNCOUNTED else -1
+        rows.append([call.path, begin, end, unknown if returned is None else returned])
     return rows
 
 
-def _births(recording: Recording, whole: Recording) -> list[list[int]]:
-    """Return the constants that Python made while recording, each with the number of looks before it."""
-    moments = [look.moment for look in whole.looks if whole.known(look.identity) is not None]
-    return sorted([var, bisect_left(moments, moment)] for var, moment in born(whole, recording).items())
+def _python_constants(trace: Trace, whole: Trace) -> list[list[int]]:
+    """Return the constants that Python made while recording, each with the number of host reads before it."""
+    moments = [read.moment for read in whole.facts.host_reads if whole.tensors.get(read.identity) is not None]
+    return sorted([var, bisect_left(moments, moment)] for var, moment in python_constants(whole, trace).items())
 
 
 def _opdefs(program: Program, functions: Mapping[str, Any]) -> bytes:

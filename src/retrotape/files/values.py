@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from retrotape._types import Tensor
 from retrotape.files import store
 from retrotape.tf.core import tf
 
-Tensor = Any
 _SMALL = 2**16  # bytes up to which a copy costs less than sharing memory
 _SHARED = frozenset(("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16"))
 
@@ -26,7 +24,7 @@ class InFile:
         self._container, self._name, self._info = container, name, info
         self.identity, self.nbytes = None, info.nbytes
 
-    def fetch(self) -> Tensor:
+    def load(self) -> Tensor:
         """Return the value."""
         dtype, shape = self._info.dtype, self._info.shape
         if dtype == "string":

@@ -6,13 +6,12 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from retrotape._types import Gradient
 from retrotape.errors import MissingGradientWarning, NothingToApplyError, UnknownVariableError, grouped
 from retrotape.grads import _sparse as sparse
 from retrotape.grads._table import name_of
 from retrotape.tf import keras_api
 from retrotape.tf.core import tf
-
-Gradient = Any
 
 
 def apply(optimizer: Any, pairs: Sequence[tuple[Gradient, Any]], reason_of: Callable[[Any], str]) -> None:

@@ -6,11 +6,9 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from retrotape._types import Gradient, Tensor
 from retrotape.grads import _sparse as sparse
 from retrotape.tf.core import tf
-
-Tensor = Any
-Gradient = Any
 
 
 def factor(norm: Tensor, bound: float) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from retrotape._types import Gradient, Tensor
 from retrotape.errors import ShapeMismatchError
 from retrotape.grads import _clip as clipping
 from retrotape.grads import _sparse as sparse
@@ -12,9 +13,6 @@ from retrotape.grads._apply import apply
 from retrotape.grads._keyed import Keyed
 from retrotape.grads._table import name_of, norm_of
 from retrotape.tf.core import as_is, tf
-
-Tensor = Any
-Gradient = Any
 
 
 class Gradients(Keyed):

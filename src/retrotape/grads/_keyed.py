@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from retrotape._types import Gradient
 from retrotape.errors import ShapeMismatchError, UnknownSourceError
 from retrotape.grads import _sparse as sparse
 from retrotape.grads._show import as_html, as_rich, as_text
@@ -18,7 +19,6 @@ from retrotape.tf.version import Version
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-Gradient = Any
 _Self = TypeVar("_Self", bound="Keyed")
 
 

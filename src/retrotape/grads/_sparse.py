@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from retrotape._types import Gradient, Tensor
 from retrotape.errors import ShapeMismatchError
 from retrotape.tf.core import tf
 
-Tensor = Any
-Gradient = Any  # tf.Tensor, tf.IndexedSlices or None
 _COMPLEX = (tf.complex64, tf.complex128)
 
 

@@ -6,10 +6,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from retrotape._types import Gradient
 from retrotape.grads import _sparse as sparse
 from retrotape.tf.core import tf
-
-Gradient = Any
 
 HEADER = ("variable", "shape", "norm", "share")
 LONGEST = 60  # rows; of a longer table the largest gradients are shown

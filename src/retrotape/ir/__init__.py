@@ -2,9 +2,22 @@
 
 from retrotape.ir._builder import Builder
 from retrotape.ir._check import check
+from retrotape.ir._facts import (
+    FOREVER,
+    UNCOUNTED,
+    BackwardFunction,
+    Body,
+    Facts,
+    GrowingFacts,
+    HostRead,
+    LayerCall,
+    VariableHistory,
+)
 from retrotape.ir._fields import NONSENSE, Fields, LayerRow, Malformed, makes_no_sense, printable_frame, read_program
+from retrotape.ir._function_programs import Functions
 from retrotape.ir._graph import Equations, reached_from, slice_to
 from retrotape.ir._program import (
+    CUSTOM,
     DTYPE_NAMES,
     DTYPE_NUMBERS,
     LEAF,
@@ -14,6 +27,7 @@ from retrotape.ir._program import (
     Eqn,
     Frame,
     Func,
+    FunctionProgram,
     Program,
     Proto,
     Shape,
@@ -21,31 +35,39 @@ from retrotape.ir._program import (
     bytes_of,
 )
 from retrotape.ir._text import parse, render
-from retrotape.ir._ways_back import CUSTOM, Functions, WayBack
 
 __all__ = [
     "CUSTOM",
     "DTYPE_NAMES",
     "DTYPE_NUMBERS",
+    "FOREVER",
     "LEAF",
     "NONSENSE",
+    "UNCOUNTED",
     "Attr",
     "AttrValue",
+    "BackwardFunction",
+    "Body",
     "Builder",
     "DType",
     "Eqn",
     "Equations",
+    "Facts",
     "Fields",
     "Frame",
     "Func",
+    "FunctionProgram",
     "Functions",
+    "GrowingFacts",
+    "HostRead",
+    "LayerCall",
     "LayerRow",
     "Malformed",
     "Program",
     "Proto",
     "Shape",
     "TensorType",
-    "WayBack",
+    "VariableHistory",
     "bytes_of",
     "check",
     "makes_no_sense",

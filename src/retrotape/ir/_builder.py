@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 
 from retrotape.ir._check import check
+from retrotape.ir._facts import GrowingFacts
 from retrotape.ir._program import LEAF, Attr, Eqn, Frame, Program, TensorType
+from retrotape.ir._window import Window
 
 
 class Builder:
-    """Collect vars and equations; `build` freezes and checks what there is so far.
+    """Columns to which vars, equations and facts are appended; nothing that is there is changed.
+
+    Args:
+      base: A program to begin with. What is appended is not in that one.
 
     >>> builder = Builder()
     >>> x = builder.leaf(TensorType(1, ()))
@@ -19,13 +24,14 @@ class Builder:
     1
     """
 
-    __slots__ = ("_built", "_checked", "eqns", "producers", "types")
+    __slots__ = ("_checked", "_window", "eqns", "facts", "producers", "types")
 
-    def __init__(self) -> None:
-        self.types: list[TensorType] = []
-        self.producers: list[int] = []
-        self.eqns: list[Eqn] = []
-        self._built: Program | None = None
+    def __init__(self, base: Program | None = None) -> None:
+        self.types: list[TensorType] = [] if base is None else list(base.types)
+        self.producers: list[int] = [] if base is None else list(base.producers)
+        self.eqns: list[Eqn] = [] if base is None else list(base.eqns)
+        self.facts = GrowingFacts() if base is None else base.facts.copy()
+        self._window: Program | None = None
         self._checked = (0, 0)
 
     def leaf(self, kind: TensorType) -> int:
@@ -53,21 +59,23 @@ class Builder:
         """Add the equation that defines `outputs`."""
         self.eqns.append(Eqn(op, inputs, outputs, attrs, frame))
 
-    def truncate(self, variables: int, equations: int) -> None:
-        """Take back all but the first so many vars and equations."""
-        del self.types[variables:], self.producers[variables:], self.eqns[equations:]
-        self._built = None
-        self._checked = (min(self._checked[0], equations), min(self._checked[1], variables))
+    def window(self, frames: Sequence[Frame] = ()) -> Program:
+        """Return the program so far, in constant time."""
+        found = self._window
+        sizes = len(self.types), len(self.eqns), len(frames)
+        if found is None or (len(found.types), len(found.eqns), len(found.frames)) != sizes:
+            found = self._window = Program(
+                Window(self.types, sizes[0]),
+                Window(self.producers, sizes[0]),
+                Window(self.eqns, sizes[1]),
+                Window(frames, sizes[2]),
+                self.facts,
+            )
+        return found
 
-    def build(self, frames: Callable[[], tuple[Frame, ...]] = tuple) -> Program:
-        """Return the program so far, checked. Equations that were checked before are not checked again.
-
-        The frames are asked for only here, since finding a line number costs more than recording an op.
-        """
-        built = self._built
-        if built is None or len(built.eqns) != len(self.eqns) or len(built.types) != len(self.types):
-            built = Program(tuple(self.types), tuple(self.producers), tuple(self.eqns), frames())
-            check(built, *self._checked)
-            self._checked = (len(self.eqns), len(self.types))
-            self._built = built
-        return built
+    def build(self, frames: Sequence[Frame] = ()) -> Program:
+        """Return the program so far, checked. Equations that were checked before are not checked again."""
+        found = self.window(frames)
+        check(found, *self._checked)
+        self._checked = (len(found.eqns), len(found.types))
+        return found

@@ -1,4 +1,4 @@
-"""What a file says beside a program: names, variables, looks. Nothing of it is believed before it was checked."""
+"""What a file has beside a program: names, variables, host reads. Nothing of it is believed before it was checked."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from retrotape._types import Json
 from retrotape.errors import MalformedProgramError, printable
 from retrotape.ir._program import DTYPE_NUMBERS, Frame, Program
-
-Json = Any
 
 
 class Malformed(Exception):
@@ -31,17 +30,17 @@ class VariableRow(NamedTuple):
     name: str
     trainable: bool
     versions: tuple[int, ...]
-    since: tuple[int, ...]
+    made_by: tuple[int, ...]
     frozen: bool
 
 
-class LookRow(NamedTuple):
-    """Where Python saw a value, before which equation."""
+class HostReadRow(NamedTuple):
+    """Where Python read a value, before which equation."""
 
     var: int
     before: int
     frame: int
-    how: str
+    method: str
 
 
 class LayerRow(NamedTuple):
@@ -70,9 +69,9 @@ class Fields:
     def check(self) -> None:
         """Raise where any of them makes no sense."""
         self.vars("moments")
-        for name in ("assigned", "gaps"):
+        for name in ("assigned", "unrecorded_updates"):
             self.versions(name)
-        _ = self.variables, self.looks, self.layers, self.called, self.births, self.names, self.redacted
+        _ = self.variables, self.host_reads, self.layers, self.called, self.python_constants, self.names, self.redacted
 
     def vars(self, name: str) -> tuple[int, ...]:
         """Return a field that is a list of vars."""
@@ -110,27 +109,27 @@ class Fields:
         for index, row in enumerate(items(self._written.get("variables"), dict, "variables")):
             name, trainable = row.get("name"), row.get("trainable")
             versions = numbers(row.get("versions"), len(self._program.types), "versions")
-            since = numbers(row.get("since"), len(self._program.eqns), "since", lowest=-1)
+            made_by = numbers(row.get("made_by"), len(self._program.eqns), "made_by", lowest=-1)
             if not isinstance(name, str) or not isinstance(trainable, bool) or not versions:
                 raise Malformed(f"variable {index} has no name or no value")
-            if len(since) != len(versions) or not taken.isdisjoint(versions):
+            if len(made_by) != len(versions) or not taken.isdisjoint(versions):
                 raise Malformed(f"the values of variable {name!r} are not its own")
             frozen = row.get("frozen", False)  # older files do not tell
             if not isinstance(frozen, bool) or (frozen and trainable):
                 raise Malformed(f"variable {name!r} is trainable and frozen")
             taken.update(versions)
-            found.append(VariableRow(printable(name), trainable, versions, since, frozen))
+            found.append(VariableRow(printable(name), trainable, versions, made_by, frozen))
         return found
 
     @cached_property
-    def looks(self) -> list[LookRow]:
-        """Where Python saw a value."""
+    def host_reads(self) -> list[HostReadRow]:
+        """Where Python read a value."""
         found = []
-        for row in items(self._written.get("looks"), dict, "looks"):
-            (var,) = numbers([row.get("var")], len(self._program.types), "looks")
-            (before,) = numbers([row.get("before")], len(self._program.eqns) + 1, "looks")
-            (frame,) = numbers([row.get("frame")], len(self._program.frames), "looks")
-            found.append(LookRow(var, before, frame, printable(str(row.get("how")), 200)))
+        for row in items(self._written.get("host_reads"), dict, "host_reads"):
+            (var,) = numbers([row.get("var")], len(self._program.types), "host_reads")
+            (before,) = numbers([row.get("before")], len(self._program.eqns) + 1, "host_reads")
+            (frame,) = numbers([row.get("frame")], len(self._program.frames), "host_reads")
+            found.append(HostReadRow(var, before, frame, printable(str(row.get("method")), 200)))
         return found
 
     @cached_property
@@ -159,15 +158,15 @@ class Fields:
         return found
 
     @cached_property
-    def births(self) -> list[tuple[int, int]]:
-        """Which constants Python made while recording, each after how many looks; older files do not tell."""
+    def python_constants(self) -> list[tuple[int, int]]:
+        """Which constants Python made while recording, each after how many host reads."""
         found = []
-        for row in items(self._written.get("born", []), list, "born"):
+        for row in items(self._written.get("python_constants", []), list, "python_constants"):
             if len(row) != 2:
-                raise Malformed("born is not a list of pairs")
-            (var,) = numbers(row[:1], len(self._program.types), "born")
-            (looks,) = numbers(row[1:], len(self.looks) + 1, "born")
-            found.append((var, looks))
+                raise Malformed("python_constants is not a list of pairs")
+            (var,) = numbers(row[:1], len(self._program.types), "python_constants")
+            (reads,) = numbers(row[1:], len(self.host_reads) + 1, "python_constants")
+            found.append((var, reads))
         return found
 
     @cached_property

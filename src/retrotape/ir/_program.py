@@ -15,10 +15,14 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple, Union
 
+from retrotape.ir._facts import Facts
+
 LEAF = -1
+CUSTOM = "custom_gradient"  # not an op of TensorFlow: an equation that has a backward function of its own
 
 DTYPE_NAMES = {
     1: "float32",
@@ -146,13 +150,16 @@ class Eqn(NamedTuple):
 
 @dataclass(frozen=True)
 class Program:
-    """Everything that a tape has recorded, in the order in which it ran.
+    """Everything that a tape has recorded, in the order in which it ran: frozen data.
+
+    Of a tape that is still recording it is a window: what is recorded later is not in it.
 
     Attributes:
       types: Dtype and shape of each var; its place is the var's number.
       producers: The number of the equation that made each var; `LEAF` for what came from outside.
       eqns: The ops that ran.
       frames: The lines of the user's code that ran them.
+      facts: What else is known: variables, backward functions, host reads, layers. Not part of the text.
 
     >>> two = Program((TensorType(1, ()), TensorType(1, ())), (LEAF, 0), (Eqn("Neg", (0,), (1,), (), 0),),
     ...               (Frame("loop.py", 3, "step"),))
@@ -162,10 +169,11 @@ class Program:
     @0 = "loop.py":3 in "step"
     """
 
-    types: tuple[TensorType, ...]
-    producers: tuple[int, ...]
-    eqns: tuple[Eqn, ...]
-    frames: tuple[Frame, ...]
+    types: Sequence[TensorType]
+    producers: Sequence[int]
+    eqns: Sequence[Eqn]
+    frames: Sequence[Frame]
+    facts: Facts = field(default_factory=Facts, compare=False, repr=False)
 
     def leaves(self) -> list[int]:
         """Return the vars whose value came from outside."""
@@ -186,3 +194,20 @@ class Program:
         from retrotape.ir._text import parse
 
         return parse(text)
+
+
+class FunctionProgram(NamedTuple):
+    """A backward function that is data: a program from cotangents, and from what it captures, to cotangents.
+
+    Attributes:
+      program: What it computes; its facts have the backward functions of custom gradients inside.
+      cotangents: The leaves that stand for what flows in.
+      captures: The leaves that stand for what it reads besides.
+      results: For each of its inputs, the vars of the cotangent: one; three for rows, their indices and the shape of the
+        whole; none for None.
+    """
+
+    program: Program
+    cotangents: tuple[int, ...]
+    captures: tuple[int, ...]
+    results: tuple[tuple[int, ...], ...]

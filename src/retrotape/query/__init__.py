@@ -1,19 +1,15 @@
 """Queries: gradients, Jacobians, products with vectors, Hessians, each a few lines on top of `execute`."""
 
-from retrotape.query._first_order import Questions, locked, question
+from retrotape.query._first_order import FirstOrder
 from retrotape.query._higher_order import HigherOrder
+from retrotape.query._jacobians import Jacobians
 from retrotape.query._names import NAMED, has_text, replace_names, variable_named
-from retrotape.query._request import Answers, pose
+from retrotape.query._request import make_request
+from retrotape.query._results import Results
 
-__all__ = [
-    "NAMED",
-    "Answers",
-    "HigherOrder",
-    "Questions",
-    "has_text",
-    "locked",
-    "pose",
-    "question",
-    "replace_names",
-    "variable_named",
-]
+
+class Queries(FirstOrder, Jacobians, HigherOrder):
+    """Every derivative of anything that was recorded."""
+
+
+__all__ = ["NAMED", "Queries", "Results", "has_text", "make_request", "replace_names", "variable_named"]

@@ -2,125 +2,127 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from retrotape._types import Tensor
 from retrotape.errors import ShapeMismatchError
-from retrotape.execute import dot, rows, vectorizes
+from retrotape.execute import Request, dot, rows, vectorizes
 from retrotape.query._progress import tracked
-from retrotape.query._request import Log, Request, refuse_outside, solve
-from retrotape.record import current_stack
+from retrotape.query._request import refuse_outside, solve
+from retrotape.record import Session, current_stack
 from retrotape.tf.core import tf, zeros
-from retrotape.tf.nests import Parts, zeros_like
+from retrotape.tf.nests import Parts, ones_like, shape_tensor, zeros_like
 
-Tensor = Any
 CHUNK = 1024  # rows of a Hessian that are computed side by side, where nothing is said
 _PLAIN = (np.ndarray, np.generic, int, float, complex)  # take the dtype of their source
 
 
-def jacobian(log: Log, request: Request, target: Tensor, vectorize: bool, chunk: int | None) -> list[Tensor | None]:
+def jacobian(
+    session: Session, request: Request, target: Tensor, vectorize: bool, chunk: int | None
+) -> list[Tensor | None]:
     """Return, for each source, the derivative of each element of the target."""
     if request.left_out:
         return [None] * len(request.sources)
-    shape = tf.shape(target)
+    shape = shape_tensor(target)
     size = tf.reduce_prod(shape)
     eye = tf.reshape(tf.eye(size, dtype=target.dtype), tf.concat([[size], shape], 0))
-    stacked = _stack(log, request, eye, vectorize, chunk)
+    stacked = _stack(session, request, eye, vectorize, chunk)
     return [None if rows is None else tf.reshape(rows, tf.concat([shape, tf.shape(rows)[1:]], 0)) for rows in stacked]
 
 
-def batch_jacobian(log: Log, request: Request, target: Tensor, source: Tensor, vectorize: bool) -> list[Tensor | None]:
-    """Return the derivative of each row of the target by the same row of the source."""
+def batch_jacobian(
+    session: Session, request: Request, target: Tensor, source: Tensor, vectorize: bool
+) -> list[Tensor | None]:
+    """Return the derivative of each row of the target with respect to the same row of the source."""
     if request.left_out:
         return [None]
-    shape = tf.shape(target)
+    shape = shape_tensor(target)
     width = tf.reduce_prod(shape[1:])
     columns = tf.reshape(tf.eye(width, dtype=target.dtype), tf.concat([[width, 1], shape[1:]], 0))
     seeds = tf.broadcast_to(columns, tf.concat([[width], shape], 0))
-    (stacked,) = _stack(log, request, seeds, vectorize, None)
+    (stacked,) = _stack(session, request, seeds, vectorize, None)
     if stacked is None:
         return [None]
     by_row = tf.transpose(tf.reshape(stacked, tf.stack([width, shape[0], -1])), [1, 0, 2])
-    return [tf.reshape(by_row, tf.concat([shape, tf.shape(source)[1:]], 0))]
+    return [tf.reshape(by_row, tf.concat([shape, shape_tensor(source)[1:]], 0))]
 
 
-def _stack(log: Log, request: Request, seeds: Tensor, vectorize: bool, chunk: int | None) -> list[Tensor | None]:
+def _stack(
+    session: Session, request: Request, seeds: Tensor, vectorize: bool, chunk: int | None
+) -> list[Tensor | None]:
     refuse_outside(request, True, "for a Jacobian")
     found: list[Tensor | None] = [None] * len(request.sources)
     track = partial(tracked, what="rows") if tf.executing_eagerly() else iter
-    for positions, question in request.questions():
-        stacked = rows(log.recording, question, seeds, log.operations, vectorize, chunk, track)
+    for positions, query in request.queries():
+        stacked = rows(session.trace, query, seeds, session.operations, vectorize, chunk, track)
         for position, grad in zip(positions, stacked, strict=True):
             found[position] = grad
     return found
 
 
-def jvp(log: Log, request: Request, target: Tensor, tangents: list[Tensor]) -> list[Tensor | None]:
+def jvp(session: Session, request: Request, target: Tensor, tangents: list[Tensor]) -> list[Tensor | None]:
     """Return the movement of the target along the tangents, as the only item of a list."""
     if request.left_out:
         return [None]
-    last = _last(log)
-    with log.provisional():
-        # A gradient is linear in what flows in, so its derivative by that is the product sought.
-        seed = tf.ones_like(target)
-        moved = dot(solve(log, request._replace(seeds=(seed,))), tangents)
+    with session.forked() as fork:
+        # A gradient is linear in what flows in, so its derivative with respect to that is the product sought.
+        seed = ones_like(target)
+        moved = dot(solve(fork, request._replace(seeds=(seed,))), tangents)
         if moved is None:
             return [None]
-        log.refresh()
+        fork.flush()
         through = (any(request.through),)
-        asked = _of(log, moved, request)._replace(sources=((log.take_part(seed),),), through=through)
-        with last():
-            return solve(log, asked)
+        second = _of(fork, moved, request)._replace(sources=((fork.var_of(seed),),), through=through)
+        with _last(session, fork):
+            return solve(fork, second)
 
 
-def hvp(log: Log, request: Request, sources: Parts, vectors: list[Tensor]) -> list[Tensor | None]:
+def hvp(session: Session, request: Request, sources: Parts, vectors: list[Tensor]) -> list[Tensor | None]:
     """Return the product of the Hessian with the vectors, for each source."""
-    last = _last(log)
-    with log.provisional():
-        first = solve(log, request)
+    with session.forked() as fork:
+        first = solve(fork, request)
         moved = dot(first, vectors)
         if moved is None:
             return [None] * len(first)
-        log.refresh()
-        asked = _of(log, moved, request)
-        with last():
-            second = solve(log, asked)
+        fork.flush()
+        again = _of(fork, moved, request)
+        with _last(session, fork):
+            second = solve(fork, again)
     return [
         zeros_like(part) if product is None and grad is not None else product
         for part, grad, product in zip(sources.flat(), first, second, strict=True)
     ]
 
 
-def _last(log: Log) -> Callable[[], AbstractContextManager[None]]:
+def _last(session: Session, fork: Session) -> AbstractContextManager[None]:
     """Return what the last of several derivatives is taken in: it is not recorded, unless all of them are."""
-    return nullcontext if log.is_heard() else partial(current_stack().without, log.recording)
+    return nullcontext() if fork is session else current_stack().without(fork.trace)
 
 
-def hessian(log: Log, request: Request, sources: Parts, chunk: int | None, whole: bool) -> list[Tensor]:
+def hessian(session: Session, request: Request, sources: Parts, chunk: int | None, whole: bool) -> list[Tensor]:
     """Return all blocks of the Hessian, row by row, or with `whole` one matrix."""
-    last = _last(log)
-    with log.provisional():
-        first = [None if grad is None else tf.convert_to_tensor(grad) for grad in solve(log, request)]
-        joined = _joined(log, first)
-        log.refresh()
-        each = [None if grad is None else _of(log, grad, request) for grad in first]
+    with session.forked() as fork:
+        first = [None if grad is None else tf.convert_to_tensor(grad) for grad in solve(fork, request)]
+        joined = _joined(fork, first)
+        fork.flush()
+        each = [None if grad is None else _of(fork, grad, request) for grad in first]
         columns = None
         if joined is not None:
-            together = _of(log, joined, request)
-            with last():
-                columns = _columns(log, together, joined, chunk)
+            together = _of(fork, joined, request)
+            with _last(session, fork):
+                columns = _columns(fork, together, joined, chunk)
         complete = columns is not None and all(value is not None for value in (*first, *columns))
         if whole and complete and joined is not None and columns is not None:
             return [tf.concat([tf.reshape(column, [joined.shape[0], -1]) for column in columns], 1)]
         if columns is None:
-            with last():
+            with _last(session, fork):
                 found = [
-                    [None] * len(first) if grad is None or asked is None else jacobian(log, asked, grad, True, chunk)
-                    for grad, asked in zip(first, each, strict=True)
+                    [None] * len(first) if grad is None or again is None else jacobian(fork, again, grad, True, chunk)
+                    for grad, again in zip(first, each, strict=True)
                 ]
         else:
             found = _cut(columns, first)
@@ -135,21 +137,21 @@ def hessian(log: Log, request: Request, sources: Parts, chunk: int | None, whole
     return [as_matrix(blocks, sources)] if whole else [block for row in blocks for block in row]
 
 
-def _joined(log: Log, grads: list[Tensor | None]) -> Tensor | None:
+def _joined(session: Session, grads: list[Tensor | None]) -> Tensor | None:
     """Return all gradients as one vector, None where that is of no use: it takes one walk where they take several."""
     there = [grad for grad in grads if grad is not None]
-    if log.graph is not None or len(there) < 2 or len({grad.dtype for grad in there}) > 1:
+    if session.graph is not None or len(there) < 2 or len({grad.dtype for grad in there}) > 1:
         return None
     return tf.concat([tf.reshape(grad, [-1]) for grad in there], 0)
 
 
-def _columns(log: Log, request: Request, joined: Tensor, chunk: int | None) -> list[Tensor | None] | None:
+def _columns(session: Session, request: Request, joined: Tensor, chunk: int | None) -> list[Tensor | None] | None:
     """Return the derivatives of all gradients as one vector; None where it has to be one gradient after the other."""
     count = len(joined)
-    if not all(vectorizes(log.recording, question, count) for _, question in request.questions()):
+    if not all(vectorizes(session.trace, query, count) for _, query in request.queries()):
         return None  # each row would pass through all the gradients, though only one of them is not zero
     chunk = chunk or (CHUNK if count > CHUNK else None)
-    columns = _stack(log, request, tf.eye(count, dtype=joined.dtype), True, chunk)
+    columns = _stack(session, request, tf.eye(count, dtype=joined.dtype), True, chunk)
     # What does not count got zeros, and zero times infinity is not a number: then each gradient alone.
     finite = all(column is None or bool(_is_finite(column)) for column in columns)
     return columns if finite else None
@@ -173,9 +175,9 @@ def _is_finite(value: Tensor) -> Tensor:
     return tf.reduce_all([tf.reduce_all(tf.math.is_finite(part)) for part in parts])
 
 
-def _of(log: Log, target: Tensor, request: Request) -> Request:
-    """Return the request for the derivative of something that has just been computed, by the same sources."""
-    return request._replace(targets=(log.take_part(target),), seeds=(tf.ones_like(target),), derived_from=())
+def _of(session: Session, target: Tensor, request: Request) -> Request:
+    """Return the request for the derivative of something that has just been computed, with respect to the same sources."""
+    return request._replace(targets=(session.var_of(target),), seeds=(tf.ones_like(target),), derived_from=())
 
 
 def as_matrix(blocks: list[list[Tensor]], sources: Parts) -> Tensor:

@@ -1,30 +1,28 @@
-"""Second derivatives and more, products with vectors, and derivatives by values that variables had."""
+"""Second derivatives, products with vectors, and derivatives with respect to values that variables had."""
 
 from __future__ import annotations
 
-from abc import ABC
 from typing import Any
 
+from retrotape._types import Tensor
 from retrotape.diagnose.missing import warn_of_targets
 from retrotape.query import _derivatives as derivatives
-from retrotape.query._first_order import question
-from retrotape.query._jacobians import Jacobians
-from retrotape.query._request import pose, versions_of
+from retrotape.query._base import QueryBase
+from retrotape.query._request import make_request, versions_of
+from retrotape.tf.methods import query
 from retrotape.tf.nests import single, take_apart, unwrap
 from retrotape.tf.version import Version, pick
 
-Tensor = Any
 
+class HigherOrder(QueryBase):
+    """What can be asked beyond the first derivative, from the same flat trace."""
 
-class HigherOrder(Jacobians, ABC):
-    """What can be asked beyond the first derivative, from the same flat recording."""
-
-    @question
+    @query
     def jvp(self, target: Tensor, sources: Any, tangents: Any, *, through_updates: bool = False) -> Tensor:
         """Return how `target` changes when `sources` move along `tangents`.
 
         Args:
-          target: A tensor that was made while recording.
+          target: A tensor that was made while trace.
           sources: As for `gradient`.
           tangents: One for each source, in its shape.
           through_updates: As for `gradient`.
@@ -39,21 +37,21 @@ class HigherOrder(Jacobians, ABC):
         [2.0, 40.0]
         """
         target = single(target, "jvp", "target")
-        log = self._asked()
+        session = self._recorded()
         parts = take_apart(sources, "source")
         vectors = derivatives.vectors_for(parts, tangents, "tangent")
-        with log.extended_in_graph():
-            request = pose(log, self._answers, target, parts, None, through_updates, leave_out=True)
+        with session.extended_in_graph():
+            request = make_request(session, self._results, target, parts, None, through_updates, leave_out=True)
             warn_of_targets(request)
-            (found,) = self._ask(log, request, lambda: derivatives.jvp(log, request, target, vectors))
+            (found,) = self._solve(session, request, lambda: derivatives.jvp(session, request, target, vectors))
         return found
 
-    @question
+    @query
     def hvp(self, target: Tensor, sources: Any, vectors: Any, *, through_updates: bool = False) -> Any:
-        """Return the product of the Hessian of `target` by `sources` with `vectors`, without the Hessian.
+        """Return the product of the Hessian of `target` with respect to `sources` with `vectors`, without the Hessian.
 
         Args:
-          target: A scalar that was made while recording.
+          target: A scalar that was made while trace.
           sources: As for `gradient`.
           vectors: One for each source, in its shape.
           through_updates: As for `gradient`.
@@ -69,15 +67,15 @@ class HigherOrder(Jacobians, ABC):
         """
         target = single(target, "hvp", "target")
         derivatives.check_scalar(target, "hvp")
-        log = self._asked()
+        session = self._recorded()
         parts = take_apart(sources, "source")
         given = derivatives.vectors_for(parts, vectors, "vector")
-        with log.extended_in_graph():
-            request = pose(log, self._answers, target, parts, through_updates=through_updates)
-            found = self._ask(log, request, lambda: derivatives.hvp(log, request, parts, given))
+        with session.extended_in_graph():
+            request = make_request(session, self._results, target, parts, through_updates=through_updates)
+            found = self._solve(session, request, lambda: derivatives.hvp(session, request, parts, given))
         return parts.pack(found)
 
-    @question
+    @query
     def hessian(
         self,
         target: Tensor,
@@ -87,12 +85,12 @@ class HigherOrder(Jacobians, ABC):
         through_updates: bool = False,
         chunk: int | None = None,
     ) -> Any:
-        """Return the second derivatives of a scalar `target` by `sources`.
+        """Return the second derivatives of a scalar `target` with respect to `sources`.
 
         In a terminal a progress bar is shown on stderr if it takes longer than two seconds.
 
         Args:
-          target: A scalar that was made while recording.
+          target: A scalar that was made while trace.
           sources: As for `gradient`.
           whole: Return one matrix over all elements of all sources, in the order of the flattened nest.
           through_updates: As for `gradient`.
@@ -110,11 +108,11 @@ class HigherOrder(Jacobians, ABC):
         """
         target = single(target, "hessian", "target")
         derivatives.check_scalar(target, "hessian")
-        log = self._asked()
+        session = self._recorded()
         parts = take_apart(sources, "source")
-        with log.extended_in_graph():
-            request = pose(log, self._answers, target, parts, through_updates=through_updates)
-            found = self._ask(log, request, lambda: derivatives.hessian(log, request, parts, chunk, whole))
+        with session.extended_in_graph():
+            request = make_request(session, self._results, target, parts, through_updates=through_updates)
+            found = self._solve(session, request, lambda: derivatives.hessian(session, request, parts, chunk, whole))
         if whole:
             return found[0]
         width = len(parts.flat())
@@ -122,7 +120,7 @@ class HigherOrder(Jacobians, ABC):
 
     # ------------------------------------------------------------------ values that variables had
 
-    @question
+    @query
     def versions(self, variable: Any) -> tuple[Version, ...]:
         """Return every value that a variable had on this tape, oldest first.
 
@@ -133,13 +131,13 @@ class HigherOrder(Jacobians, ABC):
         >>> [float(version.value) for version in tape.versions(v)]
         [1.0, 5.0]
         """
-        return versions_of(self._asked(), unwrap(variable))
+        return versions_of(self._recorded(), unwrap(variable))
 
-    @question
+    @query
     def at(self, variable: Any, k: int) -> Version:
-        """Return value number `k` of a variable, from the end if negative, to differentiate by.
+        """Return value number `k` of a variable, from the end if negative, as a source.
 
-        Derivatives by it run through every later update.
+        Derivatives with respect to it run through every later update.
 
         >>> v = tf.Variable(3.0)
         >>> with rt.Tape() as tape:

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from abc import ABC
 from typing import Any
 
+from retrotape._types import Tensor
 from retrotape.diagnose.missing import warn_of_targets
 from retrotape.query import _derivatives as derivatives
-from retrotape.query._first_order import Questions, question
-from retrotape.query._request import pose
+from retrotape.query._base import QueryBase
+from retrotape.query._request import make_request
 from retrotape.tf.core import tf, zeros
-from retrotape.tf.nests import single, take_apart, zeros_wanted
+from retrotape.tf.methods import query
+from retrotape.tf.nests import shape_tensor, single, take_apart, zeros_wanted
 
-Tensor = Any
 _NONE = tf.UnconnectedGradients.NONE
 
 
-class Jacobians(Questions, ABC):
-    """What can be asked about each element of a target."""
+class Jacobians(QueryBase):
+    """Derivatives of each element of a target."""
 
-    @question
+    @query
     def jacobian(
         self,
         target: Tensor,
@@ -31,10 +31,10 @@ class Jacobians(Questions, ABC):
         through_updates: bool = False,
         chunk: int | None = None,
     ) -> Any:
-        """Return the Jacobian of `target` by each of `sources`: shape of target, then shape of source.
+        """Return the Jacobian of `target` with respect to each of `sources`: shape of target, then shape of source.
 
         Args:
-          target: A tensor that was made while recording.
+          target: A tensor that was made while trace.
           sources: As for `gradient`.
           unconnected_gradients: As for `gradient`.
           through_updates: As for `gradient`.
@@ -54,22 +54,24 @@ class Jacobians(Questions, ABC):
         """
         fill = zeros_wanted(unconnected_gradients)
         target = single(target, "jacobian", "target")
-        log = self._asked()
+        session = self._recorded()
         parts = take_apart(sources, "source")
-        with log.extended_in_graph():
-            request = pose(log, self._answers, target, parts, None, through_updates, ones=False, leave_out=True)
+        with session.extended_in_graph():
+            request = make_request(
+                session, self._results, target, parts, None, through_updates, ones=False, leave_out=True
+            )
             warn_of_targets(request)
-            found = self._ask(
-                log, request, lambda: derivatives.jacobian(log, request, target, experimental_use_pfor, chunk)
+            found = self._solve(
+                session, request, lambda: derivatives.jacobian(session, request, target, experimental_use_pfor, chunk)
             )
             if fill:
                 found = [
-                    zeros(tf.concat([tf.shape(target), part.shape], 0), part.dtype) if grad is None else grad
+                    zeros(tf.concat([shape_tensor(target), part.shape], 0), part.dtype) if grad is None else grad
                     for part, grad in zip(parts.flat(), found, strict=True)
                 ]
         return parts.pack(found)
 
-    @question
+    @query
     def batch_jacobian(
         self,
         target: Tensor,
@@ -78,7 +80,7 @@ class Jacobians(Questions, ABC):
         parallel_iterations: int | None = None,
         experimental_use_pfor: bool = True,
     ) -> Tensor:
-        """Return the Jacobian of each `target[i]` by `source[i]`, for targets that depend on no other row.
+        """Return the Jacobian of each `target[i]` with respect to `source[i]`, for targets that depend on no other row.
 
         Args:
           target: A tensor of shape `[batch, ...]`, of rank two at least.
@@ -99,23 +101,23 @@ class Jacobians(Questions, ABC):
         zeros_wanted(unconnected_gradients)
         target, part = single(target, "batch_jacobian", "target"), single(source, "batch_jacobian", "source")
         derivatives.check_batches(target, part)
-        log = self._asked()
+        session = self._recorded()
         parts = take_apart(source, "source")
-        with log.extended_in_graph():
-            request = pose(log, self._answers, target, parts, ones=False, leave_out=True)
+        with session.extended_in_graph():
+            request = make_request(session, self._results, target, parts, ones=False, leave_out=True)
             warn_of_targets(request)
-            (found,) = self._ask(
-                log,
+            (found,) = self._solve(
+                session,
                 request,
-                lambda: derivatives.batch_jacobian(log, request, target, part, experimental_use_pfor),
+                lambda: derivatives.batch_jacobian(session, request, target, part, experimental_use_pfor),
             )
             if found is None:
-                found = zeros(tf.concat([tf.shape(target), tf.shape(part)[1:]], 0), target.dtype)
+                found = zeros(tf.concat([shape_tensor(target), shape_tensor(part)[1:]], 0), target.dtype)
         return tf.nest.pack_sequence_as(source, [found])
 
-    @question
+    @query
     def per_example(self, losses: Tensor, sources: Any, *, chunk: int | None = None) -> Any:
-        """Return the gradient of each element of a vector of losses by each of `sources`.
+        """Return the gradient of each element of a vector of losses with respect to each of `sources`.
 
         Args:
           losses: A tensor of shape `[batch]`.

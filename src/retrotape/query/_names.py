@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from retrotape.errors import AmbiguousNameError, UnknownNameError
-from retrotape.query._request import Log
+from retrotape.record import Session
 from retrotape.tf.core import tf, whole_of
 
 NAMED = frozenset(("target", "sources", "source", "loss", "losses", "wrt", "variable"))
@@ -24,17 +24,17 @@ def replace_names(args: Sequence[Any], options: Mapping[str, Any], find: Callabl
 
 
 def has_text(nest: Any) -> bool:
-    """Say whether there is a text in a nest; quick, for every question asks it."""
+    """Return whether there is a string in a nest; quick, for every query calls it."""
     if isinstance(nest, (list, tuple)):
         return any(map(has_text, nest))
     return any(map(has_text, nest.values())) if isinstance(nest, dict) else isinstance(nest, str)
 
 
-def variable_named(log: Log, name: str) -> Any:
+def variable_named(session: Session, name: str) -> Any:
     """Return the variable that a tape has read under a name, or the only one whose name ends so."""
     wanted = name.removesuffix(":0")
-    variables = list({id(whole): whole for whole in map(_whole, log.variables())}.values())
-    names = {id(variable): names_of(log, variable) for variable in variables}
+    variables = list({id(whole): whole for whole in map(_whole, session.variables())}.values())
+    names = {id(variable): names_of(session, variable) for variable in variables}
     whole = [variable for variable in variables if wanted in names[id(variable)]]
     found = whole or [
         variable for variable in variables if any(known.endswith(f"/{wanted}") for known in names[id(variable)])
@@ -53,7 +53,7 @@ def _whole(variable: Any) -> Any:
     return variable if found is None else found
 
 
-def names_of(log: Log, variable: Any) -> list[str]:
+def names_of(session: Session, variable: Any) -> list[str]:
     """Return what a variable is called: by Keras, if that is known, and by TensorFlow."""
-    owner = log.recording.owner_of(variable)
+    owner = session.trace.owner_of(variable)
     return [*([] if owner is None else [owner.path]), variable.name.removesuffix(":0")]

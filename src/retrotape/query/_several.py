@@ -1,28 +1,35 @@
-"""Several targets by the same sources, asked in one go."""
+"""Several targets with respect to the same sources, in one query."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from retrotape.diagnose.missing import Look, with_reasons
+from retrotape._types import Tensor
+from retrotape.diagnose.missing import Explain, with_reasons
 from retrotape.errors import ShapeMismatchError
-from retrotape.execute import answer_each
+from retrotape.execute import Request, differentiate_each
 from retrotape.grads import Gradients
-from retrotape.query._request import Answers, Log, Request, fill_constants, pose, solve
+from retrotape.query._request import fill_constants, make_request, solve
+from retrotape.query._results import Results
+from retrotape.record import Session
 from retrotape.tf.core import tf
-from retrotape.tf.nests import Parts, has_derivative, take_apart, unwrap, zeros_like
+from retrotape.tf.nests import Parts, TensorRef, has_derivative, take_apart, unwrap, zeros_like
 
 
-def sources_of(log: Log, wrt: Any) -> list[Any]:
-    """Return the sources of a query, each once: the same variable from two models is still one."""
-    given = tf.nest.flatten(wrt) if wrt is not None else log.trainable()
-    return list({id(unwrap(source)): source for source in given[::-1]}.values())[::-1]
+def sources_of(session: Session, wrt: Any, value: Callable[[TensorRef], Tensor]) -> list[Any]:
+    """Return the sources of a query, each once: the same variable from two models is still one.
+
+    They are keys of the result, so `value` gives the tensor in the place of a reference to one.
+    """
+    given = tf.nest.flatten(wrt) if wrt is not None else session.trainable()
+    keys = [value(source) if isinstance(source, TensorRef) else source for source in given]
+    return list({id(unwrap(source)): source for source in keys[::-1]}.values())[::-1]
 
 
 def losses_and_seeds(losses: Any, output_gradients: Any) -> list[tuple[Any, Any]]:
     """Return each loss with what flows into it; the elements of a vector are losses of their own."""
-    if not isinstance(losses, (tf.Tensor, tf.Variable)):
+    if not isinstance(losses, (tf.Tensor, tf.Variable, TensorRef)):
         return [(loss, output_gradients) for loss in losses]
     if losses.shape.rank != 1 or losses.shape[0] is None:
         raise ShapeMismatchError(
@@ -38,42 +45,42 @@ def losses_and_seeds(losses: Any, output_gradients: Any) -> list[tuple[Any, Any]
     return [(losses, seed) for seed in tf.unstack(tf.eye(losses.shape[0], dtype=dtype))]
 
 
-def _pose_each(
-    log: Log,
-    answers: Answers,
+def _make_requests(
+    session: Session,
+    results: Results,
     given: Sequence[tuple[Any, Any]],
     sources: Parts,
     through_updates: bool,
     since: int | None,
 ) -> list[Request]:
-    """Return a request for each loss, all by the same sources, which are looked up once."""
+    """Return a request for each loss, all with respect to the same sources, which are looked up once."""
     if since is not None and not through_updates:
         raise ValueError("since= says how far to go through updates; give through_updates=True with it.")
     nothing = take_apart([], "source")
     losses = [loss for loss, _ in given]
-    whole = pose(log, answers, losses, sources, None, through_updates, since, ones=False, leave_out=True)
-    each = [pose(log, answers, loss, nothing, seed, leave_out=True) for loss, seed in given]
+    whole = make_request(session, results, losses, sources, None, through_updates, since, ones=False, leave_out=True)
+    each = [make_request(session, results, loss, nothing, seed, leave_out=True) for loss, seed in given]
     return [request._replace(sources=whole.sources, through=whole.through, since=since) for request in each]
 
 
 class Together:
-    """The answers for several losses: found together, and one by one where somebody asks for a derivative of one."""
+    """The results for several losses: computed together, and one by one where one of them is differentiated."""
 
     def __init__(
         self,
-        log: Log,
-        answers: Answers,
+        session: Session,
+        results: Results,
         given: Sequence[tuple[Any, Any]],
         sources: Parts,
         through_updates: bool,
         since: int | None,
     ) -> None:
-        self._log, self._sources = log, sources
-        self.requests = requests = _pose_each(log, answers, given, sources, through_updates, since)
+        self._session, self._sources = session, sources
+        self.requests = requests = _make_requests(session, results, given, sources, through_updates, since)
         rows: list[list[Any]] = [[None] * len(request.sources) for request in requests]
-        for asked in zip(*(request.questions() for request in requests), strict=True):
-            positions = asked[0][0]
-            found = answer_each(log.recording, [question for _, question in asked], log.operations)
+        for queries in zip(*(request.queries() for request in requests), strict=True):
+            positions = queries[0][0]
+            found = differentiate_each(session.trace, [query for _, query in queries], session.operations)
             for row, grads in zip(rows, found, strict=True):
                 for position, grad in zip(positions, grads, strict=True):
                     row[position] = grad
@@ -82,15 +89,15 @@ class Together:
     def row(self, number: int) -> list[Any]:
         """Return what was found for one request, the first time; after that, compute it alone."""
         request, found = self.requests[number], self._found.pop(number, None)
-        grads = solve(self._log, request) if found is None else found
-        return fill_constants(self._log, request, self._sources, grads)
+        grads = solve(self._session, request) if found is None else found
+        return fill_constants(self._session, request, self._sources, grads)
 
-    def gradients(self, rows: Sequence[list[Any]], zeros: bool, looks: Sequence[Look]) -> list[Gradients]:
+    def gradients(self, rows: Sequence[list[Any]], zeros: bool, explain: Sequence[Explain]) -> list[Gradients]:
         """Return the rows as vectors, with zeros or with a reason where there is no gradient."""
         made = []
-        for request, row, look in zip(self.requests, rows, looks, strict=True):
+        for request, row, one in zip(self.requests, rows, explain, strict=True):
             if zeros:
                 pairs = zip(self._sources.flat(), row, strict=True)
                 row = [zeros_like(part) if grad is None else grad for part, grad in pairs]
-            made.append(with_reasons(self._log, request, self._sources, self._sources.pack(row), look))
+            made.append(with_reasons(self._session, request, self._sources, self._sources.pack(row), one))
         return made

@@ -1,49 +1,52 @@
-"""Running ops → program. Knows nothing of derivatives beyond which values they will look at."""
+"""Running ops → program. Knows nothing of derivatives beyond which values their rules read."""
 
-from retrotape.record._attrs import default_attrs, for_execution, for_rule, with_defaults, without_defaults
-from retrotape.record._away import is_away
-from retrotape.record._born import born
-from retrotape.record._cells import UNCOUNTED, Backward, Cell, Look, Scope, same
-from retrotape.record._eager import EagerLog, cells_in
-from retrotape.record._frames import Called, stacklevel
+from retrotape.record._attributes import default_attrs, for_execution, for_rule, with_defaults, without_defaults
+from retrotape.record._constants import python_constants
+from retrotape.record._frames import Called, FrameTable, count_as_users, stacklevel
 from retrotape.record._functions import function_traits, is_repeatable
+from retrotape.record._graph_session import GraphSession
+from retrotape.record._histories import same
 from retrotape.record._interpret import run_op_by_op
-from retrotape.record._recording import Recording
+from retrotape.record._offload import is_offloaded
+from retrotape.record._recorder import Recorder, new_trace
 from retrotape.record._segments import SEGMENT
-from retrotape.record._stack import Stack, current_stack, next_stamp
-from retrotape.record._symbolic import GraphLog
-from retrotape.record._traits import CUSTOM, TRAINABLE, Kind, is_computed, looked_at, traits
+from retrotape.record._session import EagerSession, LoadedSession, histories_in
+from retrotape.record._stack import Stack, current_stack, next_time
+from retrotape.record._tensors import TensorMap
+from retrotape.record._trace import Trace
+from retrotape.record._traits import RESOURCE, TRAINABLE, Kind, is_deterministic, read_by_rule, traits
 
-Log = EagerLog | GraphLog
+Session = EagerSession | GraphSession
 
 __all__ = [
-    "CUSTOM",
+    "RESOURCE",
     "SEGMENT",
     "TRAINABLE",
-    "UNCOUNTED",
-    "Backward",
     "Called",
-    "Cell",
-    "EagerLog",
-    "GraphLog",
+    "EagerSession",
+    "FrameTable",
+    "GraphSession",
     "Kind",
-    "Log",
-    "Look",
-    "Recording",
-    "Scope",
+    "LoadedSession",
+    "Recorder",
+    "Session",
     "Stack",
-    "born",
-    "cells_in",
+    "TensorMap",
+    "Trace",
+    "count_as_users",
     "current_stack",
     "default_attrs",
     "for_execution",
     "for_rule",
     "function_traits",
-    "is_away",
-    "is_computed",
+    "histories_in",
+    "is_deterministic",
+    "is_offloaded",
     "is_repeatable",
-    "looked_at",
-    "next_stamp",
+    "new_trace",
+    "next_time",
+    "python_constants",
+    "read_by_rule",
     "run_op_by_op",
     "same",
     "stacklevel",

@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from typing import Any
 from weakref import WeakSet
 
+from retrotape._types import Tensor
 from retrotape.record._frames import here
 from retrotape.record._functions import function_traits, keras_variables_in
 from retrotape.record._interpret import run_op_by_op
@@ -19,7 +20,6 @@ from retrotape.tf.hooks_ops import Noted
 from retrotape.tf.scopes import setting
 from retrotape.tf.stock import watching
 
-Tensor = Any
 _not_watched: WeakSet[Any] = WeakSet()  # functions whose gradient TensorFlow cannot build, or cannot compile
 _NOT_COMPILED = "XLA compilation requires"
 _OUTSIDE = 4  # from `here` past the hook to the code that calls
@@ -38,11 +38,11 @@ class Calls(Replicas):
         self._calls = []
 
     @abstractmethod
-    def note_choice(self, tensor: Tensor) -> None:
+    def add_choice(self, tensor: Tensor) -> None:
         """Note that a value has decided what a function that is run op by op does next."""
 
     @abstractmethod
-    def note_moments(self, tensor: Tensor) -> None:
+    def add_moments(self, tensor: Tensor) -> None:
         """Note that `tf.nn.moments`, in a function that is run again, has stopped the gradient of a tensor."""
 
     @abstractmethod
@@ -60,21 +60,21 @@ class Calls(Replicas):
         if given is None:
             return self._call(call, call)
         functions.access_variables(call.function)
-        with self.unheard():
+        with self.unrecorded():
             wide, narrow = tangents.widened(call, given)
         return tangents.narrowed(call, wide, self._call(wide, narrow))
 
     def _call(self, call: hooks.FunctionCall, given: hooks.FunctionCall) -> Any:
         """Run `given`, which is `call` with copies of some of its inputs."""
         self._read_unheld(tensor for tensor in call.arguments + call.captures if tensor.dtype == tf.resource)
-        self.settle()
+        self.flush()
         for owner in keras_variables_in(call.function):
             self.on_keras_variable(owner)
         with setting(self, _calls=[*self._calls, call]):
             try:
                 return self._run_watched(call, given)
             finally:
-                self.flush()
+                self.dispatch()
 
     def _run_op_by_op(self, function: Any, inputs: Sequence[Tensor]) -> Any:
         with setting(self, place=self.place or here(_OUTSIDE)):

@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
+from collections.abc import Iterable, Sequence
 from types import CodeType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
+from retrotape._types import Place
 from retrotape.ir import Frame
 from retrotape.tf.core import tf
 
-# Code and instruction; and where that calls a function of Keras, its code.
-Place = tuple[CodeType, int] | tuple[CodeType, int, CodeType]
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-_TOUR = os.path.join(_HERE, "demo") + os.sep  # programs as a user writes them, so their lines are the user's
 _STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
 
 
@@ -45,8 +44,17 @@ def _kind(filename: str) -> int:
         installed = any(folder in filename for folder in _PACKAGES)
         in_stdlib = filename.startswith(_STDLIB) and not installed
         kind = _LIBRARY if in_library or in_stdlib or filename.startswith("<frozen") else _INSTALLED * installed
-        kind = _kinds[filename] = _OURS if filename.startswith(_TOUR) else kind
+        kind = _kinds[filename] = _OURS if filename.startswith(tuple(_user_folders)) else kind
     return kind
+
+
+_user_folders: list[str] = []
+
+
+def count_as_users(folder: str) -> None:
+    """Let the lines of a folder of this package be the user's: programs as a user writes them, such as the demo's."""
+    _user_folders.append(os.path.join(folder, ""))
+    _kinds.clear()
 
 
 def is_foreign(filename: str) -> bool:
@@ -70,7 +78,7 @@ def here(depth: int) -> Place | None:
         if kind is None:
             kind = _kind(code.co_filename)
         if kind == _OURS:
-            if called is not None and _keras_room(called.co_filename):
+            if called is not None and _keras_part(called.co_filename):
                 return code, frame.f_lasti, called
             return code, frame.f_lasti
         called = code
@@ -80,18 +88,18 @@ def here(depth: int) -> Place | None:
     return installed
 
 
-_rooms: dict[str, str] = {}
-_ROOMS = ("ops", "random", "metrics", "losses", "activations")
+_parts: dict[str, str] = {}
+_PARTS = ("ops", "random", "metrics", "losses", "activations")
 
 
-def _keras_room(filename: str) -> str:
+def _keras_part(filename: str) -> str:
     """Return the part of Keras, as `ops`, whose functions a file defines; "" if it is none that people call so."""
-    room = _rooms.get(filename)
-    if room is None:
+    part = _parts.get(filename)
+    if part is None:
         _, found, rest = filename.rpartition(f"{os.sep}keras{os.sep}src{os.sep}")
         first = rest.split(os.sep)[0] if found else ""
-        room = _rooms[filename] = first if first in _ROOMS else ""
-    return room
+        part = _parts[filename] = first if first in _PARTS else ""
+    return part
 
 
 def stacklevel() -> int:
@@ -103,8 +111,8 @@ def stacklevel() -> int:
     return level
 
 
-def looker(depth: int) -> tuple[CodeType, int] | None:
-    """Return the place of the user's that looks at a value, from `depth` calls up; None where it is we who look."""
+def reader_place(depth: int) -> tuple[CodeType, int] | None:
+    """Return the user's place that reads a value, from `depth` calls up; None where this library reads it."""
     frame: Any = sys._getframe(depth)
     installed = None
     while frame is not None and is_foreign(frame.f_code.co_filename):
@@ -138,17 +146,23 @@ class Called(NamedTuple):
     name: str
 
 
-class Frames:
-    """A table of places, numbered as they are first seen: `(code, instruction)`, or an operation of a graph."""
+class FrameTable(Sequence[Frame]):
+    """The places of a program, numbered as they first come; each is resolved to a line when it is read.
 
-    __slots__ = ("_numbers", "_places")
+    A place is `(code, instruction)`, an operation of a graph, or a `Frame` of a loaded tape.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_frames", "_numbers", "_places")
+
+    def __init__(self, places: Iterable[Place] = ()) -> None:
         self._numbers: dict[Any, int] = {}
-        self._places: list[Any] = []
+        self._places: list[Place] = []
+        self._frames: dict[int, Frame] = {}
+        for place in places:
+            self.number(place)
 
-    def number(self, place: Any) -> int:
-        """Return the number of a place."""
+    def number(self, place: Place) -> int:
+        """Return the number of a place, a new one if need be."""
         # By identity: a code object computes its hash from all that it contains, every time.
         key = (id(place[0]), place[1], id(place[-1])) if type(place) is tuple else id(place)
         number = self._numbers.get(key)
@@ -158,9 +172,15 @@ class Frames:
             self._numbers[key] = number
         return number
 
-    def place(self, number: int) -> Any:
+    def place(self, number: int) -> Place:
         """Return the place of a number."""
         return self._places[number]
+
+    def copy(self) -> FrameTable:
+        """Return a table of its own with the same places."""
+        twin = FrameTable()
+        twin._numbers, twin._places, twin._frames = self._numbers.copy(), self._places.copy(), self._frames.copy()
+        return twin
 
     def called(self, number: int) -> str:
         """Return the function of Keras that the user called at a place, such as `ops.argmin`; "" if it is none."""
@@ -169,20 +189,29 @@ class Frames:
             return place.name
         if type(place) is not tuple or len(place) < 3 or place[2].co_name.startswith("_"):
             return ""
-        return f"{_keras_room(place[2].co_filename)}.{place[2].co_name}"
+        return f"{_keras_part(place[2].co_filename)}.{place[2].co_name}"
 
     def all_called(self) -> list[tuple[int, str]]:
         """Return the places where functions of Keras were called, with their names."""
         named = [(number, self.called(number)) for number in range(len(self._places))]
         return [(number, name) for number, name in named if name]
 
-    def frame(self, number: int) -> Frame:
-        """Return one place as file, line and function."""
-        return _resolve(self._places[number])
+    def __len__(self) -> int:
+        return len(self._places)
 
-    def resolve(self) -> tuple[Frame, ...]:
-        """Return every place as file, line and function."""
-        return tuple(_resolve(place) for place in self._places)
+    @overload
+    def __getitem__(self, number: int) -> Frame: ...
+
+    @overload
+    def __getitem__(self, number: slice) -> tuple[Frame, ...]: ...
+
+    def __getitem__(self, number: int | slice) -> Any:
+        if isinstance(number, slice):
+            return tuple(self[one] for one in range(*number.indices(len(self))))
+        frame = self._frames.get(number)
+        if frame is None:
+            frame = self._frames[number] = _resolve(self._places[number])
+        return frame
 
 
 def _resolve(place: Any) -> Frame:

@@ -6,13 +6,12 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple, Protocol
 
+from retrotape._types import Tensor
 from retrotape.errors import OpaqueUpdateError, ReplicaError
 from retrotape.record._frames import is_moments
 from retrotape.tf import core, functions, replicas
 from retrotape.tf.core import tf
 from retrotape.tf.stock import stop_stock_tapes
-
-Tensor = Any
 
 
 class Runner(Protocol):
@@ -20,10 +19,10 @@ class Runner(Protocol):
 
     place: Any
 
-    def note_choice(self, tensor: Tensor) -> None:
+    def add_choice(self, tensor: Tensor) -> None:
         """A value has decided what is run next."""
 
-    def note_moments(self, tensor: Tensor) -> None:
+    def add_moments(self, tensor: Tensor) -> None:
         """`tf.nn.moments` has stopped the gradient of a tensor."""
 
     def emit(self, name: str, outputs: Sequence[Tensor], inputs: Sequence[Tensor], backward: Callable) -> None:
@@ -66,7 +65,7 @@ def run_op_by_op(
         with stop_stock_tapes() if custom else nullcontext():  # they are told of the custom gradient
             outputs = _run_step(stack, step, inputs, graph, effects)
         if step.op == "StopGradient" and _is_of_moments(step, body, operations.get(step.spec.name)):
-            stack.note_moments(outputs[0])
+            stack.add_moments(outputs[0])
             if core.accumulating():
                 core.pass_tangents(inputs[0], outputs[0])
         if custom:
@@ -99,7 +98,7 @@ def _run_step(stack: Runner, step: _Step, inputs: list[Tensor], graph: Any, effe
             return run(attr[chosen].func.name, inputs[1:])
         case "Case" | "StatelessCase":
             branches = attr["branches"].list.func
-            stack.note_choice(inputs[0])
+            stack.add_choice(inputs[0])
             number = int(inputs[0])
             return run(branches[number if 0 <= number < len(branches) else -1].name, inputs[1:])
         case "While" | "StatelessWhile":
@@ -191,7 +190,7 @@ def _reference(body: _Body, operations: dict[str, Any], tensor: Tensor) -> str:
 
 
 def _truth(stack: Runner, value: Tensor) -> bool:
-    stack.note_choice(value)
+    stack.add_choice(value)
     return bool(value) if value.shape.rank == 0 else bool(tf.size(value) > 0)
 
 

@@ -1,18 +1,19 @@
-"""Which recordings are open on a thread, and which of them hear what runs."""
+"""Which recorders are open on a thread, and which of them record what runs."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from typing import Any
 
-from retrotape.record._recording import Recording
+from retrotape.record._recorder import Recorder
+from retrotape.record._trace import Trace
 from retrotape.tf import hooks
 from retrotape.tf.hook_table import lock
 from retrotape.tf.scopes import Scope, again
 
 
 class Openings(ABC):
-    """The recordings that are open on one thread.
+    """The recorders that are open on one thread.
 
     An exception may come anywhere. So what is open is one list, and everything that is begun here can be taken back
     by `pop`, whichever part of it was done.
@@ -20,15 +21,15 @@ class Openings(ABC):
 
     def __init__(self) -> None:
         self._ended = False
-        self._open: list[Recording] = []
-        self._active: list[Recording] = []  # those that hear what runs now
-        self._careful = False  # whether one of them would drop what a stock tape may know
-        self._known: set[int] = set()  # handles whose present value the active recordings can tell
+        self._open: list[Recorder] = []
+        self._active: list[Recorder] = []  # those that record what runs now
+        self._drops_values = False  # whether one of them would drop what a stock tape may know
+        self._known: set[int] = set()  # handles whose present value the active recorders can tell
         self._seen: dict[int, int] = {}  # by handle: how many of its writes are recorded, or were noticed
 
     @abstractmethod
-    def flush(self) -> None:
-        """Hand what has run since the last time to the recordings that were to hear it."""
+    def dispatch(self) -> None:
+        """Hand what has run since the last time to the recorders that were to record it."""
 
     @abstractmethod
     def is_current(self) -> bool:
@@ -38,28 +39,28 @@ class Openings(ABC):
     def _reset(self) -> None:
         """Forget what blocks that were interrupted have left behind: nothing is open."""
 
-    def _hear(self, recordings: list[Recording]) -> None:
-        self._active = recordings
-        self._careful = any(recording.drops for recording in recordings)
+    def _activate(self, recorders: list[Recorder]) -> None:
+        self._active = recorders
+        self._drops_values = any(recorder.drops_values for recorder in recorders)
 
     def is_idle(self) -> bool:
         """Say whether nothing is open."""
         return not self._open
 
-    def has_open(self, recording: Recording) -> bool:
-        """Say whether a recording is open here, paused or not."""
-        return recording in self._open
+    def has_open(self, recorder: Recorder) -> bool:
+        """Say whether a recorder is open here, paused or not."""
+        return recorder in self._open
 
-    def push(self, recording: Recording) -> None:
-        """Let `recording` take part until `pop`, which also takes back what was interrupted here."""
+    def push(self, recorder: Recorder) -> None:
+        """Let `recorder` record until `pop`, which also takes back what was interrupted here."""
         if self._open:
-            self.flush()
+            self.dispatch()
         else:
             self._reset()
         self._known.clear()
         with lock:
-            self._open.append(recording)
-            self._hear([*self._active, recording])
+            self._open.append(recorder)
+            self._activate([*self._active, recorder])
         if not self._is_attached():
             self._seen.clear()  # counted anew each time that hooks are installed
             hooks.attach(self._listener())
@@ -67,23 +68,23 @@ class Openings(ABC):
     def _is_attached(self) -> bool:
         return hooks.is_attached(self._listener())
 
-    def pop(self, recording: Recording, here: bool | None = None) -> None:
+    def pop(self, recorder: Recorder, here: bool | None = None) -> None:
         """End what `push` began; blocks may be left in any order, on any thread, and be left again.
 
         Args:
-          recording: What is not to hear more.
+          recorder: What is not to hear more.
           here: Whether this is the thread that is meant; None to find out.
         """
         here = self.is_current() if here is None else here
         try:
-            self.flush()
+            self.dispatch()
         finally:
-            again(lambda: self._take_out(recording, here))
+            again(lambda: self._take_out(recorder, here))
 
-    def _take_out(self, recording: Recording, here: bool) -> None:
+    def _take_out(self, recorder: Recorder, here: bool) -> None:
         with lock:
-            self._hear([other for other in self._active if other is not recording])
-            self._open = [other for other in self._open if other is not recording]
+            self._activate([other for other in self._active if other is not recorder])
+            self._open = [other for other in self._open if other is not recorder]
         self._known.clear()
         if not self._open:
             hooks.detach(self._listener(), here)
@@ -91,88 +92,95 @@ class Openings(ABC):
     def end(self) -> None:
         """Close everything: the thread is ending."""
         self._ended = True
-        for recording in list(self._open):
-            self.pop(recording, here=False)
+        for recorder in list(self._open):
+            self.pop(recorder, here=False)
 
-    def hear_again(self, recording: Recording) -> None:
-        """Let an open recording hear what runs, which was damaged and has been cleared."""
+    def resume(self, recorder: Recorder) -> None:
+        """Let an open recorder hear what runs, which was damaged and has been cleared."""
         with lock:
-            if recording in self._open and recording not in self._active:
-                self._hear([*self._active, recording])
+            if recorder in self._open and recorder not in self._active:
+                self._activate([*self._active, recorder])
 
     def forget(self) -> None:
-        """Take no variable's value for known: a recording has forgotten what it had, or a read has failed."""
+        """Take no variable's value for known: a recorder has forgotten what it had, or a read has failed."""
         self._known.clear()
 
-    def hears(self, recording: Recording) -> bool:
-        """Say whether ops are being written to `recording` now."""
-        return any(other is recording for other in self._active)
+    def records(self, trace: Trace) -> bool:
+        """Return whether ops are being recorded on `trace` now."""
+        return any(other is trace for other in self._active)
 
-    def hearing(self) -> bool:
-        """Say whether anything is being written down now."""
+    def recording(self) -> bool:
+        """Return whether anything is being recorded now."""
         return bool(self._active)
 
-    def without(self, recording: Recording) -> Scope:
-        """Run ops that `recording` does not write down."""
-        return _HeardBy(self, [other for other in self._active if other is not recording])
+    def without(self, trace: Trace) -> Scope:
+        """Run ops that are not recorded on `trace`."""
+        return _RecordedBy(self, [other for other in self._active if other is not trace])
 
-    def unheard(self) -> Scope:
-        """Run ops that nobody writes down."""
-        return _HeardBy(self, [])
+    def unrecorded(self) -> Scope:
+        """Run ops that are not recorded."""
+        return _RecordedBy(self, [])
 
-    def also(self, recording: Recording) -> Scope:
-        """Run ops that `recording` writes down too, whether it is open or not."""
-        if self.hears(recording):
+    def also(self, trace: Trace) -> Scope:
+        """Run ops that are recorded on `trace` too, whether it is open or not."""
+        if self.records(trace):
             return Scope()
-        return _HeardBy(self, [*self._active, recording]) if self._open else _Opened(self, recording)
+        recorder = _recorder_of(trace)
+        return _RecordedBy(self, [*self._active, recorder]) if self._open else _Opened(self, recorder)
 
-    def only(self, recording: Recording) -> Scope:
-        """Run ops that `recording` alone writes down, whether it is open or not."""
-        return _HeardBy(self, [recording]) if self._open else _Opened(self, recording)
+    def only(self, trace: Trace) -> Scope:
+        """Run ops that are recorded on `trace` alone, whether it is open or not."""
+        recorder = _recorder_of(trace)
+        return _RecordedBy(self, [recorder]) if self._open else _Opened(self, recorder)
 
     @abstractmethod
     def _listener(self) -> Any:
         """Return who is told of what runs."""
 
 
-class _Opened(Scope):
-    """Let a recording be open."""
+def _recorder_of(trace: Trace) -> Recorder:
+    assert isinstance(trace, Recorder)
+    return trace
 
-    def __init__(self, openings: Openings, recording: Recording) -> None:
-        self._openings, self._recording = openings, recording
+
+class _Opened(Scope):
+    """Let a recorder be open."""
+
+    def __init__(self, openings: Openings, recorder: Recorder) -> None:
+        self._openings, self._recorder = openings, recorder
 
     def enter(self) -> None:
-        self._openings.push(self._recording)
+        self._openings.push(self._recorder)
 
     def leave(self) -> None:
-        self._openings.pop(self._recording)
+        self._openings.pop(self._recorder)
 
 
-class _HeardBy(Scope):
-    """Let other recordings hear what runs."""
+class _RecordedBy(Scope):
+    """Let other recorders hear what runs."""
 
-    def __init__(self, openings: Openings, recordings: list[Recording]) -> None:
-        self._openings, self._recordings = openings, recordings
+    def __init__(self, openings: Openings, recorders: list[Recorder]) -> None:
+        self._openings, self._recorders = openings, recorders
         self._before, self._open = openings._active, openings._open
 
     def enter(self) -> None:
         openings = self._openings
-        openings.flush()
+        openings.dispatch()
         with lock:
             self._before, self._open = openings._active, list(openings._open)
-            openings._hear(self._recordings)
+            openings._activate(self._recorders)
         openings._known.clear()
 
     def leave(self) -> None:
         openings = self._openings
         try:
-            openings.flush()
+            openings.dispatch()
         finally:
             with lock:
-                openings._hear(self._after())
+                openings._activate(self._after())
             openings._known.clear()
 
-    def _after(self) -> list[Recording]:
+    def _after(self) -> list[Recorder]:
         """Return who heard before, without those that were closed meanwhile and with those that were opened."""
         now, openings = self._openings._active, self._openings._open
         kept = [one for one in self._before if one in openings or one not in self._open]

@@ -11,37 +11,36 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
+from retrotape._types import Tensor
 from retrotape.errors import ReplicaError
-from retrotape.record._cells import Event, same
 from retrotape.record._frames import here
-from retrotape.record._recording import Recording
+from retrotape.record._histories import same
+from retrotape.record._recorder import Event, Recorder
 from retrotape.record._variables import Variables
 from retrotape.tf import core, hooks
 from retrotape.tf.core import tf
 from retrotape.tf.scopes import setting
 
-Tensor = Any
-
 
 class Replicas(Variables):
-    """The recordings that are open on one thread, which may be that of a replica."""
+    """The recorders that are open on one thread, which may be that of a replica."""
 
     place: Any
 
     def __init__(self) -> None:
         super().__init__()
         self._parent: Replicas | None = None  # of the thread that called `run`
-        self._outer: list[Recording] = []  # those that are open there
+        self._outer: list[Recorder] = []  # those that are open there
         self._reductions = 0  # calls of `all_reduce` and `all_gather` that have not ended
         self._alone = 0  # those of them where there is one replica, whose ops say everything
 
     def inherit(self, parent: Replicas) -> None:
         """Record for the tapes that are open on the thread that called `run`."""
-        parent.flush()
+        parent.dispatch()
         self._parent, self._outer = parent, list(parent._open)
         self._open = list(parent._open)
-        self._hear(list(parent._active))
-        # What these recordings know of variables is the same on both threads.
+        self._activate(list(parent._active))
+        # What these recorders know of variables is the same on both threads.
         self._known, self._seen = parent._known, parent._seen
         self._known.clear()
 
@@ -51,30 +50,30 @@ class Replicas(Variables):
     def _reset(self) -> None:
         self._reductions = self._alone = 0
 
-    def _own(self) -> list[Recording]:
+    def _own(self) -> list[Recorder]:
         return [one for one in self._active if not any(one is other for other in self._outer)]
 
     @abstractmethod
-    def settle(self) -> None:
-        """Bring all recordings up to date."""
+    def flush(self) -> None:
+        """Bring all recorders up to date."""
 
     @abstractmethod
-    def next_stamp(self) -> int:
+    def next_time(self) -> int:
         """Return a moment after everything that has run."""
 
     def on_merge_call(self, given: Sequence[Any], run: Callable[[], Any]) -> Any:
         """Let the other replicas run, and what is done with the values of all."""
-        self.flush()
+        self.dispatch()
         since = hooks.now()
         result = run()
         if self._parent is not None:
-            self._parent.flush()
+            self._parent.dispatch()
         self._known.clear()
         own = self._own()
-        for recording in [one for one in self._open if not any(one is other for other in self._outer)]:
+        for recorder in [one for one in self._open if not any(one is other for other in self._outer)]:
             for identity, when in list(hooks.writes.items()):
                 if when > since:
-                    recording.mark_written(identity)
+                    recorder.mark_written(identity)
         if own and not self._reductions:
             self._refuse(own, "a merge_call", given, tf.nest.flatten(result, expand_composites=True))
         return result
@@ -84,8 +83,8 @@ class Replicas(Variables):
         with setting(self, _reductions=self._reductions + has_backward, _alone=self._alone + alone):
             return run()
 
-    def for_backward(self) -> list[Recording]:
-        """Return the recordings that take a backward function: of a reduction, those of this replica alone.
+    def for_backward(self) -> list[Recorder]:
+        """Return the recorders that take a backward function: of a reduction, those of this replica alone.
 
         The others have the values of all replicas, and the sum that the reduction is.
         """
@@ -102,9 +101,9 @@ class Replicas(Variables):
         return self._across(values, run, lambda *each: self._write_concatenation(axis, size, *each))
 
     def _across(self, values: Sequence[Any], run: Callable[[], Any], write: Callable[..., None]) -> Any:
-        with self.unheard():
+        with self.unrecorded():
             results = run()
-        self.settle()
+        self.flush()
         for value, result in zip(values, results, strict=True):
             given, made = _tensors(value), _tensors(result)
             write(given, made)
@@ -122,7 +121,7 @@ class Replicas(Variables):
 
     def _is_concatenation(self, given: list[Any], made: list[Any]) -> bool:
         """Say whether slices were reduced as TensorFlow does it when this was written: one after the other."""
-        with self.unheard():
+        with self.unrecorded():
             return all(
                 same(tf.concat([getattr(one, part) for one in given], 0), getattr(result, part))
                 for result in made
@@ -137,7 +136,7 @@ class Replicas(Variables):
             self._refuse(self._active, "an all-reduce of integers", given, made)
             return
         dtype, total = given[0].dtype, made[0]
-        with self.unheard():
+        with self.unrecorded():
             if op == "MEAN":
                 total, count = tf.add_n(given), tf.constant(size, dtype)
         kind = dtype.as_datatype_enum
@@ -150,24 +149,24 @@ class Replicas(Variables):
         if size > len(given):
             self._refuse(self._active, f"an all-gather over {size} replicas in several processes", given, made)
             return
-        with self.unheard():
+        with self.unrecorded():
             where = tf.constant(axis)
         attrs = ("N", len(given), "T", given[0].dtype.as_datatype_enum, "Tidx", tf.int32.as_datatype_enum)
         self._write("ConcatV2", (*given, where), attrs, made[0])
         self._take_for_one(made)
 
     def _write(self, op: str, inputs: Sequence[Tensor], attrs: Any, output: Tensor) -> None:
-        place, stamp = self.place or here(4), self.next_stamp()
-        for recording in self._active:
-            recording.digest([Event(op, tuple(inputs), attrs, (output,), place, False, stamp)])
+        place, time = self.place or here(4), self.next_time()
+        for recorder in self._active:
+            recorder.record([Event(op, tuple(inputs), attrs, (output,), place, False, time)])
 
     def _take_for_one(self, tensors: list[Tensor]) -> None:
         """Let what each device has be one tensor."""
-        for recording in self._active:
+        for recorder in self._active:
             for other in tensors[1:]:
-                recording.alias(other._id, recording.operand(tensors[0]))
+                recorder.tensors.alias(other._id, recorder.var_of(tensors[0]))
 
-    def _refuse(self, recordings: Sequence[Recording], what: str, given: Sequence[Any], made: Sequence[Any]) -> None:
+    def _refuse(self, recorders: Sequence[Recorder], what: str, given: Sequence[Any], made: Sequence[Any]) -> None:
         """Let every path from what was given to what was made raise."""
         inputs, outputs = ([one for one in some if isinstance(one, core.EagerTensor)] for some in (given, made))
         if not inputs or not outputs:
@@ -177,10 +176,10 @@ class Replicas(Variables):
         def back(*_: Any) -> NoReturn:
             raise ReplicaError.on_path(what)
 
-        self.settle()
-        stamp = self.next_stamp()
-        for recording in recordings:
-            recording.append_backward(what, outputs, inputs, back, recording.frames.number(place), stamp)
+        self.flush()
+        time = self.next_time()
+        for recorder in recorders:
+            recorder.append_backward(what, outputs, inputs, back, recorder.frames.number(place), time)
 
 
 def _tensors(value: Any) -> list[Any]:

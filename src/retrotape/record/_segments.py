@@ -1,4 +1,4 @@
-"""A long recording as segments, of which only what passes from one to another stays in memory.
+"""A long trace as segments, of which only what passes from one to another stays in memory.
 
 What lies inside a segment is computed again from what came in, one segment at a time, when a walk gets there. With
 segments as large as everything that passes between them, memory grows with the square root of the length, for the
@@ -11,10 +11,10 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from retrotape._types import Tensor
 from retrotape.ir import LEAF, Builder, bytes_of
 from retrotape.record._traits import Keep
 
-Tensor = Any
 SEGMENT = 32 * 2**20  # bytes inside a segment, to begin with: below, there is nothing to save
 
 
@@ -24,7 +24,6 @@ class _Crossing(NamedTuple):
     made: int  # by equation
     used: int
     size: int
-    since: int  # the equation that first used it
 
 
 class Segments:
@@ -33,17 +32,17 @@ class Segments:
     Args:
       builder: The program that grows.
       values: What is kept, by var.
-      put_away: Moves a value elsewhere and returns what stands for it; None where it is to be computed again.
+      offload: Moves a value elsewhere and returns what stands for it; None where it is to be computed again.
     """
 
     def __init__(
         self,
         builder: Builder,
         values: dict[int, Any],
-        put_away: Callable[[Tensor], Any] | None = None,
+        offload: Callable[[Tensor], Any] | None = None,
         size: int | None = None,
     ) -> None:
-        self._builder, self._values, self._put_away = builder, values, put_away
+        self._builder, self._values, self._offload = builder, values, offload
         self.size = size or SEGMENT  # in bytes, from which on a segment ends
         self._starts = [0]  # the first equation of each segment
         self._inside: dict[int, int] = {}  # var → bytes, of values in the open segment that may go
@@ -64,10 +63,10 @@ class Segments:
             elif var not in self._values:  # else it can never go
                 self._values[var] = tensor
                 size = bytes_of(self._builder.types[var])
-                if self._put_away is not None:
+                if self._offload is not None:
                     self._hold(var, size)
                     continue
-                self._crossing[var] = _Crossing(made, start, size, len(self._builder.eqns))
+                self._crossing[var] = _Crossing(made, start, size)
                 self._crossing_bytes += size
 
     def keep(self, variables: Sequence[int], tensors: Sequence[Tensor], looks: Keep) -> None:
@@ -88,29 +87,27 @@ class Segments:
         self._inside[var] = size
         self._bytes += size
 
-    def forget_from(self, count: int, length: int) -> None:
-        """Know only the first `count` vars and the first `length` equations."""
-        for var in [var for var in self._inside if var >= count]:
-            self._bytes -= self._inside.pop(var)
-        for var in [var for var, crossing in self._crossing.items() if var >= count or crossing.since >= length]:
-            self._crossing_bytes -= self._crossing.pop(var).size
-            self._values.pop(var, None)  # nobody else has asked that it stays
-        self._starts = [start for start in self._starts if start <= length]
+    def fork(self, builder: Builder, values: dict[int, Any]) -> Segments:
+        """Return segments of their own, for a fork of the trace."""
+        twin = Segments(builder, values, self._offload, self.size)
+        twin._starts, twin._inside, twin._crossing = self._starts.copy(), self._inside.copy(), self._crossing.copy()
+        twin._bytes, twin._crossing_bytes = self._bytes, self._crossing_bytes
+        return twin
 
-    def settle(self) -> None:
+    def end_if_full(self) -> None:
         """End the segment if it is large enough."""
         if self._bytes < self.size:
             return
         for var in self._inside:
-            away = self._put_away(self._values[var]) if self._put_away else None
-            if away is not None:
-                self._values[var] = away
-            elif self._put_away is None:
+            offloaded = self._offload(self._values[var]) if self._offload else None
+            if offloaded is not None:
+                self._values[var] = offloaded
+            elif self._offload is None:
                 del self._values[var]
         self._inside.clear()
         self._bytes = 0
         self._starts.append(len(self._builder.eqns))
-        while self._put_away is None and self._crossing_bytes > self.size:
+        while self._offload is None and self._crossing_bytes > self.size:
             self._merge()
 
     def _merge(self) -> None:

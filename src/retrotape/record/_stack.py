@@ -10,40 +10,39 @@ from itertools import count
 from math import prod
 from typing import Any
 
+from retrotape._types import Place, Tensor
+from retrotape.ir import FOREVER, UNCOUNTED, LayerCall
 from retrotape.record._calls import Calls
-from retrotape.record._cells import FOREVER, UNCOUNTED, Look
-from retrotape.record._cells import Scope as LayerCall
-from retrotape.record._frames import here, in_moments, looker
+from retrotape.record._frames import here, in_moments, reader_place
 from retrotape.record._functions import function_traits, variables_in
-from retrotape.record._recording import WATCHED, Recording
+from retrotape.record._recorder import WATCHED, Recorder
+from retrotape.record._trace import Trace
 from retrotape.record._traits import Kind, traits
 from retrotape.tf import core, hooks, tangents
 from retrotape.tf.core import tf
 from retrotape.tf.hook_table import lock
 from retrotape.tf.scopes import setting
 
-Tensor = Any
-
-# Digesting waits until somebody asks, or until the tensors that it would drop are worth dropping. Either way it
-# runs over many events at once, warm, which makes it four times as fast as one by one.
+# Events wait until a query comes, or until the tensors that recording would drop are worth dropping. Either way they
+# are recorded many at once, warm, which is four times as fast as one by one.
 BATCH = 64
-ELEMENTS = 250_000  # in the outputs of a batch, from which on it is digested at once
+ELEMENTS = 250_000  # in the outputs of a batch, from which on it is recorded at once
 WAITING = 4096  # events that may wait
-_stamps = count()  # of the whole process
+_times = count()  # of the whole process
 _OUTSIDE = 3  # from `here` past `on_op` and the hook to TensorFlow's own code
 
 
 class Stack(Calls):
-    """Hears of everything that runs on a thread and tells the recordings that are open there."""
+    """Takes every op that runs on a thread and hands it to the recorders that are open there."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.place: Any = None  # whose line it is, where ops are run again for somebody else
+        self.place: Place = None  # whose line it is, where ops are run again
         self._events: list[Any] = []  # plain tuples in the order of `Event`, which is cheaper
         self._batch = self._most = BATCH
         self._custom: list[bool] = []
-        self._frugal = 0
-        self._returned: deque[Sequence[Tensor]] = deque()  # by `tf.py_function`s that have not been heard of yet
+        self._recompute = 0
+        self._returned: deque[Sequence[Tensor]] = deque()  # by `tf.py_function`s whose op was not reported yet
         self._inside_python = 0
         self._layers: list[LayerCall] = []  # calls that have not ended
         self._early: set[int] = set()  # first outputs of ops that were recorded before their callback
@@ -58,13 +57,13 @@ class Stack(Calls):
     def _reset(self) -> None:
         super()._reset()
         self._events, self._custom, self._layers, self._early = [], [], [], set()
-        self._frugal = self._inside_python = 0
+        self._recompute = self._inside_python = 0
         self._returned.clear()
-        self._hear([])
+        self._activate([])
 
-    def next_stamp(self) -> int:
+    def next_time(self) -> int:
         """Return a moment after everything that has run."""
-        return next(_stamps)
+        return next(_times)
 
     def in_replica(self) -> Stack:
         """Return the stack of this thread, which is that of a replica: what runs on both is recorded in order."""
@@ -74,20 +73,20 @@ class Stack(Calls):
         stack._layers = list(self._layers)
         return stack
 
-    # ------------------------------------------------------------------ what recordings are told
+    # ------------------------------------------------------------------ what recorders are told
 
-    def note_moments(self, tensor: Tensor) -> None:
+    def add_moments(self, tensor: Tensor) -> None:
         """Note that `tf.nn.moments`, in a function that is run again, has stopped the gradient of a tensor."""
-        for recording in self._active:
-            recording.moments.add(tensor._id)
+        for recorder in self._active:
+            recorder.add_moments(tensor)
 
-    def open_besides(self, recording: Recording) -> list[Recording]:
-        """Return the other recordings that are open, up to date; also in a pause, for they go on after it."""
-        self.flush()
-        found = {id(one): one for one in (*self._open, *self._active) if one is not recording}
-        others = list(found.values())
+    def open_besides(self, trace: Trace) -> list[Trace]:
+        """Return the other traces that are open, up to date; also in a pause, for they go on after it."""
+        self.dispatch()
+        found = {id(one): one for one in (*self._open, *self._active) if one is not trace}
+        others: list[Trace] = list(found.values())
         for other in others:
-            other.settle()
+            other.flush()
         return others
 
     # ------------------------------------------------------------------ what runs
@@ -102,24 +101,24 @@ class Stack(Calls):
             self._early.discard(outputs[0]._id)
             return
         if op == "StopGradient" and in_moments():
-            for recording in self._active:
-                recording.moments.add(outputs[0]._id)
+            for recorder in self._active:
+                recorder.add_moments(outputs[0])
         # `outputs` is the very list that the caller gets, and TensorArray writes None into it.
-        place, frugal = self.place or here(_OUTSIDE), self._frugal
-        if self._careful and not frugal and core.stock_tape_listens():
-            frugal = WATCHED
-        event = op, inputs, attrs, tuple(outputs), place, frugal, next(_stamps)
+        place, recompute = self.place or here(_OUTSIDE), self._recompute
+        if self._drops_values and not recompute and core.stock_tape_listens():
+            recompute = WATCHED
+        event = op, inputs, attrs, tuple(outputs), place, recompute, next(_times)
         if (self._calls or self._returned) and self._inside_call(*event):
             return
         self._events.append(event)  # in one step: whoever is interrupted before that has not got the outputs
         if len(self._events) >= self._batch and not self._calls:
-            self.flush()
+            self.dispatch()
 
     def on_tangents(self, op: str, inputs: Any, attrs: Any, outputs: Any) -> None:
         """Record an op now if it was not: what computes its tangents takes its outputs."""
-        self.settle()
+        self.flush()
         first = outputs[0]._id
-        if self._active and any(recording.known(first) is None for recording in self._active):
+        if self._active and any(recorder.tensors.get(first) is None for recorder in self._active):
             self.on_op(op, tuple(inputs), attrs, outputs)
             self._early.add(first)
         self.hold(outputs)
@@ -130,58 +129,58 @@ class Stack(Calls):
 
     def hold(self, tensors: Sequence[Tensor]) -> None:
         """Keep tensors that have tangents: a value that is computed again would have none."""
-        self.settle()
-        for recording in self._active:
+        self.flush()
+        for recorder in self._active:
             for tensor in tensors:
-                recording.values[recording.operand(tensor)] = tensor
+                recorder.values[recorder.var_of(tensor)] = tensor
 
-    def flush(self) -> None:
-        """Hand what has run since the last time to the recordings, which look at it when they are asked."""
+    def dispatch(self) -> None:
+        """Hand what has run since the last time to the recorders, which look at it when they are asked."""
         if not self._events:
             return
         try:
             with lock:
                 active = self._active
                 events, self._events = self._events, []
-                for recording in active:
-                    recording.waiting.extend(events)
+                for recorder in active:
+                    recorder.waiting.extend(events)
         except BaseException:
-            for recording in self._active:
-                recording.damaged = True
+            for recorder in self._active:
+                recorder.damaged = True
             raise
         size = sum([prod(tensor._shape_tuple()) for event in events for tensor in event[3]])
         self._batch = max(1, min(self._most, ELEMENTS * len(events) // max(1, size)))
-        for recording in active:
-            if (size > ELEMENTS or len(recording.waiting) > WAITING) and self.is_current():
-                recording.settle()
+        for recorder in active:
+            if (size > ELEMENTS or len(recorder.waiting) > WAITING) and self.is_current():
+                recorder.flush()
 
-    def settle(self) -> None:
-        """Bring all recordings up to date."""
-        self.flush()
-        for recording in self._active:
-            recording.settle()
-            if recording.damaged:  # nothing that follows can be written to it
-                self._hear([other for other in self._active if other is not recording])
+    def flush(self) -> None:
+        """Bring all recorders up to date."""
+        self.dispatch()
+        for recorder in self._active:
+            recorder.flush()
+            if recorder.damaged:  # nothing that follows can be written to it
+                self._activate([other for other in self._active if other is not recorder])
 
     def _inside_call(
-        self, op: Any, inputs: Any, _: Any, outputs: tuple[Tensor, ...], place: Any, frugal: int, stamp: int
+        self, op: Any, inputs: Any, _: Any, outputs: tuple[Tensor, ...], place: Any, recompute: int, time: int
     ) -> bool:
         """Deal with what may be the end of a function or of a `tf.py_function`, at once; say whether it was one."""
         if op == "EagerPyFunc" and self._returned:
-            self.settle()
+            self.flush()
             for tensor, made in zip(outputs, self._returned.popleft(), strict=True):
-                for recording in self._active:
-                    recording.alias(tensor._id, recording.operand(made))
+                for recorder in self._active:
+                    recorder.tensors.alias(tensor._id, recorder.var_of(made))
             return True
         if self._returned and not self._inside_python:
             self._returned.clear()
         elif self._calls and traits(op).kind is Kind.CALL:
-            self.settle()
+            self.flush()
             call = self._calls[-1]
             inputs = tuple(call.arguments + call.captures) if call.function in tangents.made else inputs
             writes = function_traits(call.function).writes
-            for recording in self._active:
-                recording.append_call(op, inputs, outputs, recording.frames.number(place), writes, call, stamp)
+            for recorder in self._active:
+                recorder.append_call(op, inputs, outputs, recorder.frames.number(place), writes, call, time)
             self._known.clear()
             self.on_updated(self._noted)
             return True
@@ -192,30 +191,30 @@ class Stack(Calls):
         if not self._open or not tf.executing_eagerly():
             return run()
         path = f"{self._layers[-1].path}/{name}" if self._layers else name
-        call = LayerCall(path, next(_stamps), FOREVER, UNCOUNTED)
-        for recording in self._active:
-            recording.scopes[call.begin] = call
+        call = LayerCall(path, next(_times), FOREVER, UNCOUNTED)
+        for recorder in self._active:
+            recorder.facts.layer_calls[call.begin] = call
         try:
             with setting(self, _layers=[*self._layers, call]):
                 result = run()
             call = call._replace(returned=_identity_of(result))
         finally:
-            call = call._replace(end=next(_stamps))
-            for recording in (*self._open, *self._active):
-                if call.begin in recording.scopes:
-                    recording.scopes[call.begin] = call
+            call = call._replace(end=next(_times))
+            for recorder in (*self._open, *self._active):
+                if call.begin in recorder.facts.layer_calls:
+                    recorder.facts.layer_calls[call.begin] = call
         return result
 
-    def note_layers(self, recording: Recording) -> None:
-        """Let a recording that begins know which layers are being called."""
-        recording.scopes.update((scope.begin, scope) for scope in self._layers)
+    def add_layer_calls(self, recorder: Recorder) -> None:
+        """Let a recorder that begins know which layers are being called."""
+        recorder.facts.layer_calls.update((scope.begin, scope) for scope in self._layers)
 
     def on_backward(self, name: str, outputs: Sequence[Tensor], inputs: Sequence[Tensor], backward: Callable) -> None:
         """Write down a custom gradient, or how a function goes back."""
-        self.settle()
+        self.flush()
         if self._calls and name.startswith("__forward_"):
-            for recording in self._active:
-                recording.attach_backward(outputs, len(inputs), backward)
+            for recorder in self._active:
+                recorder.attach_backward(outputs, len(inputs), backward)
         elif not (self._custom and self._custom[-1] and name == "inner"):
             self._read_unheld(variable.handle for variable in variables_in(backward))
             self.emit(name, outputs, inputs, backward)
@@ -225,47 +224,47 @@ class Stack(Calls):
 
     def emit(self, name: str, outputs: Sequence[Tensor], inputs: Sequence[Tensor], backward: Callable) -> None:
         """Write down that `outputs` go back to `inputs` by `backward`, whatever ops made them."""
-        self.settle()
-        place, stamp = self.place or here(2), next(_stamps)
-        for recording in self.for_backward():
-            recording.append_backward(name, outputs, inputs, backward, recording.frames.number(place), stamp)
+        self.flush()
+        place, time = self.place or here(2), next(_times)
+        for recorder in self.for_backward():
+            recorder.append_backward(name, outputs, inputs, backward, recorder.frames.number(place), time)
 
     def on_custom_gradient(self, recomputes: bool, run: Callable[[], Any]) -> Any:
         """Run the body of a custom gradient; one that recomputes keeps nothing that can be computed again."""
-        with setting(self, _custom=[*self._custom, recomputes], _frugal=self._frugal + recomputes):
+        with setting(self, _custom=[*self._custom, recomputes], _recompute=self._recompute + recomputes):
             return run()
 
     def on_py_function(self, outer: Sequence[Tensor], inner: Sequence[Tensor], run: Callable[[], Any]) -> Any:
         """Run the body of a `tf.py_function`, whose tensors are copies of those outside."""
         if not self._active:
             return run()
-        self.settle()
+        self.flush()
         if not self._inside_python:
             self._returned.clear()  # left by one that failed after its body had run
-        for recording in self._active:
+        for recorder in self._active:
             for tensor, copied in zip(tf.nest.flatten(outer), tf.nest.flatten(inner), strict=True):
                 if isinstance(tensor, core.EagerTensor):
-                    recording.alias(copied._id, recording.operand(tensor))
+                    recorder.tensors.alias(copied._id, recorder.var_of(tensor))
         with setting(self, _inside_python=self._inside_python + 1):
             result = run()
         self._returned.append([] if result is None else tf.nest.flatten(result))
         return result
 
-    def on_look(self, tensor: Tensor, how: str) -> None:
-        """Note that Python has seen a value: what ran after it may depend on that."""
+    def on_host_read(self, tensor: Tensor, method: str) -> None:
+        """Record that Python reads a value: what runs after it may depend on that."""
         if self._active:
-            place = looker(3)
+            place = reader_place(3)
             if place is not None:
-                stamp = next(_stamps)
-                for recording in self._active:
-                    recording.looks.append(Look(tensor._id, stamp, recording.frames.number(place), how, core.next_id()))
+                self._add_host_read(tensor, place, method)
 
-    def note_choice(self, tensor: Tensor) -> None:
-        """Note that a value has decided what a function that is run op by op does next."""
-        stamp = next(_stamps)
-        for recording in self._active:
-            frame = recording.frames.number(self.place)
-            recording.looks.append(Look(tensor._id, stamp, frame, "a condition in a tf.function", core.next_id()))
+    def add_choice(self, tensor: Tensor) -> None:
+        """Record that a value has decided what a function that is run op by op does next."""
+        self._add_host_read(tensor, self.place, "a condition in a tf.function")
+
+    def _add_host_read(self, tensor: Tensor, place: Place, method: str) -> None:
+        time = next(_times)
+        for recorder in self._active:
+            recorder.add_host_read(tensor._id, time, place, method, core.next_id())
 
 
 def _identity_of(result: Any) -> int:
@@ -296,9 +295,9 @@ class _Thread(threading.local):
 _thread = _Thread()
 
 
-def next_stamp() -> int:
+def next_time() -> int:
     """Return a moment after everything that has run."""
-    return next(_stamps)
+    return next(_times)
 
 
 def current_stack() -> Stack:

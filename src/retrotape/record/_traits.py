@@ -8,12 +8,11 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from retrotape.ir import DTYPE_NAMES, Eqn
+from retrotape.ir import CUSTOM, DTYPE_NAMES, Eqn
 from retrotape.rules import FORWARD, NoGradient, Rule, lookup
 from retrotape.tf import core
 
 RESOURCE = 20
-CUSTOM = "custom_gradient"  # not an op of TensorFlow: an equation whose way back is code
 
 # Dtypes through which gradients flow, as TensorFlow has it.
 TRAINABLE = frozenset(number for number in DTYPE_NAMES if number <= 23 and core.is_trainable(core.tf.as_dtype(number)))
@@ -46,7 +45,7 @@ class Traits(NamedTuple):
     outputs: Keep
     replayable: bool  # the same inputs give the same outputs, so they can be computed again
     opaque: bool = False  # writes a variable in a way that has no derivative rule
-    final: bool = False  # declared to have no gradient: no path goes through it
+    nondifferentiable: bool = False  # declared to have no gradient: no path goes through it
 
 
 _READS = frozenset(("ReadVariableOp", "ResourceGather", "ResourceGatherNd"))
@@ -73,8 +72,8 @@ def traits(op: str) -> Traits:
     elif op not in _BYSTANDERS and any(arg.type == RESOURCE for arg in definition.input_arg):
         kind = Kind.WRITE
     inputs, outputs = _kept(op)
-    final = kind is Kind.PLAIN and isinstance(lookup(op), NoGradient)
-    return Traits(kind, inputs, outputs, not definition.is_stateful, op not in FORWARD, final)
+    nondifferentiable = kind is Kind.PLAIN and isinstance(lookup(op), NoGradient)
+    return Traits(kind, inputs, outputs, not definition.is_stateful, op not in FORWARD, nondifferentiable)
 
 
 def makes_copies(op: str) -> bool:
@@ -92,8 +91,8 @@ def _kept(op: str) -> tuple[Keep, Keep]:
     return inputs, outputs
 
 
-def looked_at(eqn: Eqn) -> list[int]:
-    """Return the vars whose values the way back through an equation may look at."""
+def read_by_rule(eqn: Eqn) -> list[int]:
+    """Return the vars whose values the backward rule of an equation may read."""
     features = traits(eqn.op)
     if eqn.op == CUSTOM:
         return []  # its backward function has what it needs
@@ -106,7 +105,7 @@ def looked_at(eqn: Eqn) -> list[int]:
     return found
 
 
-def is_computed(op: str) -> bool:
+def is_deterministic(op: str) -> bool:
     """Say whether the same inputs give the same outputs again: nothing is drawn."""
     if op in FORWARD or op in (CUSTOM, "CheckNumerics"):  # TensorFlow takes the latter for an op with state
         return True

@@ -6,8 +6,9 @@ from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from retrotape._types import Tensor
 from retrotape.record._openings import Openings
-from retrotape.record._recording import Recording
+from retrotape.record._recorder import Recorder
 from retrotape.record._traits import traits
 from retrotape.tf import functions, hooks, replicas
 from retrotape.tf.core import tf
@@ -15,56 +16,54 @@ from retrotape.tf.hooks_ops import Noted
 from retrotape.tf.scopes import setting
 from retrotape.tf.stock import stop_stock_tapes
 
-Tensor = Any
-
 
 class Variables(Openings):
-    """What the recordings that are open on one thread know of variables."""
+    """What the recorders that are open on one thread know of variables."""
 
     @abstractmethod
-    def settle(self) -> None:
-        """Bring all recordings up to date."""
+    def flush(self) -> None:
+        """Bring all recorders up to date."""
 
-    def look_at_assigned(self, recording: Recording) -> None:
+    def read_assigned(self, recorder: Recorder) -> None:
         """Read what was assigned last, while it is sure that nobody has changed it since."""
-        self.settle()
-        handles = recording.unread()
+        self.flush()
+        handles = recorder.unread()
         if not handles:
             return
-        with self.without(recording):  # other tapes must know this tensor, or a path of theirs would end in it
+        with self.without(recorder):  # other tapes must know this tensor, or a path of theirs would end in it
             for handle in handles:
                 held = functions.handle_type(handle)
                 if held is not None and self._is_set(handle):
-                    recording.hold(handle, tf.raw_ops.ReadVariableOp(resource=handle, dtype=held[0]))
+                    recorder.hold(handle, tf.raw_ops.ReadVariableOp(resource=handle, dtype=held[0]))
 
-    def hold_copied(self, recording: Recording) -> None:
+    def hold_copied(self, recorder: Recorder) -> None:
         """Hold what variables that hand out copies really hold, or a later change could not be noticed."""
-        self.settle()
-        handles = recording.copied()
+        self.flush()
+        handles = recorder.copied()
         if not handles:
             return
-        with self.without(recording):
+        with self.without(recorder):
             for handle in handles:
                 tf.raw_ops.DisableCopyOnRead(resource=handle)  # until its rows are changed again
                 held = functions.handle_type(handle)
-                if held is not None and not recording.is_stale(handle) and self._is_set(handle):
-                    recording.hold(handle, tf.raw_ops.ReadVariableOp(resource=handle, dtype=held[0]))
+                if held is not None and not recorder.is_stale(handle) and self._is_set(handle):
+                    recorder.hold(handle, tf.raw_ops.ReadVariableOp(resource=handle, dtype=held[0]))
 
     def adopt(self, handle: Tensor, value: Tensor) -> None:
-        """Let every open recording know that the variable behind `handle` holds `value`."""
-        self.settle()
-        for recording in self._active:
-            recording.adopt(handle, value)
+        """Let every open recorder know that the variable behind `handle` holds `value`."""
+        self.flush()
+        for recorder in self._active:
+            recorder.adopt(handle, value)
 
     def on_variable(self, variable: Any) -> None:
         """Note which variable is read."""
-        for recording in self._active:
-            recording.variables.setdefault(replicas.handle_of(variable)._id, variable)
+        for recorder in self._active:
+            recorder.variables.setdefault(replicas.handle_of(variable)._id, variable)
 
     def on_keras_variable(self, variable: Any) -> None:
         """Note which Keras variable a variable is inside of."""
-        for recording in self._active:
-            recording.owners[id(variable._value)] = variable
+        for recorder in self._active:
+            recorder.owners[id(variable._value)] = variable
 
     def on_read(self, handle: Tensor) -> None:
         """Note that the value of a variable is about to be known, and whether somebody else has changed it."""
@@ -72,21 +71,21 @@ class Variables(Openings):
         self._notice_writes(handle._id)
 
     def _notice_writes(self, identity: int) -> None:
-        """Tell the recordings of writes that they do not have: on another thread, or by what then failed."""
+        """Tell the recorders of writes that they do not have: on another thread, or by what then failed."""
         written = hooks.writes.get(identity, 0)
         if written == self._seen.get(identity, 0):
             return
-        self.settle()
-        for recording in {id(one): one for one in (*self._open, *self._active)}.values():
-            if written > self._seen.get(identity, recording.began):
-                recording.mark_written(identity)
+        self.flush()
+        for recorder in {id(one): one for one in (*self._open, *self._active)}.values():
+            if written > self._seen.get(identity, recorder.began):
+                recorder.mark_written(identity)
         self._seen[identity] = written
 
     def on_gather(self, handles: Sequence[Tensor]) -> None:
         """Read the whole of a variable before a part of it is read, where it may have changed."""
         for handle in handles:
             self._notice_writes(handle._id)
-            if any(recording.is_stale(handle) for recording in self._active):
+            if any(recorder.is_stale(handle) for recorder in self._active):
                 self._read(handle)
 
     def on_update(self, op: str, handles: Sequence[Tensor]) -> None:
@@ -97,7 +96,7 @@ class Variables(Openings):
         if not self._active:
             return
         for handle in handles:
-            if handle._id not in self._known or any(recording.is_stale(handle) for recording in self._active):
+            if handle._id not in self._known or any(recorder.is_stale(handle) for recorder in self._active):
                 self._read(handle)
             if traits(op).opaque:
                 self._known.discard(handle._id)
@@ -106,16 +105,16 @@ class Variables(Openings):
         """Note that a write has been recorded, or that those who do not record it have been told."""
         for identity, before in noted.before.items():
             if before != self._seen.get(identity, before):  # somebody else wrote in between
-                for recording in (*self._open, *self._active):
-                    recording.mark_written(identity)
+                for recorder in (*self._open, *self._active):
+                    recorder.mark_written(identity)
             self._seen[identity] = noted.when
 
     def _tell_paused(self, handles: Sequence[Tensor]) -> None:
-        """Tell recordings in a pause of a write: the value may come out the same, and still has no past."""
-        for recording in self._open:
-            if recording not in self._active:
+        """Tell recorders in a pause of a write: the value may come out the same, and still has no past."""
+        for recorder in self._open:
+            if recorder not in self._active:
                 for handle in handles:
-                    recording.mark_written(handle._id)
+                    recorder.mark_written(handle._id)
 
     def _is_set(self, handle: Tensor) -> bool:
         # Not `unheard`, which forgets what is known. A forward accumulator would look for the derivative.
@@ -124,10 +123,10 @@ class Variables(Openings):
 
     def _read_unheld(self, handles: Iterable[Tensor]) -> None:
         """Record the values of variables that something is going to look at: by then they may have changed."""
-        self.settle()
+        self.flush()
         for handle in handles:
             self._notice_writes(handle._id)
-            if not all(recording.holds(handle) for recording in self._active):
+            if not all(recorder.holds(handle) for recorder in self._active):
                 self._read(handle)
 
     def _read(self, handle: Tensor) -> None:

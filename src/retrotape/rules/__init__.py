@@ -4,7 +4,7 @@ from retrotape.rules._allowed import allowed
 from retrotape.rules._lookup import ACCEPTS_NONE, NoGradient, Rule, UnknownOp, lookup, lookup_operation
 from retrotape.rules._opview import OpView, Tensors
 from retrotape.rules._repairs import has_wrong_second, repairable
-from retrotape.rules._variables import FORWARD, gathered, go_back, new_values
+from retrotape.rules._variables import FORWARD, gathered, new_values, variable_vjp
 
 __all__ = [
     "ACCEPTS_NONE",
@@ -16,10 +16,10 @@ __all__ = [
     "UnknownOp",
     "allowed",
     "gathered",
-    "go_back",
     "has_wrong_second",
     "lookup",
     "lookup_operation",
     "new_values",
     "repairable",
+    "variable_vjp",
 ]

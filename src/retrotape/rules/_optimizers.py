@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from retrotape._types import Tensor
 from retrotape.tf.core import tf
 
-Tensor = Any
 Values = tuple[Tensor, ...]
 Attrs = Mapping[str, Any]
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from retrotape._types import Tensor
 from retrotape.rules._optimizers import APPLY
 from retrotape.tf.core import StockTape, tf
 
-Tensor = Any
 Attrs = Mapping[str, Any]
 Forward = Callable[..., "Tensor | tuple[Tensor, ...]"]
 
@@ -117,7 +117,7 @@ BACKWARD: dict[str, Callable[[Sequence[Tensor], Any], list[Any]]] = {
 }
 
 
-def go_back(op: str, attrs: Attrs, inputs: Sequence[Tensor], grads: Sequence[Any]) -> list[Any]:
+def variable_vjp(op: str, attrs: Attrs, inputs: Sequence[Tensor], grads: Sequence[Any]) -> list[Any]:
     """Return the gradients of the inputs of a read or an update, given those of the values that it left."""
     rule = BACKWARD.get(op)
     if rule is not None:

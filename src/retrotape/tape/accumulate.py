@@ -10,13 +10,12 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
+from retrotape._types import Gradient, Tensor
 from retrotape.errors import ShapeMismatchError, TapeUseError
 from retrotape.grads import Gradients
 from retrotape.tape.live import Tape
 from retrotape.tf.core import as_is, tf
 
-Tensor = Any
-Gradient = Any
 Batch = Any
 Size = Any  # a number; inside a tf.function, where a dimension is not known, a tensor
 

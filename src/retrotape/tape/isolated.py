@@ -10,9 +10,10 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from retrotape import errors
+from retrotape._types import Tensor
 from retrotape.errors import IsolationError
 from retrotape.files.isolated import Confinement, Process
-from retrotape.files.saved import Filed
+from retrotape.tape._base import AnyTape
 from retrotape.tf.core import tf
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from retrotape.ir import Program
     from retrotape.tf.version import Version
 
-Tensor = Any
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 # What a loaded tape does and an isolated one does not, with the reason.
@@ -38,7 +38,7 @@ REFUSED = {
 
 def _elsewhere(method: _Method) -> _Method:
     """Return the query of that name, sent to the other process: what cannot be a call of it is refused here."""
-    signature = inspect.signature(getattr(Filed, method.__name__, method))
+    signature = inspect.signature(getattr(AnyTape, method.__name__, method))
 
     @wraps(method)
     def query(self: IsolatedTape, *args: Any, **options: Any) -> Any:

@@ -3,44 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from threading import RLock
 from typing import Any
 
 from retrotape.errors import TapeUseError, UnknownNameError
 from retrotape.execute import Values
 from retrotape.ir import LEAF
-from retrotape.query import Answers
-from retrotape.record import EagerLog, next_stamp
+from retrotape.record import EagerSession, LoadedSession
 from retrotape.tape.live import Tape
-from retrotape.tape.loaded import LoadedLog, LoadedTape, NamedTape
+from retrotape.tape.loaded import LoadedTape, NamedTape
+from retrotape.tf import core
 from retrotape.tf.core import StockTape
 from retrotape.tf.nests import is_variable
-from retrotape.transform import merge
+from retrotape.transform import join as join_traces
 
 
 class JoinedTape(NamedTape):
     """What several tapes have recorded, as one tape that answers every question; `rt.join` makes it."""
 
     def __init__(
-        self, logs: list[EagerLog], names: Mapping[str, Any], twice: Collection[str] = (), links: Any = None
+        self, sessions: list[EagerSession], names: Mapping[str, Any], twice: Collection[str] = (), links: Any = None
     ) -> None:
-        self._log = (LoadedLog if all(isinstance(log, LoadedLog) for log in logs) else EagerLog).of(
-            logs, merge([log.recording for log in logs], links)
-        )
-        self._loaded = all(isinstance(log, LoadedLog) for log in logs)
-        self._answers = Answers()
-        self._lock = RLock()
-        self._named, self._tensors, self._twice = dict(names), {}, frozenset(twice)
+        self._loaded = all(isinstance(session, LoadedSession) for session in sessions)
+        trace = join_traces([session.trace for session in sessions], links)
+        super().__init__((LoadedSession if self._loaded else EagerSession).of(sessions, trace), names)
+        self._twice = frozenset(twice)
 
     def __repr__(self) -> str:
-        return f"<joined tape: {len(self._log.recording.builder.eqns)} equations, {len(self._named)} names>"
+        return f"<joined tape: {len(self._session.trace.program.eqns)} equations, {len(self._by_name)} names>"
 
-    def _meant_by(self, name: Any) -> Any:
+    def _matches(self, name: str) -> list[str]:
         if name in self._twice:
             raise TapeUseError(
                 f"More than one of the joined tapes has the name {name!r}. Say which: give `tape[{name!r}]` of one."
             )
-        return super()._meant_by(name)
+        return super()._matches(name)
 
 
 def join(*tapes: Tape | JoinedTape | LoadedTape, connect: Mapping[str, str] | None = None) -> JoinedTape:
@@ -70,14 +66,13 @@ def join(*tapes: Tape | JoinedTape | LoadedTape, connect: Mapping[str, str] | No
         raise TapeUseError("join takes one or more tapes, got none: `rt.join(first, second)`.")
     if not isinstance(connect or {}, Mapping):
         raise TypeError(f"connect= takes a mapping of names, got {connect!r}: `connect={{'head/x': 'trunk/y'}}`.")
-    logs = [_log_of(tape) for tape in tapes]
+    sessions = [_session_of(tape) for tape in tapes]
     names, twice = _names_of(tapes)
-    links = _Links(tapes, logs, connect or {})
-    links.put_in_order()
-    joined = JoinedTape(logs, names, twice, links.places)
+    links = _Links(tapes, sessions, connect or {})
+    joined = JoinedTape(sessions, names, twice, links.places)
     for tape in tapes:
         if isinstance(tape, NamedTape):  # what it gives for a name is known here too
-            tape._kin.add(joined._log.recording)
+            tape._relatives.add(joined._session.trace)
     return joined
 
 
@@ -93,16 +88,20 @@ def _names_of(tapes: tuple[Any, ...]) -> tuple[dict[str, Any], set[str]]:
 
 
 class _Links:
-    """What `connect` means in terms of recordings."""
+    """What `connect` means in terms of traces."""
 
-    def __init__(self, tapes: tuple[Any, ...], logs: list[EagerLog], connect: Mapping[str, str]) -> None:
-        self._tapes, self._logs = tapes, logs
+    def __init__(self, tapes: tuple[Any, ...], sessions: list[EagerSession], connect: Mapping[str, str]) -> None:
+        self._tapes, self._sessions = tapes, sessions
         self.places: dict[tuple[int, int], tuple[int, int]] = {}
         for left, right in connect.items():
             self._add(left, right)
 
     def _find(self, name: str, but: int | None = None) -> tuple[int, int]:
-        found = [which for which, tape in enumerate(self._tapes) if which != but and tape._has_name(name)]
+        found = [
+            which
+            for which, tape in enumerate(self._tapes)
+            if which != but and isinstance(tape, NamedTape) and tape._matches(name)
+        ]
         if len(found) != 1:
             known = [name for tape in self._tapes for name in tape._names()]
             if found:
@@ -110,48 +109,28 @@ class _Links:
                     f"{len(found)} of the tapes have the name {name!r}. Save them with names of their own."
                 )
             raise UnknownNameError(name, known)
-        which, recording = found[0], self._logs[found[0]].recording
-        what = self._tapes[which]._meant_by(name)
+        which, trace = found[0], self._sessions[found[0]].trace
+        what = self._tapes[which]._named(name)
         if is_variable(what):
-            return which, recording.cells[what.handle._id].versions[0]
-        var = recording.known(what._id)
-        assert var is not None
-        return which, var
+            return which, trace.facts.histories[core.identity(what.handle)].versions[0]
+        return which, trace.tensors.by_identity[core.identity(what)]
 
     def _add(self, left: str, right: str) -> None:
         here = self._find(left)
         there = self._find(right, but=here[0])
-        recording = self._logs[here[0]].recording
-        if not _was_loaded(self._tapes[here[0]]) or recording.builder.producers[here[1]] != LEAF:
+        trace = self._sessions[here[0]].trace
+        if not _was_loaded(self._tapes[here[0]]) or trace.program.producers[here[1]] != LEAF:
             raise TapeUseError(
                 f"connect={{{left!r}: ...}} must name an input of a loaded tape, and this is no input. "
                 f'Write the input first: connect={{"head/x": "trunk/y"}}.'
             )
-        ours, theirs = (Values(self._logs[which].recording)(var) for which, var in (here, there))
+        ours, theirs = (Values(self._sessions[which].trace)(var) for which, var in (here, there))
         if ours.dtype != theirs.dtype or ours.shape != theirs.shape or not _is_close(ours, theirs):
             raise TapeUseError(
                 f"{left!r} is {_shown(ours)} and {right!r} is {_shown(theirs)}: they are not the same, so the tapes "
                 f"belong to different runs. Run one on the other first: `head.replay({{{left!r}: trunk[{right!r}]}})`."
             )
         self.places[here] = there
-
-    def put_in_order(self) -> None:
-        """Let loaded tapes, which know no common clock, come after those whose tensors they take."""
-        done: set[int] = {which for which, tape in enumerate(self._tapes) if not _was_loaded(tape)}
-        waiting = [which for which in range(len(self._tapes)) if which not in done]
-        while waiting:
-            ready = [which for which in waiting if self._needs(which) <= done]
-            if not ready:
-                raise TapeUseError("connect goes in a circle: each tape takes something from another one.")
-            for which in ready:
-                recording = self._logs[which].recording
-                if not all(recording.runs_after(self._logs[other].recording) for other in self._needs(which)):
-                    recording.restamp(next_stamp)
-            done.update(ready)
-            waiting = [which for which in waiting if which not in done]
-
-    def _needs(self, which: int) -> set[int]:
-        return {there[0] for here, there in self.places.items() if here[0] == which}
 
 
 def _was_loaded(tape: Any) -> bool:
@@ -169,13 +148,13 @@ def _shown(value: Any) -> str:
     return f"{value.dtype.name}{list(value.shape)}" + (f" {value.numpy()!r}" if value.shape.rank == 0 else "")
 
 
-def _log_of(tape: Any) -> EagerLog:
+def _session_of(tape: Any) -> EagerSession:
     if isinstance(tape, StockTape) or not isinstance(tape, (Tape, JoinedTape, LoadedTape)):
         raise TapeUseError(f"join takes tapes, got {type(tape).__name__}: `rt.join(first, second)`.")
-    log = tape._asked()
-    if not isinstance(log, EagerLog):
+    session = tape._recorded()
+    if not isinstance(session, EagerSession):
         raise TapeUseError(
             "join takes tapes that were recorded in eager code, and one was recorded inside a tf.function. "
             "There, one tape over everything does the same."
         )
-    return log
+    return session

@@ -1,26 +1,29 @@
-"""The tape: what the user holds."""
+"""The live tape: records what runs on this thread while its block is open."""
 
 from __future__ import annotations
 
 import os
 from abc import ABCMeta
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 from threading import RLock
-from typing import Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 from weakref import ref
 
-from retrotape.diagnose.memory import Memory, measure
+from retrotape._types import Tensor
 from retrotape.errors import EmptyTapeError, TapeUseError
 from retrotape.ir import Program
-from retrotape.query import NAMED, Answers, has_text, replace_names, variable_named
-from retrotape.record import EagerLog, GraphLog
-from retrotape.tape.loaded import Replayable
-from retrotape.tf.core import StockTape, as_is, tf
-from retrotape.tf.nests import WATCHED, is_variable, take_apart
+from retrotape.query import NAMED, Results, has_text, replace_names, variable_named
+from retrotape.record import EagerSession, GraphSession, Session, Trace
+from retrotape.tape._base import AnyTape
+from retrotape.tf.core import StockTape, as_is, graph_here, tf
+from retrotape.tf.nests import WATCHED, TensorRef, is_variable, take_apart
 from retrotape.tf.scopes import Guard, again, make_exit, spend
 from retrotape.tf.selftest import check_once
+
+if TYPE_CHECKING:
+    from retrotape.tape.loaded import LoadedTape
 
 Keep: TypeAlias = Literal["needed", "all", "leaves", "segments", "disk"]
 _KEEP = get_args(Keep)
@@ -34,37 +37,37 @@ class _InPlaceOfStock(ABCMeta):
 
 
 class _ExitOfTape:
-    """Stop recording."""
+    """Stop trace."""
 
     def __get__(self, tape: Tape | None, owner: type) -> Callable[..., None]:
         if tape is None:
             return _leave
-        if tape._log is not None and tape._log.is_open:
+        if tape._session is not None and tape._session.is_open:
             return partial(_leave, tape)  # somebody leaves the block by hand
         found, tape._next = make_exit(_leave, tape, tape._abandon)
         return found
 
 
 def _leave(tape: Tape, kind: Any, error: Any, traceback: Any) -> None:
-    """Stop recording."""
-    log = tape._log
-    if log is not None and log.is_open:
-        log.stop()
+    """Stop trace."""
+    session = tape._session
+    if session is not None and session.is_open:
+        session.stop()
     spend(tape._opening)
     if tape._block is not None:
         spend(tape._block())
 
 
-class Tape(Replayable, metaclass=_InPlaceOfStock):
-    """Record what runs; differentiate any of it by any of it, afterwards.
+class Tape(AnyTape, metaclass=_InPlaceOfStock):
+    """Record what runs; differentiate any of it with respect to any of it, afterwards.
 
-    Takes the place of `tf.GradientTape` and accepts its arguments. Nothing has to be watched, and any number
-    of questions can be asked, in any order, inside the block or after it.
+    Takes the place of `tf.GradientTape` and accepts its arguments. Nothing has to be watched. Query it as
+    often as you like, in any order, inside the block or after it.
 
     Args:
-      persistent: Accepted and ignored: every tape can be asked again.
+      persistent: Accepted and ignored: every tape can be queried again.
       watch_accessed_variables: Only says what `watched_variables` lists; reads are recorded either way.
-      keep: Which values stay in memory: "needed" those that gradient rules look at, as on the stock tape;
+      keep: Which values stay in memory: "needed" those that gradient rules read, as on the stock tape;
         "all"; "leaves", those that cannot be computed again; "segments", these and as few on the way that memory
         grows with the square root of the length; "disk", the needed ones, but those of long ago in a file. What
         is not kept is computed again when asked for, a segment at a time.
@@ -97,9 +100,9 @@ class Tape(Replayable, metaclass=_InPlaceOfStock):
         self._directory = directory
         self._watch_accessed = watch_accessed_variables
         self._watched: dict[int, Any] = {}
-        self._log: EagerLog | GraphLog | None = None  # where it was entered last
-        self._eager_log: EagerLog | None = None
-        self._answers = Answers()
+        self._session: EagerSession | GraphSession | None = None  # where it was entered last
+        self._eager_session: EagerSession | None = None
+        self._results = Results()
         self._lock = RLock()
         self._was_reset = False
         # Whoever drops one of these closes the block: the `with` statement, or the last one who holds the tape.
@@ -108,39 +111,39 @@ class Tape(Replayable, metaclass=_InPlaceOfStock):
         self._opening: Guard | None = None
 
     def __repr__(self) -> str:
-        log = self._log
-        if log is None:
+        session = self._session
+        if session is None:
             return "<tape: nothing recorded>"
-        if log.recording.damaged:
+        if session.trace.damaged:
             return "<tape: interrupted>"
-        if not log.is_elsewhere:
-            log.refresh()
-        return f"<tape: {len(log.recording.builder.eqns)} equations{', recording' if log.is_open else ''}>"
+        if not session.is_elsewhere:
+            session.flush()
+        return f"<tape: {len(session.trace.program.eqns)} equations{', recording' if session.is_open else ''}>"
 
     # ------------------------------------------------------------------ recording
 
     def __enter__(self) -> Tape:
         """Begin to record, or go on."""
         check_once(Tape)
-        before = self._log, self._eager_log
+        before = self._session, self._eager_session
         if before[0] is not None and before[0].is_open:
             raise TapeUseError(
                 "This tape is recording already. Leave the block before entering it again, or use a second tape: "
                 "`with rt.Tape() as inner:`."
             )
-        log = self._log_here() or self._new_log()
+        session = self._session_here() or self._new_session()
         try:
             self._block, self._next = self._next, None
-            self._opening = Guard(lambda _: log.close())
-            self._log = log
-            if isinstance(log, EagerLog):
-                self._eager_log = log
-            log.start()
+            self._opening = Guard(lambda _: session.close())
+            self._session = session
+            if isinstance(session, EagerSession):
+                self._eager_session = session
+            session.start()
             return self
         except BaseException:
-            again(log.close)
+            again(session.close)
             spend(self._opening)
-            self._log, self._eager_log = before
+            self._session, self._eager_session = before
             raise
 
     __exit__ = _ExitOfTape()
@@ -149,13 +152,13 @@ class Tape(Replayable, metaclass=_InPlaceOfStock):
         """Close the block that was entered with the guard of this mark, which was dropped."""
         if self._next is mark:
             self._next = None
-        if self._block is mark and self._log is not None:
-            self._log.close()
+        if self._block is mark and self._session is not None:
+            self._session.close()
             spend(self._opening)
 
-    def _new_log(self) -> EagerLog | GraphLog:
-        graph = _graph_here()
-        return EagerLog(self._keep, self._directory) if graph is None else GraphLog(graph, self._eager_log)
+    def _new_session(self) -> EagerSession | GraphSession:
+        graph = graph_here()
+        return EagerSession(self._keep, self._directory) if graph is None else GraphSession(graph, self._eager_session)
 
     @as_is
     def watch(self, tensor: Any) -> None:
@@ -167,10 +170,10 @@ class Tape(Replayable, metaclass=_InPlaceOfStock):
         for part in take_apart(tensor, WATCHED).flat():
             if is_variable(part):
                 self._watched[id(part)] = part
-                if self._log is not None:
-                    self._log.watch(part)
-            elif self._log is not None:
-                self._log.take_part(part)
+                if self._session is not None:
+                    self._session.watch(part)
+            elif self._session is not None:
+                self._session.var_of(part)
 
     @as_is
     def stop_recording(self) -> AbstractContextManager[None]:
@@ -184,30 +187,30 @@ class Tape(Replayable, metaclass=_InPlaceOfStock):
         >>> float(tape.gradient(y, x))
         6.0
         """
-        if self._log is None or not self._log.is_open:
+        if self._session is None or not self._session.is_open:
             raise TapeUseError("stop_recording() needs a tape that is recording. Use it inside `with tape:`.")
-        return self._log.paused()
+        return self._session.paused()
 
     @as_is
     def reset(self) -> None:
         """Forget everything that was recorded and free it, inside the block or outside."""
-        logs = [log for log in (self._log, self._eager_log) if log is not None]
-        for log in logs:
-            if isinstance(log, EagerLog):
-                log.recording.damaged = True  # until `clear` has come to its end
-        self._answers.clear()
+        sessions = [session for session in (self._session, self._eager_session) if session is not None]
+        for session in sessions:
+            if isinstance(session, EagerSession):
+                session.trace.damaged = True  # until `clear` has come to its end
+        self._results.clear()
         self._watched.clear()
         self._was_reset = True
-        for log in logs:
-            log.clear()
+        for session in sessions:
+            session.clear()
 
     @as_is
     def watched_variables(self) -> tuple[Any, ...]:
         """Return the variables that were watched, or that are trainable and were read, in that order."""
         found = dict(self._watched)
-        if self._watch_accessed and self._log is not None:
-            self._log.refresh()
-            for variable in self._log.variables():
+        if self._watch_accessed and self._session is not None:
+            self._session.flush()
+            for variable in self._session.variables():
                 if variable.trainable:
                     found.setdefault(id(variable), variable)
         return tuple(found.values())
@@ -215,47 +218,50 @@ class Tape(Replayable, metaclass=_InPlaceOfStock):
     @property
     def program(self) -> Program:
         """Everything recorded so far, as data: frozen, checked, printable."""
-        log = self._asked()
-        return log.recording.program()
+        return self._recorded().trace.checked_program()
 
-    @as_is
-    def memory(self) -> Memory:
-        """Return what the tape holds, by line of the user's code; printing it gives a table."""
-        return measure(self._asked().recording)
-
-    def _log_here(self) -> EagerLog | GraphLog | None:
+    def _session_here(self) -> Session | None:
         """Return what was recorded where we are: in eager code, or in the graph that is being built."""
-        graph = _graph_here()
-        return next((log for log in (self._log, self._eager_log) if log is not None and log.graph is graph), None)
+        graph = graph_here()
+        for session in (self._session, self._eager_session):
+            if session is not None and session.graph is graph:
+                return session
+        return None
 
-    def _without_names(self, args: Any, options: Any) -> tuple[Any, Any]:
+    def _recorded(self) -> Session:
+        session = self._session_here() or self._eager_session or self._session
+        if session is None:
+            raise EmptyTapeError("its block was never entered")
+        if session.graph is not None and session.graph is not graph_here():
+            raise TapeUseError(
+                "This tape was recorded inside a tf.function and is queried outside of it. "
+                "Query it inside the function and return the result, or record in eager code."
+            )
+        if session.is_elsewhere:
+            raise TapeUseError("This tape is recording on another thread. Query it there, or when its block is left.")
+        session.flush()
+        if self._was_reset and not session.trace.program.types and not session.is_open:
+            raise EmptyTapeError("it was reset")
+        return session
+
+    def _names(self) -> Mapping[str, Any]:
+        return {}
+
+    def _tensor(self, reference: TensorRef) -> Tensor:
+        raise TypeError("A tape that was not loaded has no references to tensors.")
+
+    def _named(self, name: str) -> Any:
+        return variable_named(self._recorded(), name)
+
+    def _resolve_names(self, args: Any, options: Any) -> tuple[Any, Any]:
         if not has_text(args[:2]) and not any(has_text(options[key]) for key in NAMED & options.keys()):
             return args, options
-        return replace_names(args, options, partial(variable_named, self._asked()))
+        return replace_names(args, options, self._named)
 
-    def _one(self, key: Any) -> Any:
-        return variable_named(self._asked(), key) if isinstance(key, str) else super()._one(key)
+    def _replayed(self, trace: Trace) -> LoadedTape:
+        from retrotape.tape.loaded import LoadedTape  # late: most programs replay nothing
 
-    def _asked(self) -> EagerLog | GraphLog:
-        log = self._log_here() or self._eager_log or self._log
-        if log is None:
-            raise EmptyTapeError("its block was never entered")
-        if log.graph is not None and log.graph is not _graph_here():
-            raise TapeUseError(
-                "This tape was recorded inside a tf.function and is asked outside of it. "
-                "Ask inside the function and return the answer, or record in eager code."
-            )
-        if log.is_elsewhere:
-            raise TapeUseError("This tape is recording on another thread. Ask there, or when its block is left.")
-        log.refresh()
-        if self._was_reset and not log.recording.builder.types and not log.is_open:
-            raise EmptyTapeError("it was reset")
-        return log
-
-
-def _graph_here() -> Any:
-    """Return the graph that is being built, None in eager code."""
-    return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+        return LoadedTape(trace, {})
 
 
 GradientTape = Tape

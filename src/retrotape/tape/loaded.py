@@ -1,215 +1,135 @@
-"""A tape that came from a file."""
+"""A tape that came from a file, or that was replayed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from functools import cached_property
+from collections.abc import Collection, Iterator, Mapping
 from math import isfinite
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Literal, overload
 from weakref import WeakSet
 
-from retrotape.errors import ShapeMismatchError
-from retrotape.execute import Request, Values
-from retrotape.files.saved import Filed, Path
+from retrotape._types import Tensor
+from retrotape.errors import AmbiguousNameError, UnknownNameError
+from retrotape.execute import Values
+from retrotape.files.saved import Path
 from retrotape.ir import Program
-from retrotape.query import Answers, locked, replace_names
-from retrotape.record import EagerLog, Log, Recording
+from retrotape.query import Results, has_text, replace_names
+from retrotape.record import EagerSession, LoadedSession, Trace
+from retrotape.tape._base import AnyTape
+from retrotape.tf import core
 from retrotape.tf.core import tf
-from retrotape.tf.nests import describe, is_variable
+from retrotape.tf.nests import TensorRef, is_variable
 
 if TYPE_CHECKING:
     from retrotape.files import store
-    from retrotape.files.isolated import IsolatedTape
+    from retrotape.tape.isolated import IsolatedTape
 
-Tensor = Any
-_GIVEN = frozenset(("output_gradients", "cotangents", "tangents", "vectors"))
-
-
-class LoadedLog(EagerLog):
-    """What was written down elsewhere."""
-
-    def why_absent(self, tensor: Tensor) -> tuple[str, str] | None:
-        """Say that a tensor cannot be on a tape that was not recorded here."""
-        return "it was made in this process, and the tape was loaded", "Ask for what is on it: `tape['name']`."
+_VALUES = frozenset(("output_gradients", "cotangents", "tangents", "vectors"))  # options of which a value is needed
 
 
-class Replayable(Filed):
-    """What a tape can do whose program can run again."""
-
-    @locked
-    def replay(
-        self, inputs: Mapping[str, Any] | Iterable[tuple[Any, Any]], *, resample: bool = False, trust: bool = False
-    ) -> LoadedTape:
-        """Return a tape of the same program on other values.
-
-        Random numbers are those that were recorded. Tensors and variables of this tape, and names, stand for their
-        counterparts on the new one; `value` gives what they are there.
-
-        Args:
-          inputs: New values, by name on a tape that has names, or as pairs of a tensor (or variable) and its new value.
-          resample: Draw random numbers anew; seeds that lie in variables, as those of Keras, get new values.
-          trust: Go on where Python looked at a value that is another one now, though another branch might be due, and
-            where a result has another size.
-
-        Raises:
-          ReplayError: If Python looked at a value that is another one now, or may have looked at a size that is.
-          ShapeMismatchError: If a new value has another shape or dtype.
-
-        >>> x = tf.constant(3.0)
-        >>> with rt.Tape() as tape:
-        ...     y = x * x
-        >>> again = tape.replay([(x, 5.0)])
-        >>> float(again.value(y)), float(again.gradient(y, x))
-        (25.0, 10.0)
-        """
-        log = self._eager("replay")
-        found = []
-        for key, value in _pairs(inputs):
-            part = self._one(key)
-            try:
-                new = tf.convert_to_tensor(value, part.dtype)
-            except (TypeError, ValueError) as error:
-                raise ShapeMismatchError(
-                    f"Got {type(value).__name__} as a new value for {describe(part)}: {error}. "
-                    f"Convert it first: `tf.cast(value, tf.{part.dtype.name})`."
-                ) from None
-            if new.shape != part.shape:
-                raise ShapeMismatchError(
-                    f"Got a new value of shape {tuple(new.shape)} for {describe(part)}. "
-                    "What was recorded holds for its shape; record again for another one."
-                )
-            found.append((part, tf.identity(new)))
-        from retrotape.transform import replay
-
-        again = LoadedTape(replay(log.recording, found, resample, trust), self._names())
-        if isinstance(self, NamedTape):
-            self._kin.add(again._log.recording)
-            again._kin = self._kin
-        return again
-
-
-def _pairs(inputs: Any) -> list[Any]:
-    given = list(inputs.items()) if isinstance(inputs, Mapping) else inputs
-    pairs = list(given) if isinstance(given, Iterable) and not isinstance(given, (str, tf.Tensor)) else [None]
-    if not all(isinstance(pair, (tuple, list)) and len(pair) == 2 for pair in pairs):
-        raise TypeError(
-            f"replay takes new values by name, `{{'x': new_x}}`, or pairs, `[(x, new_x)]`; got {type(inputs).__name__}."
-        )
-    return pairs
-
-
-class NamedTape(Replayable):
+class NamedTape(AnyTape):
     """A tape whose tensors and variables have names; `tape["name"]` is one of them, and its name can stand for it."""
 
-    _log: EagerLog
-    _named: dict[str, Any]
-    _tensors: dict[int, Tensor]  # by identity of what a name stands for
-
-    @cached_property
-    def _kin(self) -> WeakSet[Recording]:
-        """The recordings that know the same names: of this tape, and of replays."""
-        return WeakSet([self._log.recording])
+    def __init__(self, session: EagerSession, names: Mapping[str, Any]) -> None:
+        self._session = session
+        self._results, self._lock = Results(), RLock()
+        self._by_name = dict(names)
+        self._tensors: dict[int, Tensor] = {}  # by identity of what a name stands for
+        self._relatives: WeakSet[Trace] = WeakSet(
+            [session.trace]
+        )  # the traces that know the same names: of this tape, and of replays
 
     @property
     def names(self) -> tuple[str, ...]:
         """The names of tensors and variables on this tape."""
-        return tuple(self._named)
+        return tuple(self._by_name)
 
     @property
     def variables(self) -> tuple[Any, ...]:
         """The variables on this tape."""
-        return tuple(self._log.recording.variables.values())
+        return tuple(self._session.trace.variables.values())
 
     @property
     def program(self) -> Program:
         """Everything that was recorded, in the order in which it ran, as data."""
-        return self._log.recording.program()
+        return self._session.trace.checked_program()
 
     def __getitem__(self, name: str) -> Any:
         """Return the tensor or variable of that name, or the only one whose name ends so."""
         if not isinstance(name, str):
             raise TypeError(f"Tensors of this tape are known by name: `tape['name']`; got {name!r}.")
-        found = self._meant_by(name)
-        if is_variable(found):
-            return found
-        if found._id not in self._tensors:
-            recording = self._log.recording
-            with recording.explained():
-                tensor = Values(recording)(_var(recording, found))
-            for other in self._kin:
-                other.alias(tensor._id, _var(other, found))
-            self._tensors[found._id] = tensor  # last: an interrupt leaves no tensor that is known in part
-        return self._tensors[found._id]
+        found = self._named(name)
+        return found if is_variable(found) else self._tensor(found)
+
+    def _tensor(self, reference: TensorRef) -> Tensor:
+        identity = core.identity(reference)
+        if identity not in self._tensors:
+            trace = self._session.trace
+            with trace.explained():
+                tensor = Values(trace)(trace.tensors.by_identity[identity])
+            for other in self._relatives:
+                other.tensors.alias(core.identity(tensor), other.tensors.by_identity[identity])
+            self._tensors[identity] = tensor  # last: an interrupt leaves no tensor that is known in part
+        return self._tensors[identity]
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and len(self._named_so(name)) == 1
+        return isinstance(name, str) and len(self._matches(name)) == 1
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._named)
+        return iter(self._by_name)
 
     def _ipython_key_completions_(self) -> list[str]:
-        return list(self._named)
+        return list(self._by_name)
 
-    def _asked(self) -> EagerLog:
-        self._log.refresh()
-        return self._log
+    def _recorded(self) -> EagerSession:
+        self._session.flush()
+        return self._session
 
     def _names(self) -> Mapping[str, Any]:
-        return self._named
+        return self._by_name
 
-    def _one(self, key: Any) -> Any:
-        return self._meant_by(key) if isinstance(key, str) else super()._one(key)
+    def _matches(self, name: str) -> list[str]:
+        names = self._by_name
+        return [name] if name in names else [known for known in names if known.endswith("/" + name)]
 
-    def stream(
-        self, loss: Any, wrt: Any = None, *, through_updates: bool = False, since: int | None = None
-    ) -> Iterator[tuple[Any, Any]]:
-        """Yield gradients as soon as they are whole, as every tape does; names can be given too."""
-        (loss, wrt), _ = self._without_names((loss, wrt), {})
-        with self._log.recording.explained():
-            yield from super().stream(loss, wrt, through_updates=through_updates, since=since)
+    def _named(self, name: str) -> Any:
+        found = self._matches(name)
+        if len(found) > 1:
+            raise AmbiguousNameError(name, found)
+        if not found:
+            raise UnknownNameError(name, list(self._by_name))
+        return self._by_name[found[0]]
 
-    def _ask(self, log: Log, request: Request, compute: Callable[[], list[Any]]) -> list[Any]:
-        recording = self._log.recording
-
-        def answer() -> list[Any]:
-            with recording.explained():
-                return compute()
-
-        return super()._ask(log, request, compute if recording.guard is None else answer)
-
-    def _without_names(self, args: Any, options: Any) -> tuple[Any, Any]:
-        def put_if_known(item: Any) -> Any:  # beyond target and sources a word may be an option, such as "zero"
+    def _resolve_names(self, args: Any, options: Any) -> tuple[Any, Any]:
+        def value_if_known(item: Any) -> Any:  # beyond target and sources a word may be an option, such as "zero"
             return self[item] if isinstance(item, str) and item in self else item
 
-        args, options = replace_names(args, options, self.__getitem__)
-        named = {key: tf.nest.map_structure(put_if_known, options[key]) for key in _GIVEN & options.keys()}
-        rest = [tf.nest.map_structure(put_if_known, arg) for arg in args[2:]]
+        if not has_text(args) and not any(map(has_text, options.values())):
+            return args, options
+        args, options = replace_names(args, options, self._named)
+        named = {key: tf.nest.map_structure(value_if_known, options[key]) for key in _VALUES & options.keys()}
+        rest = [tf.nest.map_structure(value_if_known, arg) for arg in args[2:]]
         return (*args[:2], *rest), {**options, **named}
 
-
-def _var(recording: Recording, named: Any) -> int:
-    var = recording.known(named._id)
-    assert var is not None
-    return var
+    def _replayed(self, trace: Trace) -> LoadedTape:
+        again = LoadedTape(trace, self._by_name)
+        self._relatives.add(trace)
+        again._relatives = self._relatives
+        return again
 
 
 class LoadedTape(NamedTape):
     """What was recorded elsewhere, or on other values; `rt.load` and `tape.replay` make it.
 
-    It answers every question that a tape answers. `tape["name"]` is the tensor or variable of that name, and names can
-    be given in their place.
+    It can be queried as every tape can. `tape["name"]` is the tensor or variable of that name, and names can be given in
+    their place.
     """
 
-    def __init__(self, recording: Recording, names: Mapping[str, Any]) -> None:
-        self._log = LoadedLog("needed")
-        self._log.recording = recording
-        self._answers = Answers()
-        self._lock = RLock()
-        self._named, self._tensors = dict(names), {}
+    def __init__(self, trace: Trace, names: Mapping[str, Any]) -> None:
+        super().__init__(LoadedSession(trace=trace), names)
 
     def __repr__(self) -> str:
-        return f"<loaded tape: {len(self._log.recording.builder.eqns)} equations, {len(self._named)} names>"
+        return f"<loaded tape: {len(self._session.trace.program.eqns)} equations, {len(self._by_name)} names>"
 
 
 @overload
@@ -316,7 +236,7 @@ def load_here(path: Path, *, isolated: bool = False, **options: Any) -> LoadedTa
     from retrotape.files.load import read
 
     opened = read(path, isolated=isolated, **options)
-    return LoadedTape(opened.recording, opened.names)
+    return LoadedTape(opened.trace, opened.names)
 
 
 def _number(option: str, given: float | None, default: int) -> Any:

@@ -10,8 +10,8 @@ from typing import Any
 from retrotape.diagnose.memory import measure
 from retrotape.errors import ShapeMismatchError, TapeUseError
 from retrotape.grads import Gradients
-from retrotape.query import Questions
-from retrotape.record import Log, current_stack
+from retrotape.query import Queries
+from retrotape.record import Session, current_stack
 from retrotape.tf import core
 from retrotape.tf.core import as_is, tf
 
@@ -20,7 +20,7 @@ BYTES_PER_OP = 200_000  # held by a tape, from which on threads have paid; see `
 
 @as_is
 def backward_all(
-    tapes: Sequence[Questions],
+    tapes: Sequence[Queries],
     losses: Sequence[Any],
     wrt: Any = None,
     *,
@@ -66,28 +66,28 @@ def backward_all(
     """
     pairs = _paired(tapes, losses)
 
-    def ask(pair: tuple[Questions, Any]) -> Gradients:
+    def ask(pair: tuple[Queries, Any]) -> Gradients:
         tape, loss = pair
         return tape.backward(loss, wrt, **options)
 
     workers = min(len(pairs), os.cpu_count() or 1)
     if parallel is False or workers < 2 or not _may_leave_the_thread(pairs):
         return [ask(pair) for pair in pairs]
-    if parallel is None and not _pays(pairs[0][0]._asked()):
+    if parallel is None and not _pays(pairs[0][0]._recorded()):
         return [ask(pair) for pair in pairs]
     with ThreadPoolExecutor(workers, "backward_all") as pool:
         return list(pool.map(ask, pairs))
 
 
-def _paired(tapes: Any, losses: Any) -> list[tuple[Questions, Any]]:
+def _paired(tapes: Any, losses: Any) -> list[tuple[Queries, Any]]:
     for given in (tapes, losses):
-        if isinstance(given, Questions):
+        if isinstance(given, Queries):
             raise TapeUseError(
                 "backward_all takes a list of tapes and a list of losses; for one, `tape.backward(loss)`."
             )
     tapes, losses = list(tapes), list(losses)
     for tape in tapes:
-        if not isinstance(tape, Questions):
+        if not isinstance(tape, Queries):
             raise TapeUseError(
                 f"backward_all takes tapes, got {type(tape).__name__}: `rt.backward_all([first, second], losses)`."
             )
@@ -96,16 +96,16 @@ def _paired(tapes: Any, losses: Any) -> list[tuple[Questions, Any]]:
     return list(zip(tapes, losses, strict=True))
 
 
-def _may_leave_the_thread(pairs: list[tuple[Questions, Any]]) -> bool:
+def _may_leave_the_thread(pairs: list[tuple[Queries, Any]]) -> bool:
     """Say whether nobody on this thread has to hear the ops, and no tape has to be asked here."""
-    if not tf.executing_eagerly() or current_stack().hearing() or core.stock_tape_listens():
+    if not tf.executing_eagerly() or current_stack().recording() or core.stock_tape_listens():
         return False
-    return not any(tape._asked().is_open for tape, _ in pairs)  # paused, if nobody hears
+    return not any(tape._recorded().is_open for tape, _ in pairs)  # paused, if nobody hears
 
 
-def _pays(log: Log) -> bool:
+def _pays(session: Session) -> bool:
     """Judge by one tape: looking at them all takes longer than small ones take to answer."""
     if tf.config.threading.get_intra_op_parallelism_threads() != 1:
         return False
-    held = measure(log.recording)
-    return held.bytes + held.variables >= BYTES_PER_OP * len(log.recording.program().eqns)
+    held = measure(session.trace)
+    return held.bytes + held.variables >= BYTES_PER_OP * len(session.trace.program.eqns)

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
+from operator import attrgetter, methodcaller
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from retrotape._types import Tensor
 from retrotape.errors import IncompatibleTensorFlowError, MissingTensorFlowError
 from retrotape.tf.closures import values_in
 from retrotape.tf.compatibility import check_tensorflow, shown
@@ -66,10 +68,11 @@ EagerTensorBase = ops._EagerTensorBase
 FallbackException = core._FallbackException
 StockTape = backprop.GradientTape  # whatever `tf.GradientTape` is: it may be ours, `rt.install` puts it there
 BaseVariable = resource_variable_ops.BaseResourceVariable
-Tensor = Any  # tf.Tensor, which has no type information
 eager_dtype: Callable[[Tensor], int] = EagerTensor._datatype_enum
 
 
+identity: Callable[[Tensor], int] = attrgetter("_id")  # of a tensor or handle: a number that is never reused
+shape_of: Callable[[Tensor], tuple[int | None, ...] | None] = methodcaller("_shape_tuple")
 _ORDINARY = (tf.bool, tf.string, *(tf.as_dtype(f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)))
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -94,6 +97,11 @@ def traced(function: _Function) -> _Function:
     compiled = tf.function(function, autograph=False)
     compiled._omit_frequent_tracing_warning = True
     return compiled
+
+
+def graph_here() -> Any:
+    """Return the graph that is being built, None in eager code."""
+    return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
 
 
 def next_id() -> int:

@@ -10,10 +10,9 @@ from threading import RLock
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from retrotape._types import Tensor
 from retrotape.tf.core import EagerTensor, gradients_util
 from retrotape.tf.scopes import Scope
-
-Tensor = Any
 
 making_gradients = RLock()  # for all functions: two of them may call a third
 

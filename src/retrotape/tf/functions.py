@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+from retrotape._types import Tensor
 from retrotape.tf.closures import values_in
 from retrotape.tf.core import (
     EagerTensor,
@@ -28,8 +30,6 @@ from retrotape.tf.core import (
     tf,
 )
 from retrotape.tf.hooks import FunctionCall
-
-Tensor = Any
 
 
 def components(values: Sequence[Any]) -> list[Tensor]:
@@ -122,6 +122,11 @@ def structured(function: Any, results: Sequence[Tensor]) -> Any:
     return function.function_type.pack_output(list(results))
 
 
+def call_flat(function: Any, arguments: Sequence[Tensor], captures: Sequence[Tensor]) -> Any:
+    """Call a concrete function on a flat list of arguments, with other captures than its own."""
+    return function._call_flat(list(arguments), list(captures))
+
+
 def graph_of(function: Any) -> Any:
     """Return the graph that a concrete function was traced into."""
     return function._func_graph
@@ -132,6 +137,17 @@ def inner_graph(graph: Any, name: str) -> Any:
     if graph is None or not graph._is_function(name):
         return None
     return getattr(graph._get_function(name), "graph", None)
+
+
+class WithSides:
+    """A function as it was called for the sake of its derivative: intermediate results are among its results.
+
+    A derivative that is taken inside the block starts from these.
+    """
+
+    def __init__(self, name: str, function: Any) -> None:
+        self._inference_function = SimpleNamespace(name=name.encode())
+        self._func_graph = graph_of(function)
 
 
 class TracedRule(NamedTuple):

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from retrotape._types import Tensor
 from retrotape.tf import hook_table, keras_api
 from retrotape.tf.core import (
     BaseVariable,
@@ -45,8 +46,6 @@ from retrotape.tf.hooks_ops import now as now
 from retrotape.tf.hooks_past import past_of, python_in, variables_as
 from retrotape.tf.listener import Listener
 from retrotape.tf.scopes import Scope
-
-Tensor = Any
 
 
 def _record_operation(
@@ -144,7 +143,7 @@ def _numpy(self: Any) -> Any:
     if thread.listener is not None:
         how = sys._getframe(1).f_code.co_name
         if how not in _SHOWING:
-            thread.listener.on_look(self, how)
+            thread.listener.on_host_read(self, how)
     return original[EagerTensorBase, "_numpy"](self)
 
 
@@ -159,7 +158,7 @@ def _py_func_common(func: Any = None, inp: Any = None, *rest: Any, **kw: Any) ->
         inp = [_read_whole(item) for item in inp]
         for item in inp:
             if isinstance(item, EagerTensor):
-                thread.listener.on_look(item, "numpy_function")
+                thread.listener.on_host_read(item, "numpy_function")
     return original[script_ops, "py_func_common"](func, inp, *rest, **kw)
 
 

@@ -8,11 +8,10 @@ from contextlib import contextmanager
 from itertools import count
 from typing import Any, NamedTuple
 
+from retrotape._types import Tensor
 from retrotape.tf.core import BaseVariable, EagerTensor, FallbackException, context, execute, pywrap_tfe, record, tf
 from retrotape.tf.hook_table import original
 from retrotape.tf.listener import Listener, Past
-
-Tensor = Any
 
 
 class Thread(threading.local):
@@ -131,7 +130,7 @@ def _handles_in(args: Sequence[Any]) -> list[Tensor]:
 def _writing(op: Any, handles: list[Tensor]) -> Iterator[None]:
     """Note a write of these variables. One that fails is recorded by nobody and may still have written."""
     listener = thread.listener
-    if listener is None or not listener.hearing():
+    if listener is None or not listener.recording():
         handles = initialized(handles)
     if listener is not None:
         listener.on_update(op if type(op) is str else op.decode(), handles)

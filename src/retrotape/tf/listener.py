@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-Tensor = Any
+from retrotape._types import Tensor
 
 
 class Listener(Protocol):
@@ -38,7 +38,7 @@ class Listener(Protocol):
     def on_updated(self, noted: Any) -> None:
         """Variables were changed, as was `noted`, by an op that did not fail."""
 
-    def hearing(self) -> bool:
+    def recording(self) -> bool:
         """Say whether anything is being recorded now."""
 
     def on_variable(self, variable: Any) -> None:
@@ -53,7 +53,7 @@ class Listener(Protocol):
     def on_py_function(self, outer: Sequence[Tensor], inner: Sequence[Tensor], run: Callable[[], Any]) -> Any:
         """The body of a `tf.py_function` is about to run: run it."""
 
-    def on_look(self, tensor: Tensor, how: str) -> None:
+    def on_host_read(self, tensor: Tensor, how: str) -> None:
         """Python is about to see the value of `tensor`, by the method `how`."""
 
     def in_replica(self) -> Listener:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from retrotape._types import Tensor
 from retrotape.errors import NotASourceError, ShapeMismatchError
 from retrotape.tf import functions, keras_api
 from retrotape.tf.core import is_trainable, tf, zeros
 from retrotape.tf.saved_variable import SavedVariable
 from retrotape.tf.version import Version
 
-Tensor = Any
 WATCHED = "watched value"  # a role, beside "source" and "target"
 
 
@@ -24,6 +24,16 @@ def unwrap(value: Any) -> Any:
 def is_variable(value: Any) -> bool:
     """Say whether `value` is a variable: of TensorFlow, also one that is spread over devices, or of a loaded tape."""
     return isinstance(value, (tf.Variable, SavedVariable))
+
+
+class TensorRef:
+    """A tensor of a tape, by identity: it may not have been computed."""
+
+    __slots__ = ("_id", "dtype", "shape")
+
+    def __init__(self, identity: int, dtype: int, shape: tuple[int | None, ...] | None) -> None:
+        self._id = identity
+        self.dtype, self.shape = tf.as_dtype(dtype), tf.TensorShape(shape)
 
 
 def has_derivative(part: Any) -> bool:
@@ -67,7 +77,11 @@ def take_apart(nest: Any, role: str) -> Parts:
 
 
 def _parts(item: Any, role: str) -> list[Any]:
-    if is_variable(item) or isinstance(item, tf.Tensor) or (isinstance(item, Version) and role == "source"):
+    if (
+        isinstance(item, (tf.Tensor, TensorRef))
+        or is_variable(item)
+        or (isinstance(item, Version) and role == "source")
+    ):
         return [item]
     if _is_composite(item) and role == WATCHED:
         return [part for part in tf.nest.flatten(item, expand_composites=True) if isinstance(part, tf.Tensor)]
@@ -129,6 +143,11 @@ def _shape_of(part: Any) -> Any:
     return part.shape if part.shape.is_fully_defined() else tf.shape(part)
 
 
+def shape_tensor(part: Any) -> Tensor:
+    """Return the shape of a tensor, as a tensor."""
+    return tf.constant(part.shape.as_list(), tf.int32) if isinstance(part, TensorRef) else tf.shape(part)
+
+
 def _fitting(seed: Any, target: Tensor) -> Tensor | Fitted:
     seed = seed if isinstance(seed, tf.Tensor) else tf.convert_to_tensor(seed, target.dtype)
     if seed.dtype != target.dtype:
@@ -167,7 +186,7 @@ def zeros_wanted(unconnected_gradients: Any) -> bool:
 
 def ones_like(part: Any) -> Tensor:
     """Return ones in the shape of a target, which may be a variable of a loaded tape."""
-    return tf.ones(part.shape, part.dtype) if isinstance(part, SavedVariable) else tf.ones_like(part)
+    return tf.ones(part.shape, part.dtype) if isinstance(part, (SavedVariable, TensorRef)) else tf.ones_like(part)
 
 
 def zeros_like(part: Any) -> Tensor:

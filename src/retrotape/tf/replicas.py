@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any
 
+from retrotape._types import Tensor
 from retrotape.errors import ReplicaError
 from retrotape.tf.closures import values_in
 from retrotape.tf.core import (
@@ -22,7 +23,6 @@ from retrotape.tf.core import (
 from retrotape.tf.hook_table import add_hooks, original
 from retrotape.tf.hooks_ops import thread
 
-Tensor = Any
 _Threaded = mirrored_run._MirroredReplicaContext
 _Thread = mirrored_run._MirroredReplicaThread
 _Collective = cross_device_ops.CollectiveAllReduce

@@ -26,7 +26,7 @@ class SavedVariable:
       frozen: Whether it was a weight of a Keras layer that was not to be trained.
     """
 
-    __slots__ = ("__weakref__", "_fetch", "dtype", "frozen", "handle", "name", "shape", "trainable")
+    __slots__ = ("__weakref__", "_load", "dtype", "frozen", "handle", "name", "shape", "trainable")
 
     def __init__(
         self,
@@ -34,13 +34,13 @@ class SavedVariable:
         dtype: int,
         shape: tuple[int | None, ...] | None,
         trainable: bool,
-        fetch: Callable[[], Any],
+        load: Callable[[], Any],
         frozen: bool = False,
     ) -> None:
         self.name, self.trainable, self.frozen = name, trainable, frozen
         self.dtype, self.shape = tf.as_dtype(dtype), tf.TensorShape(shape)
         self.handle = _Handle()
-        self._fetch = fetch
+        self._load = load
 
     @property
     def path(self) -> str:
@@ -49,11 +49,11 @@ class SavedVariable:
 
     def value(self) -> Any:
         """Return the last value that it had on the tape."""
-        return self._fetch()
+        return self._load()
 
     def numpy(self) -> Any:
         """Return the last value that it had on the tape, as an array."""
-        return self._fetch().numpy()
+        return self._load().numpy()
 
     def __repr__(self) -> str:
         return f"<{self.name} of a loaded tape, {self.dtype.name}{list(self.shape)}>"

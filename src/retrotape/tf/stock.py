@@ -6,10 +6,9 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
+from retrotape._types import Tensor
 from retrotape.tf.core import is_trainable, pywrap_tfe
 from retrotape.tf.scopes import Scope
-
-Tensor = Any
 
 
 class stop_stock_tapes(Scope):

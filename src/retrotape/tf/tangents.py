@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet, ref
 
+from retrotape._types import Tensor
 from retrotape.tf import core, functions
 from retrotape.tf.core import atomic_function, concrete_function, func_graph, ops, pywrap_tfe, record, tf
 from retrotape.tf.hooks import FunctionCall
 
-Tensor = Any
 Kind = tuple[Any, tuple[int | None, ...]]  # dtype and shape
 Indices = tuple[tuple[tuple[int, int], ...], ...]  # for each accumulator, which tensor has which tangent
 

@@ -17,19 +17,19 @@ class Version:
       count: How many values the variable had.
     """
 
-    __slots__ = ("_fetch", "count", "number", "token", "var", "variable")
+    __slots__ = ("_load", "count", "number", "token", "var", "variable")
 
     def __init__(
-        self, variable: Any, number: int, count: int, var: int, token: object, fetch: Callable[[int], Any]
+        self, variable: Any, number: int, count: int, var: int, token: object, load: Callable[[int], Any]
     ) -> None:
         self.variable, self.number, self.count = variable, number, count
-        self.var, self.token = var, token  # the token is the recording's: vars mean nothing on another one
-        self._fetch = fetch
+        self.var, self.token = var, token  # the token is the trace's: vars mean nothing on another one
+        self._load = load
 
     @property
     def value(self) -> Any:
         """The value, as it was recorded."""
-        return self._fetch(self.var)
+        return self._load(self.var)
 
     @property
     def dtype(self) -> Any:

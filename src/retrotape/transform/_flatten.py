@@ -1,84 +1,93 @@
-"""A recording without calls of functions: each one is replaced by the ops that it ran.
+"""A trace without calls of functions: each one is replaced by the ops that it ran.
 
-A `tf.function` is known to the process that traced it. A file that names only ops of TensorFlow needs nobody's
+A `tf.function` is known only to the process that traced it. A file that names only ops of TensorFlow needs no
 functions, and nothing in it can call itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from types import SimpleNamespace
 from typing import Any
 
-from retrotape.errors import NotPersistableError
-from retrotape.execute._functions import CallGradient
-from retrotape.execute._inline import held_inputs, operands_of, run_function
-from retrotape.execute._values import Values
-from retrotape.ir import Eqn
-from retrotape.record import CUSTOM, Cell, Kind, Recording, current_stack, function_traits, next_stamp, traits
-from retrotape.rules import FORWARD
+from retrotape._types import Handle, Tensor
+from retrotape.errors import LostValueError, NotPersistableError, OpaqueUpdateError
+from retrotape.execute import CallGradient, Values, held_inputs, operands_of, run_function
+from retrotape.ir import CUSTOM, Eqn, GrowingFacts, VariableHistory
+from retrotape.record import (
+    Kind,
+    Recorder,
+    Trace,
+    current_stack,
+    function_traits,
+    is_repeatable,
+    next_time,
+    traits,
+)
 from retrotape.tf import functions
 from retrotape.tf.core import tf
-from retrotape.transform._join import Merger
-
-Tensor = Any
+from retrotape.transform._join import Joiner
 
 
-def flatten(recording: Recording, freeze: Collection[str] = ()) -> Recording:
-    """Return the same recording with every call replaced by what ran inside; of those in `freeze`, by what it gave."""
-    flat = Recording()
-    flat.guard = recording.guard
-    flattener = _Flattener(flat, recording, freeze)
-    stamps: list[int] = []
-    for index, stamp in enumerate(recording.stamps):
-        flattener.add(0, index, stamp)
-        stamps += [stamp] * (len(flat.builder.eqns) - len(stamps))  # what ran inside ran when the call did
-    flattener.finish(0, recording)
-    _put_in_order(flat, stamps)
-    return flat
+def flatten(trace: Trace, freeze: Collection[str] = ()) -> Trace:
+    """Return the same trace with every call replaced by what ran inside; of those in `freeze`, by what it gave."""
+    return Flattener(trace, freeze).flatten()
 
 
-def _put_in_order(flat: Recording, stamps: list[int]) -> None:
-    """Give each equation, each look and each call of a layer moments of their own, in the order in which they were."""
-    scopes = list(flat.scopes.values())
-    moments = [(stamp, 0, number) for number, stamp in enumerate(stamps)]
-    moments += [(look.stamp, 1, number) for number, look in enumerate(flat.looks)]
-    moments += [(scope.begin, 2, number) for number, scope in enumerate(scopes)]
-    moments += [(scope.end, 3, number) for number, scope in enumerate(scopes)]
-    now = {(kind, number): next_stamp() for _, kind, number in sorted(moments)}
-    flat.stamps = [now[0, number] for number in range(len(stamps))]
-    flat.looks = [look._replace(stamp=now[1, number]) for number, look in enumerate(flat.looks)]
-    moved = [scope._replace(begin=now[2, number], end=now[3, number]) for number, scope in enumerate(scopes)]
-    flat.scopes = {scope.begin: scope for scope in moved}
+def flatten_if_possible(trace: Trace) -> Trace:
+    """Return the same trace with every call taken apart; as it is where that cannot be done, or there is none."""
+    if not trace.facts.calls:
+        return trace
+    try:
+        return flatten(trace)
+    except (NotPersistableError, OpaqueUpdateError, LostValueError):
+        return trace
 
 
-class _Flattener(Merger):
-    def __init__(self, flat: Recording, recording: Recording, freeze: Collection[str]) -> None:
-        super().__init__(flat, [recording])
+class Flattener(Joiner):
+    """Copies a trace, calls taken apart."""
+
+    def __init__(self, trace: Trace, freeze: Collection[str] = ()) -> None:
+        super().__init__([trace])
+        self.joined.guard = trace.guard
         self._freeze = freeze
-        self._used = {var for eqn in recording.builder.eqns for var in eqn.inputs}
-        self._values = Values(recording)
-        self._originals: dict[int, Tensor] = {}  # handle of a stand-in → handle of the variable
+        self._used = {var for eqn in trace.program.eqns for var in eqn.inputs}
+        self._values = Values(trace)
+        self._originals: dict[int, Handle] = {}  # handle of a stand-in → handle of the variable
 
-    def add(self, which: int, index: int, stamp: int) -> None:
-        """Take over an equation; of a call, those that it stands for."""
-        recording = self._recordings[which]
-        eqn = recording.builder.eqns[index]
+    @property
+    def facts(self) -> GrowingFacts:
+        """The facts of the new trace, to be added to."""
+        return self._builder.facts
+
+    def flatten(self) -> Trace:
+        """Return the trace without calls."""
+        trace, eqns, times = self._traces[0], self._builder.eqns, list[int]()
+        for index, time in enumerate(trace.facts.times):
+            self.add(0, index, time)
+            times += [time] * (len(eqns) - len(times))  # what ran inside ran when the call did
+        self.finish(0, trace)
+        _order(self._builder.facts, times)
+        return self.joined
+
+    def add(self, which: int, index: int, time: int) -> None:
+        """Copy an equation; of a call, those that it stands for."""
+        trace = self._traces[which]
+        eqn = trace.program.eqns[index]
         if eqn.op == CUSTOM and self._splice_gradient(index, eqn):
             return
         if traits(eqn.op).kind is not Kind.CALL or eqn.op == CUSTOM:
-            super().add(which, index, stamp)
+            super().add(which, index, time)
             return
-        call = recording.calls.get(index)
+        call = trace.facts.calls.get(index)
         name = eqn.op if call is None else functions.graph_of(call.function).name
         if name in self._freeze:
             self._keep_outputs(eqn)
             return
-        where = str(recording.frames.frame(eqn.frame))
+        where = str(trace.program.frames[eqn.frame])
         if call is None:
-            raise NotPersistableError(index, name, where, "nobody knows what is inside")
+            raise NotPersistableError(index, name, where, "it is not known what is inside")
         if not function_traits(call.function).deterministic:
-            ops = ", ".join(_unrepeatable(call.function))
+            ops = ", ".join(sorted({op for op in functions.operations_within(call.function) if not is_repeatable(op)}))
             raise NotPersistableError(
                 index,
                 name,
@@ -90,47 +99,48 @@ class _Flattener(Merger):
 
     def _keep_outputs(self, eqn: Eqn) -> None:
         """Let what a call gave, and what it left in variables, come from nowhere."""
-        recording, flat = self._recordings[0], self._merged
+        trace, flat, facts = self._traces[0], self.joined, self._builder.facts
         for var in eqn.outputs:
-            leaf = flat.builder.leaf(recording.builder.types[var])
+            leaf = self._builder.leaf(trace.program.types[var])
             flat.values[leaf] = self._values(var)
             self._connect(0, var, leaf)
-            cell = recording.cell_of.get(var)
-            if cell is not None:
-                flat.add_version(cell.handle, leaf, len(flat.builder.eqns) - 1)
-                flat.gaps.update(() if var in recording.inert else (leaf,))
+            history = trace.facts.history_of.get(var)
+            if history is not None:
+                facts.add_version(history.handle, leaf, len(self._builder.eqns) - 1)
+                facts.unrecorded_updates.update(() if var in trace.facts.discrete else (leaf,))
 
     def _splice(self, eqn: Eqn, function: Any) -> None:
         """Put what ran inside a call in its place."""
-        recording = self._recordings[0]
-        plain = [var for var in eqn.outputs if var not in recording.cell_of]
+        trace = self._traces[0]
+        plain = [var for var in eqn.outputs if var not in trace.facts.history_of]
         sides = plain[len(functions.output_types(function)) :]
-        body = function if self._used.isdisjoint(sides) else _WithSides(eqn.op, function)
-        held = held_inputs(recording, function, eqn.inputs)
+        body = function if self._used.isdisjoint(sides) else functions.WithSides(eqn.op, function)
+        held = held_inputs(trace, function, eqn.inputs)
         which, made, given = self._run_inside(eqn, body, eqn.inputs, held)
         for var, new in zip(plain, made, strict=False):
             if new is not None:
                 self._connect(0, var, new)
-        versions = [var for var in eqn.outputs if var in recording.cell_of]
-        cells = [
-            self._recordings[which].cells.get(given[position]._id) for position in function_traits(function).writes
+        versions = [var for var in eqn.outputs if var in trace.facts.history_of]
+        histories = [
+            self._traces[which].facts.histories.get(given[position]._id)
+            for position in function_traits(function).writes
         ]
-        for var, cell in zip(versions, [cell for cell in cells if cell is not None], strict=True):
-            self._connect(0, var, self._maps[which][cell.current])
+        for var, history in zip(versions, [history for history in histories if history is not None], strict=True):
+            self._connect(0, var, self._maps[which][history.current])
 
     def _splice_gradient(self, index: int, eqn: Eqn) -> bool:
-        """Put the ops of a function's gradient, which nobody has heard, in the place of what it gave; say if it is one.
+        """Put the ops of a function's gradient, which were not recorded, in the place of what it gave; say if it is one.
 
-        A gradient of a call that was asked for in the block is on the recording by its values alone.
+        A gradient of a call that was computed in the block is on the trace by its values alone.
         """
-        back = self._recordings[0].backwards[index].function
+        back = self._traces[0].facts.backward_functions[index].function
         if not isinstance(back, CallGradient):
             return False
-        gradient, recording = back.gradient(), self._recordings[0]
+        gradient, trace = back.gradient(), self._traces[0]
         count = len(eqn.inputs) - len(eqn.outputs)  # the rest is what it gave
         known = dict(zip([t._id for t in back.captured], eqn.inputs[count - len(back.captured) : count], strict=True))
         inputs = [*eqn.inputs[: count - len(back.captured)], *(known.get(t._id) for t in gradient.constants)]
-        held = held_inputs(recording, gradient, inputs)
+        held = held_inputs(trace, gradient, inputs)
         _, made, _ = self._run_inside(eqn, gradient, inputs, held, gradient.constants)
         by_position = dict(zip(gradient.input_positions, made, strict=True))
         for var, position, value in zip(eqn.outputs, back.positions, eqn.inputs[count:], strict=True):
@@ -146,12 +156,12 @@ class _Flattener(Merger):
         held: Sequence[bool],
         constants: Sequence[Tensor] = (),
     ) -> tuple[int, list[int | None], list[Tensor]]:
-        """Run a function op by op; return the number of the recording, the vars of its results, what it was given.
+        """Run a function op by op; return the number of the trace, the vars of its results, what it was given.
 
         An input that is None is one of the constants, which are the last inputs.
         """
-        recording, inner = self._recordings[0], Recording()
-        recorded = iter(operands_of(recording, function, [var for var in inputs if var is not None], self._values))
+        trace, inner = self._traces[0], Recorder()
+        recorded = iter(operands_of(trace, function, [var for var in inputs if var is not None], self._values))
         rest = [None] * (len(inputs) - len(constants))
         operands = _distinct(
             [
@@ -159,24 +169,24 @@ class _Flattener(Merger):
                 for var, constant in zip(inputs, [*rest, *constants], strict=True)
             ]
         )
-        place = recording.frames.place(eqn.frame)
+        place = trace.frames.place(eqn.frame)
         results, given = run_function(inner, function, operands, held, place)
         known: dict[int, int] = {}
         for var, operand, handle in zip(inputs, operands, given, strict=True):
             if var is None:
                 continue
-            cell = inner.cells.get(handle._id)
-            found = inner.find(operand) if cell is None else cell.versions[0]
-            if cell is not None and var in recording.cell_of:
-                self._originals[handle._id] = recording.cell_of[var].handle
-                self._merged.stand_ins[handle._id] = recording.cell_of[var].handle._id
+            history = inner.facts.histories.get(handle._id)
+            found = inner.tensors.find(operand) if history is None else history.versions[0]
+            if history is not None and var in trace.facts.history_of:
+                self._originals[handle._id] = trace.facts.history_of[var].handle
+                self.joined.stand_ins[handle._id] = trace.facts.history_of[var].handle._id
             if found is not None:
                 known[found] = self._var(0, var)
-                if var in recording.uninitialized:
-                    self._merged.values.setdefault(known[found], operand)
-        which = self._take_in(inner, known)
-        for index, stamp in enumerate(inner.stamps):
-            super().add(which, index, stamp)
+                if var in trace.facts.uninitialized:
+                    self.joined.values.setdefault(known[found], operand)
+        which = self._include(inner, known)
+        for index, time in enumerate(inner.facts.times):
+            super().add(which, index, time)
         self.finish(which, inner)
         by_operand = {id(operand): var for operand, var in zip(operands, inputs, strict=True) if var is not None}
         # A handle among the results is one that the derivative of a call wants, and leads nowhere.
@@ -185,22 +195,23 @@ class _Flattener(Merger):
 
     def _result(self, which: int, tensor: Tensor, operands: Mapping[int, int]) -> int:
         """Return the var of what a body returns: made there, or handed back as it was handed in."""
-        var = self._recordings[which].find(tensor)
+        var = self._traces[which].tensors.find(tensor)
         if var is not None:
             return self._maps[which][var]
         given = operands.get(id(tensor))
-        return self._merged.operand(tensor) if given is None else self._var(0, given)
+        return self.joined.var_of(tensor) if given is None else self._var(0, given)
 
-    def _entry(self, recording: Recording, var: int, cell: Cell) -> int:
-        """Return the version that a variable has on entry; nobody else has one that it could be the same as."""
-        flat, known = self._merged, cell.handle._id in self._merged.cells
-        version = flat.builder.leaf(recording.builder.types[var])
-        flat.add_version(cell.handle, version, len(flat.builder.eqns) - 1)
-        flat.gaps.update((version,) if known and var not in recording.inert else ())
+    def _entry(self, trace: Trace, var: int, history: VariableHistory) -> int:
+        """Return the version that a variable has on entry; no other trace has one that it could be the same as."""
+        facts = self._builder.facts
+        known = history.handle._id in facts.histories
+        version = self._builder.leaf(trace.program.types[var])
+        facts.add_version(history.handle, version, len(self._builder.eqns) - 1)
+        facts.unrecorded_updates.update((version,) if known and var not in trace.facts.discrete else ())
         return version
 
-    def _handle_of(self, cell: Cell) -> Tensor:
-        return self._originals.get(cell.handle._id, cell.handle)
+    def _handle_of(self, history: VariableHistory) -> Handle:
+        return self._originals.get(history.handle._id, history.handle)
 
 
 def _distinct(operands: list[Tensor]) -> list[Tensor]:
@@ -209,36 +220,23 @@ def _distinct(operands: list[Tensor]) -> list[Tensor]:
     found = []
     for operand in operands:
         if id(operand) in seen:
-            with current_stack().unheard():
+            with current_stack().unrecorded():
                 operand = tf.identity(operand)
         seen.add(id(operand))
         found.append(operand)
     return found
 
 
-class _WithSides:
-    """A function as it was called for the sake of its derivative: what is on the way is among its results.
-
-    A derivative that somebody takes inside the block starts from these.
-    """
-
-    def __init__(self, name: str, function: Any) -> None:
-        self._inference_function = SimpleNamespace(name=name.encode())
-        self._func_graph = functions.graph_of(function)
-
-
-# Have state, or are about functions, and do the same again.
-_HARMLESS = frozenset(
-    ("Assert", "PrintV2", "VarHandleOp", "PartitionedCall", "StatefulPartitionedCall", "While", "If", "Case")
-)
-
-
-def _unrepeatable(function: Any) -> list[str]:
-    """Return the ops that a function may not have: those with a state that is not a variable's."""
-    found = set()
-    for op in functions.operations_within(function):
-        known = traits(op)
-        about_variables = op in FORWARD or known.kind is Kind.READ
-        if known.kind is not Kind.CALL and not known.replayable and not about_variables and op not in _HARMLESS:
-            found.add(op)
-    return sorted(found)
+def _order(facts: GrowingFacts, times: list[int]) -> None:
+    """Give each equation, host read and layer call a time of its own, in the order in which they were."""
+    calls = list(facts.layer_calls.values())
+    moments = [(time, 0, number) for number, time in enumerate(times)]
+    moments += [(read.time, 1, number) for number, read in enumerate(facts.host_reads)]
+    moments += [(call.begin, 2, number) for number, call in enumerate(calls)]
+    moments += [(call.end, 3, number) for number, call in enumerate(calls)]
+    now = {(kind, number): next_time() for _, kind, number in sorted(moments)}
+    facts.times[:] = [now[0, number] for number in range(len(times))]
+    facts.host_reads[:] = [read._replace(time=now[1, number]) for number, read in enumerate(facts.host_reads)]
+    moved = [call._replace(begin=now[2, number], end=now[3, number]) for number, call in enumerate(calls)]
+    facts.layer_calls.clear()
+    facts.layer_calls.update((call.begin, call) for call in moved)

@@ -1,74 +1,96 @@
-"""Several recordings as one, in the order in which they ran."""
+"""Several traces as one, in the order in which they ran."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from retrotape.ir import Eqn
-from retrotape.record._cells import Backward, Cell
-from retrotape.record._recording import Recording
-from retrotape.record._traits import RESOURCE
+from retrotape._types import Handle
+from retrotape.errors import TapeUseError
+from retrotape.ir import BackwardFunction, Builder, Eqn, Facts, VariableHistory
+from retrotape.record import RESOURCE, Trace, new_trace, next_time
 from retrotape.tf.core import share_buffer
 
-Tensor = Any
+TraceVar = tuple[int, int]  # which trace, and a var of it
 
 
-Place = tuple[int, int]  # which recording, and a var of it
+def join(traces: Sequence[Trace], links: Mapping[TraceVar, TraceVar] | None = None) -> Trace:
+    """Return one trace of everything that these have: shared tensors and variables connect them, and links do.
 
-
-def merge(recordings: Sequence[Recording], links: Mapping[Place, Place] | None = None) -> Recording:
-    """Return one recording of everything that these have: shared tensors and variables connect them, and links do.
-
-    A link says that a leaf, of a recording that comes later, is what another recording calls that var. An op that two
-    of them heard counts once. Where a variable has another value when the next recording first sees it than it had when
-    the last one left it, an assignment was missed: that value has no past.
+    A link says that a leaf, of a trace that comes later, is what another trace has as that var. An op that two of them
+    recorded counts once. Where a variable has another value when the next trace first reads it than it had when the
+    last one ended, an update was not recorded: that value has no past.
     """
-    merged = Recording()
-    merger = Merger(merged, recordings, links)
-    merged.guard = next((recording.guard for recording in recordings if recording.guard is not None), None)
+    moved = _common_clock(traces, links or {})
+    joiner = Joiner(traces, links)
+    joiner.joined.guard = next((trace.guard for trace in traces if trace.guard is not None), None)
     positions = [
-        (stamp, which, index)
-        for which, recording in enumerate(recordings)
-        for index, stamp in enumerate(recording.stamps)
+        (moved[which].get(time, time), which, index)
+        for which, trace in enumerate(traces)
+        for index, time in enumerate(trace.facts.times)
     ]
-    for stamp, which, index in sorted(positions):
-        merger.add(which, index, stamp)
-    for which, recording in enumerate(recordings):
-        merger.finish(which, recording)
-    return merged
+    for time, which, index in sorted(positions):
+        joiner.add(which, index, time)
+    for which, trace in enumerate(traces):
+        joiner.finish(which, trace, moved[which])
+    return joiner.joined
 
 
-class Merger:
-    """Writes the equations of several recordings into one, each once."""
+def _common_clock(traces: Sequence[Trace], links: Mapping[TraceVar, TraceVar]) -> list[dict[int, int]]:
+    """Return, for each trace, what its times are to be: those that take something from another one come after it.
 
-    def __init__(
-        self, merged: Recording, recordings: Sequence[Recording], links: Mapping[Place, Place] | None = None
-    ) -> None:
-        self._merged = merged
+    Traces that were recorded elsewhere know no common clock.
+    """
+    needs = [{there for (here, _), (there, _) in links.items() if here == which} for which in range(len(traces))]
+    moved: list[dict[int, int]] = [{} for _ in traces]
+    waiting = set(range(len(traces)))
+    while waiting:
+        ready = [which for which in sorted(waiting) if not needs[which] & waiting]
+        if not ready:
+            raise TapeUseError("connect goes in a circle: each tape takes something from another one.")
+        for which in ready:
+            times = traces[which].facts.times
+            before = [moved[other].get(time, time) for other in needs[which] for time in traces[other].facts.times]
+            if times and before and max(before) >= min(times):
+                moved[which] = {time: next_time() for time in sorted(_all_times(traces[which].facts))}
+        waiting.difference_update(ready)
+    return moved
+
+
+def _all_times(facts: Facts) -> set[int]:
+    calls = (time for call in facts.layer_calls.values() for time in (call.begin, call.end))
+    return {*facts.times, *(read.time for read in facts.host_reads), *calls}
+
+
+class Joiner:
+    """Copies the equations of several traces into a new one, each once.
+
+    Attributes:
+      joined: The new trace.
+    """
+
+    def __init__(self, traces: Sequence[Trace], links: Mapping[TraceVar, TraceVar] | None = None) -> None:
+        self._builder = Builder()
+        self.joined = new_trace(self._builder)
         self._links = links or {}
-        self._recordings: list[Recording] = []
+        self._traces: list[Trace] = []
         self._maps: list[dict[int, int]] = []  # var → var of the whole
-        self._seen: dict[int, Eqn] = {}  # by stamp
+        self._copied: dict[int, Eqn] = {}  # by time
         self._identities: list[dict[int, list[int]]] = []
-        for recording in recordings:
-            self._take_in(recording, {})
+        for trace in traces:
+            self._include(trace, {})
 
-    def _take_in(self, recording: Recording, known: dict[int, int]) -> int:
-        """Return the number of one more recording, some of whose vars are already known to the whole."""
-        identities: dict[int, list[int]] = {}
-        for identity, var in recording.identities():
-            identities.setdefault(var, []).append(identity)
-        self._recordings.append(recording)
+    def _include(self, trace: Trace, known: dict[int, int]) -> int:
+        """Return the number of one more trace, some of whose vars are already known to the whole."""
+        self._traces.append(trace)
         self._maps.append(known)
-        self._identities.append(identities)
-        return len(self._recordings) - 1
+        self._identities.append(trace.tensors.identities())
+        return len(self._traces) - 1
 
-    def add(self, which: int, index: int, stamp: int) -> None:
-        """Take over an equation, unless another recording has it already."""
-        recording, merged = self._recordings[which], self._merged
-        eqn = recording.builder.eqns[index]
-        twin = self._seen.get(stamp)
+    def add(self, which: int, index: int, time: int) -> None:
+        """Copy an equation, unless another trace has it already."""
+        trace, builder = self._traces[which], self._builder
+        eqn = trace.program.eqns[index]
+        twin = self._copied.get(time)
         if twin is not None and len(twin.outputs) == len(eqn.outputs):
             for var, same_var in zip(eqn.outputs, twin.outputs, strict=True):
                 self._connect(which, var, same_var)
@@ -77,62 +99,64 @@ class Merger:
                     self._connect(which, var, same_var)
             return
         inputs = tuple(self._present(which, var) for var in eqn.inputs)
-        outputs = merged.builder.define([recording.builder.types[var] for var in eqn.outputs])
-        number = len(merged.builder.eqns)
+        outputs = builder.define([trace.program.types[var] for var in eqn.outputs])
+        number = len(builder.eqns)
         for var, new in zip(eqn.outputs, outputs, strict=True):
             self._connect(which, var, new)
-            self._take_version(recording, var, new, number)
-        frame = merged.frames.number(recording.frames.place(eqn.frame))
-        merged.builder.append(eqn.op, inputs, outputs, eqn.attrs, frame)
-        merged.stamps.append(stamp)
-        self._seen[stamp] = merged.builder.eqns[-1]
-        self._take_backward(which, index, number)
+            self._copy_version(trace, var, new, number)
+        frame = self.joined.frames.number(trace.frames.place(eqn.frame))
+        builder.append(eqn.op, inputs, outputs, eqn.attrs, frame)
+        builder.facts.times.append(time)
+        self._copied[time] = builder.eqns[-1]
+        self._copy_facts(which, index, number)
 
-    def _take_backward(self, which: int, index: int, number: int) -> None:
-        recording, merged = self._recordings[which], self._merged
-        back = recording.backwards.get(index)
+    def _copy_facts(self, which: int, index: int, number: int) -> None:
+        theirs, facts = self._traces[which].facts, self._builder.facts
+        back = theirs.backward_functions.get(index)
         if back is not None:
             inputs = tuple(self._var(which, var) for var in back.inputs)
             outputs = tuple(self._maps[which][var] for var in back.outputs)
             captures = tuple(self._var(which, var) for var in back.captures)
-            merged.backwards[number] = Backward(back.function, inputs, outputs, captures)
-        if index in recording.recomputed:
-            merged.recomputed.add(number)
-        if index in recording.calls:
-            merged.calls[number] = recording.calls[index]
+            facts.backward_functions[number] = BackwardFunction(back.function, inputs, outputs, captures)
+        if index in theirs.recomputed:
+            facts.recomputed.add(number)
+        if index in theirs.calls:
+            facts.calls[number] = theirs.calls[index]
 
     def _connect(self, which: int, var: int, new: int) -> None:
-        """Let a var of one recording be a var of the whole, with what is known of it."""
-        recording, merged = self._recordings[which], self._merged
+        """Let a var of one trace be a var of the whole, with what is known of it."""
+        trace, joined, facts = self._traces[which], self.joined, self._builder.facts
         self._maps[which][var] = new
-        if var in recording.values:
-            merged.values.setdefault(new, recording.values[var])
+        if var in trace.values:
+            joined.values.setdefault(new, trace.values[var])
         for identity in self._identities[which].get(var, ()):
-            merged.alias(identity, new)
-        for ours, theirs in ((merged.inert, recording.inert), (merged.ends, recording.ends)):
-            if var in theirs:
-                ours.add(new)
+            joined.tensors.alias(identity, new)
+        if var in trace.facts.discrete:
+            facts.discrete.add(new)
+        if var in trace.facts.nondifferentiable:
+            facts.nondifferentiable.add(new)
 
-    def _take_version(self, recording: Recording, var: int, new: int, number: int) -> None:
-        cell = recording.cell_of.get(var)
-        if cell is None:
+    def _copy_version(self, trace: Trace, var: int, new: int, number: int) -> None:
+        history = trace.facts.history_of.get(var)
+        if history is None:
             return
-        merged = self._merged
-        merged.add_version(self._handle_of(cell), new, number)
-        merged.assigned.add(new)
-        if var in recording.opaque:
-            merged.opaque.add(new)
+        facts = self._builder.facts
+        facts.add_version(self._handle_of(history), new, number)
+        facts.assigned.add(new)
+        if var in trace.facts.opaque:
+            facts.opaque.add(new)
 
-    def _handle_of(self, cell: Cell) -> Tensor:
-        return cell.handle
+    def _handle_of(self, history: VariableHistory) -> Handle:
+        return history.handle
 
     def _present(self, which: int, var: int) -> int:
-        """Return what stands for an input now: of a variable the newest value, though another recording heard of it."""
-        found, cell = self._var(which, var), self._recordings[which].cell_of.get(var)
-        if cell is None:
+        """Return what stands for an input now: of a variable the newest value, though another trace recorded it."""
+        found, history = self._var(which, var), self._traces[which].facts.history_of.get(var)
+        if history is None:
             return found
-        ours = self._merged.cells.get(self._handle_of(cell)._id)
-        if ours is not None and self._merged.cell_of.get(found) is ours:
+        facts = self._builder.facts
+        ours = facts.histories.get(self._handle_of(history)._id)
+        if ours is not None and facts.history_of.get(found) is ours:
             self._maps[which][var] = found = ours.current
         return found
 
@@ -140,53 +164,52 @@ class Merger:
         """Return the var of the whole that stands for an input."""
         found = self._maps[which].get(var)
         if found is None:
-            recording = self._recordings[which]
-            cell, linked = recording.cell_of.get(var), self._links.get((which, var))
+            trace = self._traces[which]
+            history, linked = trace.facts.history_of.get(var), self._links.get((which, var))
             if linked is not None:
                 found = self._var(*linked)
             else:
-                found = self._leaf(which, var) if cell is None else self._entry(recording, var, cell)
+                found = self._leaf(which, var) if history is None else self._entry(trace, var, history)
             self._connect(which, var, found)
         return found
 
     def _leaf(self, which: int, var: int) -> int:
-        merged, recording = self._merged, self._recordings[which]
         for identity in self._identities[which].get(var, ()):
-            known = merged.known(identity)
+            known = self.joined.tensors.get(identity)
             if known is not None:
                 return known
-        return merged.builder.leaf(recording.builder.types[var])
+        return self._builder.leaf(self._traces[which].program.types[var])
 
-    def _entry(self, recording: Recording, var: int, cell: Cell) -> int:
-        """Return the version that a variable has where a recording first sees it, or where it had changed unheard."""
-        merged = self._merged
-        ours = merged.cells.get(cell.handle._id)
-        value = recording.value(var)
+    def _entry(self, trace: Trace, var: int, history: VariableHistory) -> int:
+        """Return the version that a variable has where a trace first reads it, or after an unrecorded update."""
+        facts = self._builder.facts
+        ours = facts.histories.get(history.handle._id)
+        value = trace.value(var)
         if ours is not None:
-            held = merged.value(ours.current)
+            held = self.joined.value(ours.current)
             known = held is not None and value is not None
-            # A gap of one recording is none where another has recorded how the value came about.
-            if share_buffer(held, value) if known else var not in recording.gaps:
+            # An unrecorded update of one trace is none where another has recorded how the value came about.
+            if share_buffer(held, value) if known else var not in trace.facts.unrecorded_updates:
                 return ours.current
-        version = merged.builder.leaf(recording.builder.types[var])
-        merged.add_version(cell.handle, version, len(merged.builder.eqns) - 1)
-        if ours is not None and var not in recording.inert:
-            merged.gaps.add(version)
+        version = self._builder.leaf(trace.program.types[var])
+        facts.add_version(history.handle, version, len(self._builder.eqns) - 1)
+        if ours is not None and var not in trace.facts.discrete:
+            facts.unrecorded_updates.add(version)
         return version
 
-    def finish(self, which: int, recording: Recording) -> None:
-        """Take over what belongs to no equation."""
-        merged = self._merged
-        for var, kind in enumerate(recording.builder.types):
-            if (
-                recording.builder.producers[var] < 0 and kind.dtype != RESOURCE
-            ):  # handles that nothing takes are nothing
+    def finish(self, which: int, trace: Trace, moved: Mapping[int, int] = {}) -> None:
+        """Copy what belongs to no equation; times are to be what `moved` has."""
+        joined, facts, program = self.joined, self._builder.facts, trace.program
+        for var, kind in enumerate(program.types):
+            if program.producers[var] < 0 and kind.dtype != RESOURCE:  # handles that nothing takes are nothing
                 self._var(which, var)
-        merged.moments |= recording.moments
-        for look in recording.looks:
-            place = merged.frames.number(recording.frames.place(look.frame))
-            merged.looks.append(look._replace(frame=place))
-        for identity, variable in recording.variables.items():
-            merged.variables.setdefault(identity, variable)
-        merged.owners.update(recording.owners)
-        merged.scopes.update(recording.scopes)
+        facts.moments.update(trace.facts.moments)
+        for read in trace.facts.host_reads:
+            frame = joined.frames.number(trace.frames.place(read.frame))
+            facts.host_reads.append(read._replace(frame=frame, time=moved.get(read.time, read.time)))
+        for identity, variable in trace.variables.items():
+            joined.variables.setdefault(identity, variable)
+        joined.owners.update(trace.owners)
+        for call in trace.facts.layer_calls.values():
+            begin, end = (moved.get(time, time) for time in (call.begin, call.end))
+            facts.layer_calls[begin] = call._replace(begin=begin, end=end)

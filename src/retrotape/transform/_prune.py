@@ -1,23 +1,23 @@
-"""Which equations of a recording go into a file, and which are left out with what they gave in their place."""
+"""Which equations of a trace go into a file, and which are left out with what they gave in their place."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
 from retrotape.errors import NotPersistableError, RetrotapeError, TapeUseError
-from retrotape.ir import DTYPE_NAMES, LEAF, Eqn, Program
-from retrotape.record import CUSTOM, Recording, without_defaults
+from retrotape.execute import custom_name
+from retrotape.ir import CUSTOM, DTYPE_NAMES, LEAF, Eqn, Program
+from retrotape.record import Trace, without_defaults
 from retrotape.rules import allowed
-from retrotape.transform._portable import custom_name
 
 WITHOUT_BYTES = ("resource", "variant")
 
 
-class Thawed:
+class Pruned:
     """The program without equations that a file cannot have, where what they gave can stand for them.
 
     Args:
-      recording: What was recorded.
+      trace: What was recorded.
       freeze: Ops and custom gradients that are left out.
       used: Vars that something else than an equation looks at.
       named: The vars of each name, by which a replay can give other values.
@@ -26,16 +26,16 @@ class Thawed:
 
     def __init__(
         self,
-        recording: Recording,
+        trace: Trace,
         freeze: Collection[str],
         used: Collection[int],
         named: Mapping[str, Sequence[int]],
         redact: Collection[str],
     ) -> None:
-        self._recording, self._freeze = recording, freeze
+        self._trace, self._freeze = trace, freeze
         self._kept: set[int] = set()
         needed, refused = set(used), []
-        eqns = recording.builder.eqns
+        eqns = trace.program.eqns
         for index in range(len(eqns) - 1, -1, -1):
             if self._can_stay(eqns[index]):
                 self._kept.add(index)
@@ -56,26 +56,29 @@ class Thawed:
 
     def _can_go(self, eqn: Eqn, needed: set[int]) -> bool:
         """Say whether no derivative is lost where what an equation gave stands for it."""
-        inert, ends = self._recording.inert, self._recording.ends  # no derivative goes through these anyway
+        inert, ends = (
+            self._trace.facts.discrete,
+            self._trace.facts.nondifferentiable,
+        )  # no derivative goes through these anyway
         return self._name(eqn) in self._freeze or all(
             var in inert or var in ends or var not in needed or self._kind(var) in WITHOUT_BYTES for var in eqn.outputs
         )
 
     def _refusal(self, index: int) -> NotPersistableError:
-        eqn = self._recording.builder.eqns[index]
-        where = str(self._recording.program().frame_of(eqn))
+        eqn = self._trace.program.eqns[index]
+        where = str(self._trace.program.frame_of(eqn))
         if any(self._kind(var) in WITHOUT_BYTES for var in eqn.inputs):
             reason = "it uses a table, a queue, an iterator or the like, which has no value to write"
             return NotPersistableError(index, eqn.op, where, reason, "move it out of the block")
         return NotPersistableError(index, eqn.op, where, "this op is not on the list of ops that a tape may have")
 
     def _kind(self, var: int) -> str:
-        return DTYPE_NAMES.get(self._recording.builder.types[var].dtype, "")
+        return DTYPE_NAMES.get(self._trace.program.types[var].dtype, "")
 
     def _drop_resources(self) -> None:
         """Drop what works on something without bytes, where nothing else looks at what it gave; else raise."""
-        recording = self._recording
-        eqns, producers = recording.builder.eqns, recording.builder.producers
+        trace = self._trace
+        eqns, producers = trace.program.eqns, trace.program.producers
         broken = set()
         for index in sorted(self._kept):
             for var in eqns[index].inputs:
@@ -84,7 +87,7 @@ class Thawed:
                 if from_outside and self._kind(var) in WITHOUT_BYTES:
                     broken.add(index)
         used = {var for index in self._kept - broken for var in eqns[index].inputs}
-        used.update(var for back in recording.backwards.values() for var in back.captures)
+        used.update(var for back in trace.facts.backward_functions.values() for var in back.captures)
         for index in sorted(broken):
             if not used.isdisjoint(eqns[index].outputs):
                 raise self._refusal(index)
@@ -95,7 +98,7 @@ class Thawed:
 
         Of an op that the user has frozen that is meant, unless the value is left out from which it follows.
         """
-        builder = self._recording.builder
+        builder = self._trace.program
         gone = [
             index
             for index, eqn in enumerate(builder.eqns)
@@ -123,8 +126,8 @@ class Thawed:
                 raise self._stale(index, sources[0], sources[0] in redact)
 
     def _stale(self, index: int, name: str, left_out: bool) -> RetrotapeError:
-        eqn = self._recording.builder.eqns[index]
-        where = str(self._recording.program().frame_of(eqn))
+        eqn = self._trace.program.eqns[index]
+        where = str(self._trace.program.frame_of(eqn))
         if left_out:
             return TapeUseError(
                 f"redact= leaves out {name!r}, and the file would hold what {eqn.op} at {where} computed from it. "
@@ -135,7 +138,7 @@ class Thawed:
 
     def program(self) -> Program:
         """Return the program as it will be written."""
-        whole = self._recording.program()
+        whole = self._trace.program
         eqns = tuple(without_defaults(whole.eqns[index]) for index in self.moved)
         producers = tuple(self.moved.get(index, LEAF) for index in whole.producers)
         return Program(whole.types, producers, eqns, whole.frames)

@@ -61,7 +61,7 @@ def _where(condition: Numbers, bad: Numbers, text: str) -> str | None:
 
 def _zero(scene: Scene, eqn: Eqn, x: Numbers, bad: Numbers, what: str, name: str = "0") -> str | None:
     """Say that something is zero, or so small that the processor takes it for zero."""
-    tiny = smallest(scene.recording.builder.types[eqn.outputs[0]])
+    tiny = smallest(scene.trace.program.types[eqn.outputs[0]])
     return _where(x == 0, bad, f"{what} is exactly {name}") or _where(
         np.abs(x) < tiny, bad, f"{what} is below {tiny:.3g}, which is taken for 0,"
     )
@@ -91,7 +91,7 @@ def _edge(eqn: Eqn) -> str:
 
 
 def _cross_entropy(scene: Scene, eqn: Eqn) -> Cause | None:
-    """Return the function of which this is the log, if it has one of its own."""
+    """Return the function of which this is the session, if it has one of its own."""
     made = scene.maker(eqn.inputs[0])
     if made is not None and made.op == "Sub" and scene.is_all(made.inputs[0], 1.0):
         made = scene.maker(made.inputs[1])
@@ -111,9 +111,9 @@ def _zero_factor(scene: Scene, eqn: Eqn, bad: Numbers) -> str | None:
     for var, use in scene.uses(eqn.outputs):
         if use.op == "Mul" and len(set(use.inputs)) == 2:
             other = scene.numbers(use.inputs[0] if use.inputs[1] == var else use.inputs[1])
-            shape = scene.recording.builder.types[use.outputs[0]].shape
+            shape = scene.trace.program.types[use.outputs[0]].shape
             if other is not None and shape == bad.shape and not np.broadcast_to(other, bad.shape)[bad].any():
-                return f"The factor is 0 there, at {scene.recording.program().frame_of(use)}."
+                return f"The factor is 0 there, at {scene.trace.program.frame_of(use)}."
     return None
 
 
@@ -178,14 +178,14 @@ def _cholesky(scene: Scene, eqn: Eqn, inputs: list[Numbers], bad: Numbers) -> Ve
 def _mean(scene: Scene, eqn: Eqn, inputs: list[Numbers], bad: Numbers) -> Verdict | None:
     if inputs[0].size:
         return None
-    return Cause.MEAN_OF_NOTHING, f"The input, {scene.recording.builder.types[eqn.inputs[0]]}, has no elements."
+    return Cause.MEAN_OF_NOTHING, f"The input, {scene.trace.program.types[eqn.inputs[0]]}, has no elements."
 
 
 # ------------------------------------------------------------------ exponentials
 
 
 def _exp(scene: Scene, eqn: Eqn, inputs: list[Numbers], bad: Numbers) -> Verdict | None:
-    kind = scene.recording.builder.types[eqn.outputs[0]]
+    kind = scene.trace.program.types[eqn.outputs[0]]
     limit = np.log(largest(kind))
     beyond = np.abs(inputs[0]) >= limit - 1e-3
     said = _where(beyond, bad, f"The input is beyond {limit:.4g}, where {eqn.op} in {dtype_name(kind)} ends,")
@@ -207,9 +207,9 @@ def _made_of_exp(scene: Scene, eqn: Eqn) -> Cause:
     after_one = {use.op for total in plus_one for _, use in scene.uses(total.outputs)}
     if any(use.op == "RealDiv" for use in uses) and "RealDiv" in after_sum:
         return Cause.SOFTMAX_BY_HAND
-    if "Log" in after_sum:
+    if "Session" in after_sum:
         return Cause.LOGSUMEXP_BY_HAND
-    if "Log" in after_one or any(use.op == "Log1p" for use in uses):
+    if "Session" in after_one or any(use.op == "Log1p" for use in uses):
         return Cause.SOFTPLUS_BY_HAND
     if after_one & {"RealDiv", "Reciprocal", "Inv"}:
         return Cause.SIGMOID_BY_HAND
@@ -241,7 +241,7 @@ def _product(scene: Scene, eqn: Eqn, inputs: list[Numbers], bad: Numbers) -> Ver
 
 
 _JUDGES: dict[str, _Judge] = {
-    "Log": _log,
+    "Session": _log,
     "Log1p": _log,
     "Sqrt": _sqrt,
     "Rsqrt": _sqrt,

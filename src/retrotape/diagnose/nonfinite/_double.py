@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from retrotape._types import Tensor
 from retrotape.diagnose.nonfinite._causes import Cause
 from retrotape.diagnose.nonfinite._scene import Scene, as_numbers
 from retrotape.execute import run_eqn
@@ -14,7 +15,6 @@ from retrotape.ir import DTYPE_NUMBERS, DType, Eqn, TensorType
 from retrotape.record import Kind, traits
 from retrotape.tf.core import StockTape, tf
 
-Tensor = Any
 Verdict = tuple[Cause, str]
 _WITH_TINY = frozenset(DTYPE_NUMBERS[name] for name in ("float16", "float32", "float64"))
 _SHORT = frozenset(DTYPE_NUMBERS[name] for name in ("float16", "bfloat16", "float32"))
@@ -37,7 +37,7 @@ def dtype_name(kind: TensorType) -> str:
 
 def overflow(scene: Scene, eqn: Eqn) -> Verdict | None:
     """Return that an op overflows, if the same op in float64 does not."""
-    return _exceeds(scene, eqn, scene.recording.builder.types[eqn.outputs[0]], lambda inputs, run: run(inputs)[0])
+    return _exceeds(scene, eqn, scene.trace.program.types[eqn.outputs[0]], lambda inputs, run: run(inputs)[0])
 
 
 def overflow_backward(scene: Scene, eqn: Eqn, given: Sequence[Any], position: int) -> Verdict | None:
@@ -51,16 +51,16 @@ def overflow_backward(scene: Scene, eqn: Eqn, given: Sequence[Any], position: in
             output = run(inputs)[0]
         return tape.gradient(output, inputs[position], output_gradients=tf.cast(given[0], output.dtype))
 
-    return _exceeds(scene, eqn, scene.recording.builder.types[eqn.inputs[position]], gradient)
+    return _exceeds(scene, eqn, scene.trace.program.types[eqn.inputs[position]], gradient)
 
 
 def _exceeds(scene: Scene, eqn: Eqn, kind: TensorType, compute: Callable[..., Tensor]) -> Verdict | None:
     inputs = [value for value in map(scene.tensor, eqn.inputs) if value is not None]
     if kind.dtype not in _SHORT or traits(eqn.op).kind is not Kind.PLAIN or len(inputs) < len(eqn.inputs):
         return None
-    guard = scene.recording.guard
+    guard = scene.trace.guard
     if guard is not None:
-        guard.check(eqn, inputs, scene.recording.builder.types)
+        guard.check(eqn, inputs, scene.trace.program.types)
     wide = _in_double(eqn)
     try:
         doubles = [tf.cast(value, tf.float64) if value.dtype.is_floating else value for value in inputs]

@@ -9,18 +9,18 @@ from typing import Any
 
 import numpy as np
 
+from retrotape._types import Tensor
 from retrotape.diagnose.nonfinite._forward import array, values_of
 from retrotape.ir import LEAF, Eqn, bytes_of
-from retrotape.record import SEGMENT, Recording
+from retrotape.record import SEGMENT, Trace
 from retrotape.tf.core import tf
 
-Tensor = Any
 _SAME_VALUES = frozenset(
     ("Identity", "Reshape", "Squeeze", "ExpandDims", "Cast", "StopGradient", "CheckNumerics", "Snapshot")
 )
 # Each element of the result comes from one element in the same place: what is so there is so here.
 _ELEMENTWISE = frozenset(
-    ("Abs", "Cos", "Erf", "Exp", "Expm1", "Inv", "Log", "Log1p", "Neg", "Reciprocal", "Relu", "Rsqrt", "Sigmoid")
+    ("Abs", "Cos", "Erf", "Exp", "Expm1", "Inv", "Session", "Log1p", "Neg", "Reciprocal", "Relu", "Rsqrt", "Sigmoid")
 ) | frozenset(("Sin", "Sqrt", "Square", "Tanh", "Add", "AddV2", "Div", "DivNoNan", "Maximum", "Minimum", "Mul", "Pow"))
 _ELEMENTWISE |= {"RealDiv", "Sub"}
 _CHOICES = ("SelectV2", "Select")
@@ -31,11 +31,11 @@ _CLOSE = 64  # ops that are looked at on the way to what became of a value
 
 
 class Scene:
-    """Looks around in a recording; of values that are computed again, those are held that were asked for."""
+    """Looks around in a trace; of values that are computed again, those are held that were asked for."""
 
-    def __init__(self, recording: Recording, indices: Sequence[int]) -> None:
-        self.recording, self.indices = recording, indices
-        self.eqns = recording.builder.eqns
+    def __init__(self, trace: Trace, indices: Sequence[int]) -> None:
+        self.trace, self.indices = trace, indices
+        self.eqns = trace.program.eqns
         self._values: dict[int, Tensor | None] = {}
 
     # ------------------------------------------------------------------ values
@@ -52,7 +52,7 @@ class Scene:
         wanted = dict.fromkeys(own)
         before, after = list(eqn.inputs), list(eqn.outputs)
         while before and len(wanted) < _CLOSE:
-            index = self.recording.builder.producers[before.pop(0)]
+            index = self.trace.program.producers[before.pop(0)]
             if index != LEAF:
                 wanted.update(dict.fromkeys(self.eqns[index].inputs))
                 before += self.eqns[index].inputs
@@ -63,10 +63,10 @@ class Scene:
         self._fetch([var for var in wanted if var in own or self._is_small(var)])
 
     def _is_small(self, var: int) -> bool:
-        return bytes_of(self.recording.builder.types[var]) < SEGMENT // _CLOSE
+        return bytes_of(self.trace.program.types[var]) < SEGMENT // _CLOSE
 
     def _fetch(self, variables: Collection[int]) -> None:
-        self._values.update(values_of(self.recording, [var for var in variables if var not in self._values]))
+        self._values.update(values_of(self.trace, [var for var in variables if var not in self._values]))
 
     def numbers(self, var: int) -> np.ndarray | None:
         """Return a real value in float64, None where there is none."""
@@ -76,8 +76,8 @@ class Scene:
         """Return dtype, shape and range of a value, as text."""
         value = self.tensor(var)
         if value is None:
-            return f"{self.recording.builder.types[var]} that is gone"
-        kind, numbers = self.recording.builder.types[var], as_numbers(value)
+            return f"{self.trace.program.types[var]} that is gone"
+        kind, numbers = self.trace.program.types[var], as_numbers(value)
         if numbers is None or not numbers.size:
             return str(kind)
         finite = numbers[np.isfinite(numbers)]
@@ -91,8 +91,8 @@ class Scene:
 
     def given(self, var: int) -> str:
         """Say what came from outside."""
-        cell = self.recording.cell_of.get(var)
-        what = "An input" if cell is None else f"The variable {self.recording.name_of(cell)}"
+        cell = self.trace.facts.history_of.get(var)
+        what = "An input" if cell is None else f"The variable {self.trace.name_of(cell)}"
         return f"{what}: {self.range_of(var)}."
 
     # ------------------------------------------------------------------ where values came from
@@ -100,7 +100,7 @@ class Scene:
     def maker(self, var: int) -> Eqn | None:
         """Return the equation that computed a value, beyond those that only pass it on."""
         while True:
-            index = self.recording.builder.producers[var]
+            index = self.trace.program.producers[var]
             if index == LEAF:
                 return None
             eqn = self.eqns[index]
@@ -148,7 +148,7 @@ class Scene:
                     taken = self._taken(eqn, var)
                     if taken is None or taken.size != bad.size or taken.reshape(-1)[bad.reshape(-1)].any():
                         return None
-                    line = line or str(self.recording.program().frame_of(eqn))
+                    line = line or str(self.trace.program.frame_of(eqn))
                 elif eqn.op in _ELEMENTWISE or eqn.op in _SAME_VALUES:
                     fresh = [out for out in eqn.outputs if out not in seen]
                     seen.update(fresh)
@@ -159,7 +159,7 @@ class Scene:
 
     def _taken(self, eqn: Eqn, var: int) -> np.ndarray | None:
         """Return where an op that chooses takes this branch; None where its shape is not that of the result."""
-        condition, types = self.tensor(eqn.inputs[0]), self.recording.builder.types
+        condition, types = self.tensor(eqn.inputs[0]), self.trace.program.types
         shape = types[eqn.outputs[0]].shape
         if condition is None or shape is None or types[var].shape != shape or eqn.inputs.count(var) != 1:
             return None

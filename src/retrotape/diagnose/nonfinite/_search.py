@@ -15,16 +15,15 @@ from retrotape.diagnose.why import title_of
 from retrotape.errors import (
     LostValueError,
     NoRuleError,
-    NotPersistableError,
     OpaqueUpdateError,
     UnrepairableError,
     UnseenUpdateError,
 )
-from retrotape.execute import Plan, Puller, make_plan, walk
-from retrotape.ir import LEAF, Frame, slice_to
-from retrotape.record import CUSTOM, Recording, current_stack
+from retrotape.execute import Plan, RuleVjp, make_plan, walk
+from retrotape.ir import CUSTOM, LEAF, Frame, slice_to
+from retrotape.record import Trace, current_stack
 from retrotape.tf.core import tf
-from retrotape.transform import flatten
+from retrotape.transform import flatten_if_possible
 
 _NO_WAY_BACK = (NoRuleError, LostValueError, UnrepairableError, OpaqueUpdateError)
 _FAILURES = (RuntimeError, TypeError, ValueError, tf.errors.OpError)
@@ -42,41 +41,41 @@ class _Found(Exception):
         self.index, self.given, self.made = index, given, made
 
 
-def first_nonfinite(recording: Recording, targets: Sequence[int], named: Collection[int] = ()) -> Nonfinite | None:
+def first_nonfinite(trace: Trace, targets: Sequence[int], named: Collection[int] = ()) -> Nonfinite | None:
     """Return the first culprit on the way to the targets, or anywhere if there are none; else on the way back.
 
     Args:
-      recording: What was recorded.
+      trace: What was recorded.
       targets: Vars; if there are none, `results` are where gradients begin.
       named: Identities of tensors that the user has named.
     """
-    recording, targets = _inside_out(recording, targets)
-    with current_stack().unheard():  # no tape is to write down what is computed again
-        return _towards(recording, targets) if targets else _anywhere(recording, results(recording, named))
+    trace, targets = _flattened(trace, targets)
+    with current_stack().unrecorded():  # no tape is to write down what is computed again
+        return _towards(trace, targets) if targets else _anywhere(trace, results(trace, named))
 
 
-def results(recording: Recording, named: Collection[int] = ()) -> list[int]:
+def results(trace: Trace, named: Collection[int] = ()) -> list[int]:
     """Return the floating vars that ops made and that were named, or that nothing uses further."""
-    eqns, types = recording.builder.eqns, recording.builder.types
+    eqns, types = trace.program.eqns, trace.program.types
     used = {var for eqn in eqns for var in eqn.inputs}
-    known = {recording.known(identity) for identity in named}
+    known = {trace.tensors.get(identity) for identity in named}
     made = [var for eqn in eqns for var in eqn.outputs if var in known or var not in used]
-    return [var for var in made if tf.as_dtype(types[var].dtype).is_floating and var not in recording.cell_of]
+    return [var for var in made if tf.as_dtype(types[var].dtype).is_floating and var not in trace.facts.history_of]
 
 
-def scalars(recording: Recording, variables: Sequence[int]) -> list[int]:
+def scalars(trace: Trace, variables: Sequence[int]) -> list[int]:
     """Return those of some vars that are scalars: what a gradient is taken of, as a rule."""
-    return [var for var in variables if recording.builder.types[var].shape == ()]
+    return [var for var in variables if trace.program.types[var].shape == ()]
 
 
-def _towards(recording: Recording, targets: Sequence[int]) -> Nonfinite | None:
-    indices = slice_to(recording.builder, targets)
-    forward = Pass(recording, indices)
+def _towards(trace: Trace, targets: Sequence[int]) -> Nonfinite | None:
+    indices = slice_to(trace.program, targets)
+    forward = Pass(trace, indices)
     for _ in forward.run():
         pass  # to the end: only what reaches the target is to blame
     for var in targets:  # one that no equation made
-        forward.look_at(var)
-    scene = Scene(recording, indices)
+        forward.inspect(var)
+    scene = Scene(trace, indices)
     culprit = blame(scene, forward.flags, targets)
     if culprit is not None:
         return _forward(scene, culprit, forward.flags, reaches=True)
@@ -86,55 +85,54 @@ def _towards(recording: Recording, targets: Sequence[int]) -> Nonfinite | None:
     return _backward(scene, targets, forward.flags)
 
 
-def _inside_out(recording: Recording, targets: Sequence[int]) -> tuple[Recording, Sequence[int]]:
-    """Return a recording in which functions are taken apart, where that can be done, and the targets there."""
-    if not recording.calls:
-        return recording, targets
-    try:
-        flat = flatten(recording)
-    except (NotPersistableError, OpaqueUpdateError, LostValueError):
-        return recording, targets
-    wanted = {var: recording.cell_of.get(var) for var in targets}
-    found = {var: flat.cells[cell.handle._id].current for var, cell in wanted.items() if cell is not None}
-    for identity, var in recording.identities():
-        new = flat.known(identity) if var in wanted else None
+def _flattened(trace: Trace, targets: Sequence[int]) -> tuple[Trace, Sequence[int]]:
+    """Return a trace in which functions are taken apart, where that can be done, and the targets there."""
+    flat = flatten_if_possible(trace)
+    if flat is trace:
+        return trace, targets
+    wanted = {var: trace.facts.history_of.get(var) for var in targets}
+    found = {
+        var: flat.facts.histories[history.handle._id].current for var, history in wanted.items() if history is not None
+    }
+    for identity, var in trace.tensors.items():
+        new = flat.tensors.get(identity) if var in wanted else None
         if new is not None:
             found.setdefault(var, new)
-    return (flat, [found[var] for var in targets]) if len(found) == len(wanted) else (recording, targets)
+    return (flat, [found[var] for var in targets]) if len(found) == len(wanted) else (trace, targets)
 
 
 # ------------------------------------------------------------------ forward
 
 
-def _anywhere(recording: Recording, ends: Sequence[int]) -> Nonfinite | None:
+def _anywhere(trace: Trace, ends: Sequence[int]) -> Nonfinite | None:
     """Return the first op that made something not finite, forward, or else backward from scalars among the ends.
 
     An infinity that was handed in may be meant, as in a mask: it counts if it is in one of the ends.
     """
-    indices = range(len(recording.builder.eqns))
-    forward = Pass(recording, indices)
+    indices = range(len(trace.program.eqns))
+    forward = Pass(trace, indices)
     flags = forward.flags
     for index in forward.run():
-        eqn = recording.builder.eqns[index]
+        eqn = trace.program.eqns[index]
         bad = [var for var in eqn.inputs if var in flags]
         given = next((var for var in bad if flags[var] & NAN), None)  # from outside, or it would have been found
         if given is not None:
-            return _forward(Scene(recording, indices), Culprit(index, given), flags)
+            return _forward(Scene(trace, indices), Culprit(index, given), flags)
         makes_nan = any(flags.get(var, 0) & NAN for var in eqn.outputs)
         if makes_nan or (not bad and any(var in flags for var in eqn.outputs)):
-            return _forward(Scene(recording, indices), Culprit(index), flags)
-    scene = Scene(recording, indices)
+            return _forward(Scene(trace, indices), Culprit(index), flags)
+    scene = Scene(trace, indices)
     culprit = blame(scene, flags, ends)
     if culprit is not None:
         return _forward(scene, culprit, flags, reaches=True)
-    losses = scalars(recording, ends)
+    losses = scalars(trace, ends)
     return _backward(scene, losses, flags) if losses else None
 
 
 def blame(scene: Scene, flags: dict[int, int], variables: Iterable[int]) -> Culprit | None:
     """Follow what is not finite back to where it began."""
-    recording, indices = scene.recording, scene.indices
-    eqns, producers = recording.builder.eqns, recording.builder.producers
+    trace, indices = scene.trace, scene.indices
+    eqns, producers = trace.program.eqns, trace.program.producers
     pending = [var for var in variables if var in flags]
     seen: set[int] = set(pending)
     made: list[int] = []
@@ -156,17 +154,17 @@ def blame(scene: Scene, flags: dict[int, int], variables: Iterable[int]) -> Culp
         fresh = [other for other in bad if other not in seen]
         seen.update(fresh)
         pending += fresh
-    given = _first_use(recording, {var for var in leaves if flags[var] & NAN}, indices)
+    given = _first_use(trace, {var for var in leaves if flags[var] & NAN}, indices)
     if given is not None and (not made or given.place <= min(made)):
         return given
     if made or nan_of_inf:
         return Culprit(min(made or nan_of_inf))
-    return _first_use(recording, leaves, indices)
+    return _first_use(trace, leaves, indices)
 
 
-def _first_use(recording: Recording, leaves: Collection[int], indices: Sequence[int]) -> Culprit | None:
-    for index in (*indices, *range(len(recording.builder.eqns))) if leaves else ():
-        for var in recording.builder.eqns[index].inputs:
+def _first_use(trace: Trace, leaves: Collection[int], indices: Sequence[int]) -> Culprit | None:
+    for index in (*indices, *range(len(trace.program.eqns))) if leaves else ():
+        for var in trace.program.eqns[index].inputs:
             if var in leaves:
                 return Culprit(index, var)
     return None
@@ -185,10 +183,10 @@ def _forward(scene: Scene, culprit: Culprit, flags: dict[int, int], reaches: boo
 def _backward(scene: Scene, targets: Sequence[int], flags: dict[int, int]) -> Nonfinite | None:
     """Return the first op whose gradient is not finite though what arrived there was."""
     for through_updates in (False, True):  # what everybody asks for, and then what may be asked for
-        if through_updates and not scene.recording.assigned:
+        if through_updates and not scene.trace.facts.assigned:
             return None
         try:
-            _go_back(scene.recording, targets, through_updates)
+            _go_back(scene.trace, targets, through_updates)
         except (OpaqueUpdateError, UnseenUpdateError):  # nobody can ask for that either
             continue
         except _Found as found:
@@ -208,10 +206,10 @@ def _judged(scene: Scene, found: _Found, flags: dict[int, int]) -> Nonfinite:
     return report._replace(backward=report.cause is Cause.WHERE)
 
 
-def _go_back(recording: Recording, targets: Sequence[int], through_updates: bool) -> None:
-    leaves = [var for var, producer in enumerate(recording.builder.producers) if producer == LEAF]
-    plan = make_plan(recording, targets, [*leaves, *recording.assigned], through_updates)
-    pull = Puller(recording)
+def _go_back(trace: Trace, targets: Sequence[int], through_updates: bool) -> None:
+    leaves = [var for var, producer in enumerate(trace.program.producers) if producer == LEAF]
+    plan = make_plan(trace, targets, [*leaves, *trace.facts.assigned], through_updates)
+    pull = RuleVjp(trace)
 
     def watched(index: int, grads: list[Any], plan: Plan) -> Sequence[Any]:
         given = list(grads)
@@ -220,16 +218,16 @@ def _go_back(recording: Recording, targets: Sequence[int], through_updates: bool
         try:
             found = pull(index, grads, plan)
         except _NO_WAY_BACK:  # of no concern to whoever asks for other sources
-            return [None] * len(recording.builder.eqns[index].inputs)
+            return [None] * len(trace.program.eqns[index].inputs)
         except _FAILURES:
-            if recording.builder.eqns[index].op != CUSTOM:
+            if trace.program.eqns[index].op != CUSTOM:
                 raise
-            return [None] * len(recording.builder.eqns[index].inputs)  # somebody's code, which needs what is gone
+            return [None] * len(trace.program.eqns[index].inputs)  # somebody's code, which needs what is gone
         if any(map(kind_of, found)):
             raise _Found(index, given, found)
         return found
 
-    types = recording.builder.types
+    types = trace.program.types
     seeds = {var: [tf.ones(types[var].shape, types[var].dtype)] for var in targets}
     for _ in walk(plan, seeds, watched):
         pass  # what arrives is of no interest
@@ -237,8 +235,8 @@ def _go_back(recording: Recording, targets: Sequence[int], through_updates: bool
 
 def _report(scene: Scene, index: int, backward: bool, cause: Cause, detail: str) -> Nonfinite:
     eqn = scene.eqns[index]
-    if index in scene.recording.calls and cause is Cause.UNKNOWN:
+    if index in scene.trace.facts.calls and cause is Cause.UNKNOWN:
         cause = Cause.INSIDE_FUNCTION
-    frame = scene.recording.program().frame_of(eqn)
-    name = title_of(scene.recording, index)
+    frame = scene.trace.program.frame_of(eqn)
+    name = title_of(scene.trace, index)
     return Nonfinite(name, backward, frame, tuple(map(scene.range_of, eqn.inputs)), cause, detail)

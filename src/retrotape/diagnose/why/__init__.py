@@ -1,4 +1,4 @@
-"""Why there is a gradient, or none: asked of the recording, never guessed."""
+"""Why there is a gradient, or none: asked of the trace, never guessed."""
 
 from retrotape.diagnose.why._explain import explain, told_of_dtype
 from retrotape.diagnose.why._explanation import Explanation, Step, code_at

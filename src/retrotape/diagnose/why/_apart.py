@@ -9,24 +9,24 @@ from retrotape.diagnose.why._graph import Between
 from retrotape.diagnose.why._left import Left
 from retrotape.diagnose.why._verdicts import Verdict
 from retrotape.ir import reached_from
-from retrotape.record import EagerLog
+from retrotape.record import EagerSession
 
 Said = tuple[str, str]
 
 
-def apart(log: EagerLog, between: Between, said: Said, source_is_variable: bool) -> Explanation:
+def apart(session: EagerSession, between: Between, said: Said, source_is_variable: bool) -> Explanation:
     """Return what is so where no op leads from source to target."""
     found = _copied(between, said) or _through_a_dataset(between, said)
     if found is None and not source_is_variable:
         found = _swapped(between, said)
     left: Any = None
     if found is None:
-        left = Left(log, between)
+        left = Left(session, between)
         found = left.explain(said)
     if found is not None:
         return found
     leading, elsewhere = between.steps(between.leading), between.reached_elsewhere()
-    gap = next((var for var in sorted(between.needed & between.recording.gaps)), None)
+    gap = next((var for var in sorted(between.needed & between.trace.facts.unrecorded_updates)), None)
     if gap is not None:
         detail = f"It is {between.name_of(gap)}."
         return Explanation(Verdict.UNSEEN_UPDATE, *said, None, elsewhere, leading, detail=detail)
@@ -42,7 +42,7 @@ def _copied(between: Between, said: Said) -> Explanation | None:
 
 
 def _swapped(between: Between, said: Said) -> Explanation | None:
-    builder = between.recording.builder
+    builder = between.trace.program
     _, reached = reached_from(builder, between.targets, range(len(builder.eqns)))
     if reached.isdisjoint(between.sources):
         return None

@@ -14,7 +14,7 @@ from retrotape.diagnose.why._walk import Walked
 from retrotape.diagnose.why._zero import CHOICE, STRAIGHT
 from retrotape.errors import UnseenUpdateError
 from retrotape.execute import Plan
-from retrotape.record import CUSTOM
+from retrotape.ir import CUSTOM
 from retrotape.tf.core import tf
 
 _STEPS = frozenset(("Round", "Rint", "Floor", "Ceil", "FloorDiv", "Sign"))
@@ -62,11 +62,11 @@ class Cuts:
     def _ask_before(self) -> None:
         """Ask the rules of the ops before the cuts, too: one of them may give None, and then the way ends there."""
         between = self._between
-        types = between.recording.builder.types
+        types = between.trace.program.types
         inputs = {var for index in self.found for var in between.eqns[index].inputs if var in self.flowing}
         ends = sorted(var for var in inputs if tf.as_dtype(types[var].dtype) in _NUMBERS)
         seeds = {var: [tf.ones(types[var].shape, types[var].dtype)] for var in ends}
-        walked = Walked(between.recording, self._plan, seeds)
+        walked = Walked(between.trace, self._plan, seeds)
         if not walked.dead:
             return
         flowing = between.flowing(self._plan, walked.dead)
@@ -83,7 +83,7 @@ class Cuts:
         if verdict is Verdict.INSIDE_FUNCTION:
             ins = [position for position, var in enumerate(eqn.inputs) if var in flowing]
             outs = [position for position, var in enumerate(eqn.outputs) if var in between.needed]
-            found = look_inside(between.recording.calls[index].function, ins, outs)
+            found = look_inside(between.trace.facts.calls[index].function, ins, outs)
             if found is not None:
                 verdict, step, detail = found.verdict, found.step, found.detail + detail
         before = between.path(between.sources, [var for var in eqn.inputs if var in flowing], within=flowing)
@@ -116,11 +116,11 @@ class Cuts:
     def kind(self, index: int) -> Kind:
         """Say what kind of cut an equation is."""
         between, walked = self._between, self._walked
-        eqn, recording = between.eqns[index], between.recording
+        eqn, trace = between.eqns[index], between.trace
         if walked is not None and index in walked.refused:
             detail = f"TensorFlow has none registered for {between.step(index).name}; `gradient` raises."
             return Kind(Verdict.NO_GRADIENT, detail, CHOICE if "Random" in eqn.op else "")
-        if index in recording.calls:
+        if index in trace.facts.calls:
             return Kind(Verdict.INSIDE_FUNCTION)
         if eqn.op == "StopGradient":
             return Kind(Verdict.STOP_GRADIENT)
@@ -138,11 +138,11 @@ class Cuts:
             steps = eqn.op in _STEPS
             detail = f"{between.step(index).name} is flat between its steps." if steps else ""
             return Kind(Verdict.RULE_RETURNED_NONE, detail, STRAIGHT if steps else "")
-        if cut and all(var in recording.inert for var in cut):
-            dtype = tf.as_dtype(recording.builder.types[cut[0]].dtype).name
+        if cut and all(var in trace.facts.discrete for var in cut):
+            dtype = tf.as_dtype(trace.program.types[cut[0]].dtype).name
             remedy = CHOICE if eqn.op in _CHOICES or self._draws(index) else ""
             return Kind(Verdict.INTEGER, f"{between.step(index).name} makes {dtype} here.", remedy)
-        if cut and all(var in recording.inert or var in recording.ends for var in cut):
+        if cut and all(var in trace.facts.discrete or var in trace.facts.nondifferentiable for var in cut):
             return Kind(Verdict.NO_GRADIENT, f"TensorFlow declares that {between.step(index).name} has none.")
         return Kind(Verdict.UNKNOWN)
 
@@ -161,17 +161,17 @@ class Cuts:
 
     def _assigned(self, outputs: Sequence[int]) -> Kind:
         between = self._between
-        recording = between.recording
-        cells = [recording.cell_of[var] for var in outputs if var in recording.cell_of]
-        name = recording.name_of(cells[0]) if cells else "A variable"
+        trace = between.trace
+        cells = [trace.facts.history_of[var] for var in outputs if var in trace.facts.history_of]
+        name = trace.name_of(cells[0]) if cells else "A variable"
         detail = f"{name} is assigned here."
         if between.through_updates:
             return Kind(Verdict.SINCE, detail)
         sources = between.sources
-        cell = recording.cell_of.get(sources[0]) if self._source_is_variable else None
+        cell = trace.facts.history_of.get(sources[0]) if self._source_is_variable else None
         entry = [cell.versions[0]] if cell is not None else sources
         try:
-            plan = Between(recording, between.targets, entry, True, None).plan()
+            plan = Between(trace, between.targets, entry, True, None).plan()
         except UnseenUpdateError as error:
             detail = f"{name} is assigned here, and {error.variable} while nothing was recorded."
             return Kind(Verdict.UNSEEN_UPDATE, detail)

@@ -1,4 +1,4 @@
-"""Finding out why. Every verdict has a witness in the recording; without one it is UNKNOWN."""
+"""Finding out why. Every verdict has a witness in the trace; without one it is UNKNOWN."""
 
 from __future__ import annotations
 
@@ -17,20 +17,19 @@ from retrotape.diagnose.why._partly import Partly
 from retrotape.diagnose.why._verdicts import Verdict
 from retrotape.diagnose.why._walk import Walked, is_zero, norm
 from retrotape.diagnose.why._zero import where_it_vanishes
-from retrotape.errors import LostValueError, NotPersistableError, OpaqueUpdateError, UnseenUpdateError
+from retrotape.errors import UnseenUpdateError
 from retrotape.execute import Plan, add
-from retrotape.record import TRAINABLE, EagerLog, Recording, cells_in, current_stack
+from retrotape.record import TRAINABLE, EagerSession, Trace, current_stack, histories_in
 from retrotape.tf.core import tf
 from retrotape.tf.nests import describe, is_variable
 from retrotape.tf.version import Version
-from retrotape.transform import flatten
+from retrotape.transform import flatten_if_possible
 
-Tensor = Any
 Said = tuple[str, str]
 
 
 def explain(
-    log: EagerLog,
+    session: EagerSession,
     targets: Sequence[Any],
     source: Any,
     *,
@@ -41,7 +40,7 @@ def explain(
     """Return why `targets`, tensors that are summed, have a gradient by `source`, a tensor or a variable, or none.
 
     Args:
-      log: What was recorded.
+      session: What was recorded.
       targets: Tensors or variables.
       source: A tensor, a variable, or a value that a variable had.
       through_updates: As for `gradient`.
@@ -53,12 +52,12 @@ def explain(
         if part.dtype.base_dtype.as_datatype_enum not in TRAINABLE:
             detail, remedy = _about_dtype(part.dtype, role)
             return Explanation(Verdict.INTEGER, *said, detail=detail, remedy=remedy)
-    with current_stack().unheard():  # what is computed to find out is no part of anybody's program
-        found = absent(log, targets, source, said)
+    with current_stack().unrecorded():  # what is computed to find out is no part of anybody's program
+        found = absent(session, targets, source, said)
         if found is not None:
             return found
         through_updates = through_updates or isinstance(source, Version)
-        return _Inquiry(log, targets, source, through_updates, since, said).explain()
+        return _Inquiry(session, targets, source, through_updates, since, said).explain()
 
 
 def _about_dtype(dtype: Any, role: str) -> tuple[str, str]:
@@ -74,35 +73,25 @@ def _describe(source: Any) -> str:
     return repr(source) if isinstance(source, Version) else describe(source)
 
 
-def _inside_out(recording: Recording) -> Recording:
-    """Return a recording in which functions are taken apart, where that can be done."""
-    if not recording.calls:
-        return recording
-    try:
-        return flatten(recording)
-    except (NotPersistableError, OpaqueUpdateError, LostValueError):
-        return recording
-
-
 class _Inquiry:
     def __init__(
-        self, log: EagerLog, targets: Sequence[Any], source: Any, through: bool, since: int | None, said: Said
+        self, session: EagerSession, targets: Sequence[Any], source: Any, through: bool, since: int | None, said: Said
     ) -> None:
-        self._log, self._said = log, said
+        self._session, self._said = session, said
         self._given, self._source, self._through, self._since = targets, source, through, since
-        self._between = self._in(log.recording)
+        self._between = self._in(session.trace)
 
-    def _in(self, recording: Recording) -> Between:
-        targets = [_var(recording, target) for target in self._given]
-        return Between(recording, targets, self._sources(recording), self._through, self._since)
+    def _in(self, trace: Trace) -> Between:
+        targets = [_var(trace, target) for target in self._given]
+        return Between(trace, targets, self._sources(trace), self._through, self._since)
 
-    def _sources(self, recording: Recording) -> list[int]:
+    def _sources(self, trace: Trace) -> list[int]:
         source = self._source
         if isinstance(source, Version):
-            return [cells_in(recording, source.variable)[0].versions[source.number]]
+            return [histories_in(trace, source.variable)[0].versions[source.number]]
         if not is_variable(source):
-            return [_var(recording, source)]
-        cells = cells_in(recording, source)
+            return [_var(trace, source)]
+        cells = histories_in(trace, source)
         if self._through:
             return [cell.number(self._since or 0) for cell in cells]
         return [version for cell in cells for version in cell.versions]
@@ -128,7 +117,7 @@ class _Inquiry:
         for var, target in zip(between.targets, self._given, strict=True):
             seed = tf.ones(target.shape, target.dtype) if is_variable(target) else tf.ones_like(target)
             seeds.setdefault(var, []).append(seed)
-        return Walked(between.recording, plan, seeds)
+        return Walked(between.trace, plan, seeds)
 
     def _gets_through(self, between: Between, plan: Plan, walked: Walked) -> bool:
         return not walked.dead or not between.flowing(plan, walked.dead).isdisjoint(between.targets)
@@ -137,12 +126,12 @@ class _Inquiry:
 
     def _inside(self) -> Between | None:
         """Return the same question about what ran inside of functions, where that can be told."""
-        recording = _inside_out(self._log.recording)
+        trace = flatten_if_possible(self._session.trace)
         parts = (*self._given, self._source)
         tensors = [part for part in parts if not isinstance(part, Version) and not is_variable(part)]
-        if recording is self._log.recording or any(recording.known(tensor._id) is None for tensor in tensors):
+        if trace is self._session.trace or any(trace.tensors.get(tensor._id) is None for tensor in tensors):
             return None
-        return self._in(recording)
+        return self._in(trace)
 
     def _arrived(self, plan: Plan, walked: Walked) -> Explanation:
         between, inside = self._between, self._inside()
@@ -159,7 +148,7 @@ class _Inquiry:
             return self._connected(between, plan, f"The norm of the gradient is {norm([total]):.3g}.", walked)
         found = where_it_vanishes(between, plan, walked)
         detail, remedy = found.detail, found.remedy
-        if found.eqn in between.recording.calls:
+        if found.eqn in between.trace.facts.calls:
             detail, remedy = _OPAQUE, Verdict.INSIDE_FUNCTION.remedy
         if found.others:
             detail += f" The same happens on {found.others} more routes."
@@ -171,11 +160,11 @@ class _Inquiry:
         """Return what is so where TensorFlow gives zeros for a function, and the ops inside of it give nothing."""
         if not inside.is_touched():
             detail = "A function is on the way, and no op that ran inside of it leads from the source to the target."
-            choice = next((look for look in inside.recording.looks if look.how == CONDITION), None)
+            choice = next((look for look in inside.trace.facts.host_reads if look.method == CONDITION), None)
             if choice is not None:
                 detail += f" A branch or a loop chose what ran, at {inside.frame(choice.frame)}."
             path = self._between.path(self._between.sources, self._between.targets)
-            calls = [index for index in path if index in self._between.recording.calls]
+            calls = [index for index in path if index in self._between.trace.facts.calls]
             cut = self._between.step(calls[0]) if calls else None
             return Explanation(Verdict.ZERO, *self._said, cut, self._between.steps(path), detail=detail, remedy=_CHECK)
         found = self._cut(inside, plan, walked)
@@ -194,7 +183,7 @@ class _Inquiry:
         path = live_path(between, plan, walked)
         detail += " Ask `tape.gradient`." if walked.problem else largest_change(between, walked, path)
         finite = all(isfinite(norm([grad])) for grad in walked.arrived.values())
-        part, remedy = Partly(self._log, between).part()
+        part, remedy = Partly(self._session, between).part()
         detail += part
         if not finite:
             remedy = "It is not finite: `tape.first_nonfinite(target)` tells which op made it so."
@@ -208,7 +197,7 @@ class _Inquiry:
             between, plan = inside, inside.plan()
             walked = self._walked(between, plan)
         if not between.is_touched():
-            return apart(self._log, between, self._said, is_variable(self._source))
+            return apart(self._session, between, self._said, is_variable(self._source))
         return self._cut(between, plan, walked)
 
     def _cut(self, between: Between, plan: Plan, walked: Walked | None) -> Explanation:
@@ -223,9 +212,9 @@ _CHECK = Verdict.NO_PATH.remedy
 _OPAQUE = "The function as a whole gives zero for it, and it cannot be told where inside: not used, stopped, or flat."
 
 
-def _var(recording: Recording, part: Any) -> int:
+def _var(trace: Trace, part: Any) -> int:
     if is_variable(part):
-        return cells_in(recording, part)[0].current
-    found = recording.known(part._id)
+        return histories_in(trace, part)[0].current
+    found = trace.tensors.get(part._id)
     assert found is not None
     return found

@@ -10,7 +10,7 @@ from retrotape.diagnose.why._explanation import Step
 from retrotape.diagnose.why._graph import SHAPES, Between
 from retrotape.diagnose.why._verdicts import Verdict
 from retrotape.errors import UnseenUpdateError
-from retrotape.record import Recording
+from retrotape.record import Trace
 
 _NONE = frozenset(("Round", "Rint", "Floor", "Ceil", "FloorDiv"))  # whose gradient functions return None, always
 
@@ -26,14 +26,14 @@ class FirstCut(NamedTuple):
 
 
 def first_cuts(
-    recording: Recording,
+    trace: Trace,
     targets: Sequence[int],
     sources: Sequence[Sequence[int]],
     through_updates: bool,
     since: int | None,
 ) -> list[FirstCut | None]:
     """Return for each source where its way to the targets ends; None where the ops alone do not tell."""
-    between = Between(recording, targets, [var for source in sources for var in source], through_updates, since)
+    between = Between(trace, targets, [var for source in sources for var in source], through_updates, since)
     try:
         plan = between.plan()
     except UnseenUpdateError:

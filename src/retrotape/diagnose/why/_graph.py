@@ -8,8 +8,8 @@ from typing import Any
 
 from retrotape.diagnose.why._explanation import Step
 from retrotape.execute import Plan, differentiable_inputs, make_plan
-from retrotape.ir import Frame, reached_from, slice_to
-from retrotape.record import CUSTOM, Recording
+from retrotape.ir import CUSTOM, Frame, reached_from, slice_to
+from retrotape.record import Trace
 from retrotape.tf import functions
 
 # They hand on what they are given, and would only lengthen a path.
@@ -19,28 +19,28 @@ SHAPES = frozenset(("Shape", "ShapeN", "Size", "Rank", "OnesLike", "ZerosLike", 
 
 
 class Between:
-    """What lies between a source and the targets in one recording."""
+    """What lies between a source and the targets in one trace."""
 
     def __init__(
         self,
-        recording: Recording,
+        trace: Trace,
         targets: Sequence[int],
         sources: Sequence[int],
         through_updates: bool,
         since: int | None,
     ) -> None:
-        self.recording, self.targets, self.sources = recording, targets, sources
+        self.trace, self.targets, self.sources = trace, targets, sources
         self.through_updates, self.since = through_updates, since
-        self.eqns, self.producers = recording.builder.eqns, recording.builder.producers
-        self.leading = slice_to(recording.builder, targets)
+        self.eqns, self.producers = trace.program.eqns, trace.program.producers
+        self.leading = slice_to(trace.program, targets)
         self.needed = {var for index in self.leading for var in self.eqns[index].inputs}.union(targets)
-        _, self.touched = reached_from(recording.builder, sources, self.leading)
-        self._program = recording.program()
+        _, self.touched = reached_from(trace.program, sources, self.leading)
+        self._program = trace.program
         self._steps: dict[tuple[str, int], Step] = {}
 
     def plan(self) -> Plan:
         """Return what a question for the gradient would go back through."""
-        return make_plan(self.recording, self.targets, self.sources, self.through_updates, self.since)
+        return make_plan(self.trace, self.targets, self.sources, self.through_updates, self.since)
 
     def is_touched(self) -> bool:
         """Say whether ops, of whatever kind, lead from the source to a target."""
@@ -48,7 +48,7 @@ class Between:
 
     def flowing(self, plan: Plan, dead: Collection[tuple[int, int]]) -> set[int]:
         """Return the vars that a gradient could come back from; nothing passes `dead` edges, equation and input."""
-        inert, ends, stops = self.recording.inert, self.recording.ends - plan.repaired, plan.stops
+        inert, ends, stops = self.trace.facts.discrete, self.trace.facts.nondifferentiable - plan.repaired, plan.stops
         reached = set(plan.sources)
         for index in self.leading:  # a tape has a hundred thousand of them
             eqn = self.eqns[index]
@@ -138,8 +138,8 @@ class Between:
         key = eqn.op, eqn.frame
         step = self._steps.get(key)
         if step is None:
-            called = self.recording.frames.called(eqn.frame)
-            step = Step(title_of(self.recording, index), self._program.frame_of(eqn), called)
+            called = self.trace.frames.called(eqn.frame)
+            step = Step(title_of(self.trace, index), self._program.frame_of(eqn), called)
             if eqn.op != CUSTOM:
                 self._steps[key] = step  # a loop runs the same ops at the same lines, over and over
         return step
@@ -154,11 +154,11 @@ class Between:
 
     def reached(self) -> set[int]:
         """Return every var that the source reaches, whether it leads to a target or not."""
-        return reached_from(self.recording.builder, self.sources, range(len(self.eqns)))[1]
+        return reached_from(self.trace.program, self.sources, range(len(self.eqns)))[1]
 
     def reached_elsewhere(self) -> tuple[Step, ...]:
         """Return the ops that the source reaches at all."""
-        indices, _ = reached_from(self.recording.builder, self.sources, range(len(self.eqns)))
+        indices, _ = reached_from(self.trace.program, self.sources, range(len(self.eqns)))
         return self.steps(indices)
 
     def first_work(self, index: int) -> int:
@@ -175,18 +175,18 @@ class Between:
 
     def name_of(self, var: int) -> str:
         """Return what to call a var in a text."""
-        cell = self.recording.cell_of.get(var)
+        cell = self.trace.facts.history_of.get(var)
         if cell is not None:
-            return self.recording.name_of(cell)
-        kind = self.recording.builder.types[var]
+            return self.trace.name_of(cell)
+        kind = self.trace.program.types[var]
         if self.producers[var] < 0:
             return f"a tensor {kind}"
         return f"the result of {self.step(self.producers[var])}"
 
 
-def title_of(recording: Recording, index: int) -> str:
+def title_of(trace: Trace, index: int) -> str:
     """Return what to call the op of an equation in a text."""
-    eqn, call = recording.builder.eqns[index], recording.calls.get(index)
+    eqn, call = trace.program.eqns[index], trace.facts.calls.get(index)
     if call is not None:
         return f"tf.function {functions.graph_of(call.function).name!r}"
     attrs: dict[str, Any] = dict(eqn.attrs)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from retrotape.diagnose.why._explanation import Step
 from retrotape.diagnose.why._verdicts import Verdict
 from retrotape.ir import Frame
-from retrotape.record import Recording, traits
+from retrotape.record import FrameTable, traits
 from retrotape.tf import functions
 from retrotape.tf.core import is_trainable
 
@@ -39,7 +39,7 @@ def look_inside(function: Any, inputs: Sequence[int], outputs: Sequence[int]) ->
     for op in graph.get_operations():  # in the order in which they were made
         if op not in leading or not any(tensor.ref() in flowing for tensor in op.inputs):
             continue
-        passes = not traits(op.type).final and op.type not in _PYTHON
+        passes = not traits(op.type).nondifferentiable and op.type not in _PYTHON
         out = [tensor for tensor in op.outputs if passes and is_trainable(tensor.dtype)]
         if out:
             flowing.update(tensor.ref() for tensor in out)
@@ -60,6 +60,4 @@ def look_inside(function: Any, inputs: Sequence[int], outputs: Sequence[int]) ->
 
 
 def _line_of(op: Any) -> Frame:
-    frames = Recording().frames
-    frames.number(op)
-    return frames.resolve()[0]
+    return FrameTable([op])[0]

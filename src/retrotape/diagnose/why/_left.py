@@ -14,7 +14,8 @@ from retrotape.diagnose.why._graph import Between
 from retrotape.diagnose.why._verdicts import Verdict
 from retrotape.errors import RetrotapeError
 from retrotape.execute import Values
-from retrotape.record import EagerLog, Look, born
+from retrotape.ir import HostRead
+from retrotape.record import EagerSession, python_constants
 from retrotape.tf.core import EagerTensor
 
 COMPARED = 200  # results whose values are compared with a constant, latest first
@@ -37,22 +38,22 @@ class _Constant(NamedTuple):
 class Left:
     """What is known of values that left."""
 
-    def __init__(self, log: EagerLog, between: Between) -> None:
+    def __init__(self, session: EagerSession, between: Between) -> None:
         self._between = between
-        recording = between.recording
-        self._constants = self._used(born(recording, log.recording, between.needed))
-        self._silent = self._used(born(recording, log.recording, between.needed, silent=True))
-        self._values, self._reached = Values(recording), between.reached()
-        self._first = _first_made(log) if recording.births is None else None
-        seen = [(look, recording.known(look.identity)) for look in recording.looks]
+        trace = between.trace
+        self._constants = self._used(python_constants(trace, session.trace, between.needed))
+        self._silent = self._used(python_constants(trace, session.trace, between.needed, unrecorded_only=True))
+        self._values, self._reached = Values(trace), between.reached()
+        self._first = _first_made(session) if trace.python_constants is None else None
+        seen = [(look, trace.tensors.get(look.identity)) for look in trace.facts.host_reads]
         mine = [(look, var) for look, var in seen if var is not None and var in self._reached]
-        self._looks = [(look, var) for look, var in mine if look.how not in _DECISIONS]
-        self._decision = next((look for look, _ in reversed(mine) if look.how in _DECISIONS), None)
+        self._looks = [(look, var) for look, var in mine if look.method not in _DECISIONS]
+        self._decision = next((look for look, _ in reversed(mine) if look.method in _DECISIONS), None)
 
     def _used(self, moments: Mapping[int, float]) -> list[_Constant]:
         """Return those of some constants that the target depends on, in the order in which they are used."""
         found: dict[int, _Constant] = {}
-        types = self._between.recording.builder.types
+        types = self._between.trace.program.types
         for index in self._between.leading if moments else ():
             for var in self._between.eqns[index].inputs:
                 if var in moments and var not in found:
@@ -76,7 +77,7 @@ class Left:
             return self._unseen(said, *same)
         return self._told(said, *latest, ".", sure=False) if latest is not None and self._is_alone() else None
 
-    def _pairs(self) -> Iterator[tuple[_Constant, Look, int]]:
+    def _pairs(self) -> Iterator[tuple[_Constant, HostRead, int]]:
         """Yield constants with the looks that were before them, latest first."""
         moments = [look.moment for look, _ in self._looks]  # in order, as they were noted
         for constant in self._constants:
@@ -88,37 +89,39 @@ class Left:
         """Say whether the target comes from nothing but what Python made in the block.
 
         Programs are full of numbers. Where the target also comes from variables or from inputs, one that Python made
-        after a look is no witness: the look may have been for a log.
+        after a look is no witness: the look may have been for a session.
         """
-        between, recording, made = self._between, self._between.recording, {one.var for one in self._constants}
+        between, trace, made = self._between, self._between.trace, {one.var for one in self._constants}
         leaves = [var for var in between.needed if between.producers[var] < 0 and var not in made]
-        if any(var in recording.cell_of for var in leaves):
+        if any(var in trace.facts.history_of for var in leaves):
             return False
-        return not any(self._shape(var) != () and var not in recording.inert and self._is_given(var) for var in leaves)
+        return not any(
+            self._shape(var) != () and var not in trace.facts.discrete and self._is_given(var) for var in leaves
+        )
 
     def _is_given(self, var: int) -> bool:
         """Say whether a tensor was there before the first op ran, or may have been."""
-        value = self._between.recording.values.get(var)
+        value = self._between.trace.values.get(var)
         return not isinstance(value, EagerTensor) or self._first is None or value._id < self._first
 
     def _shape(self, var: int) -> Any:
-        return self._between.recording.builder.types[var].shape
+        return self._between.trace.program.types[var].shape
 
-    def _at_once(self) -> tuple[_Constant, Look, int] | None:
+    def _at_once(self) -> tuple[_Constant, HostRead, int] | None:
         """Return a number that goes in by the first op after a look at the same value, at the same line.
 
         A number that stands in that line is none: it may be the same by chance.
         """
-        between, recording, leading = self._between, self._between.recording, set(self._between.leading)
+        between, trace, leading = self._between, self._between.trace, set(self._between.leading)
         for look, var in reversed(self._looks[-COMPARED:]):
-            index = between.first_work(bisect_left(recording.stamps, look.stamp))
+            index = between.first_work(bisect_left(trace.facts.times, look.time))
             if index not in leading or between.frame(between.eqns[index].frame) != between.frame(look.frame):
                 continue
-            written = _numbers_at(recording.frames.place(between.eqns[index].frame))
+            written = _numbers_at(trace.frames.place(between.eqns[index].frame))
             for leaf in between.eqns[index].inputs:
                 new = between.producers[leaf] < 0 and self._shape(leaf) == self._shape(var) == ()
                 if new and written is not None and self._equal(leaf, var) and self._number(leaf) not in written:
-                    where = recording.builder.types[leaf]
+                    where = trace.program.types[leaf]
                     return _Constant(leaf, look.moment, index, where), look, var
         return None
 
@@ -154,7 +157,7 @@ class Left:
 
     def _came_back(self) -> tuple[_Constant, int] | None:
         """Return a constant with the same values as something that was computed from the source."""
-        types = self._between.recording.builder.types
+        types = self._between.trace.program.types
         alike: dict[Any, list[int]] = {constant.where: [] for constant in self._constants}
         for var in sorted(self._reached, reverse=True):
             of_kind = alike.get(types[var])
@@ -171,10 +174,10 @@ class Left:
         return None
 
     def _told(
-        self, said: tuple[str, str], constant: _Constant, look: Look, var: int, proof: str, sure: bool = True
+        self, said: tuple[str, str], constant: _Constant, look: HostRead, var: int, proof: str, sure: bool = True
     ) -> Explanation:
         between = self._between
-        how = look.how.strip("_")
+        how = look.method.strip("_")
         cut = Step(how if how == "numpy_function" else f"{how}()", between.frame(look.frame))
         detail = f"That constant, a {constant.where}, is used by {between.step(constant.user)}{proof}"
         remedy = "" if sure else f"If it was computed from what was seen, {_lower(Verdict.LEFT_TENSORFLOW.remedy)}"
@@ -201,11 +204,11 @@ class Left:
         """Yield what else is known: a look at something from the source, what the target has that no op made."""
         between = self._between
         if self._decision is not None:
-            how = "an `if` or a loop" if self._decision.how == "__bool__" else "a branch or a loop in a tf.function"
+            how = "an `if` or a loop" if self._decision.method == "__bool__" else "a branch or a loop in a tf.function"
             yield f"What comes from the source decided what ran, by {how} at {between.frame(self._decision.frame)}."
         if self._looks:
             look = self._looks[-1][0]
-            how = look.how.strip("_")
+            how = look.method.strip("_")
             yield f"Python looked at what comes from the source, by `{how}`, at {between.frame(look.frame)}."
         yield from self.unmade()
 
@@ -251,10 +254,10 @@ def _is_sorted(array: Any) -> bool:
     return bool((steps >= 0).all() or (steps <= 0).all())
 
 
-def _first_made(log: EagerLog) -> int | None:
+def _first_made(session: EagerSession) -> int | None:
     """Return the identity of the first tensor that an op made."""
-    producers = log.recording.builder.producers
-    return min((identity for identity, var in log.recording.identities() if producers[var] >= 0), default=None)
+    producers = session.trace.program.producers
+    return min((identity for identity, var in session.trace.tensors.items() if producers[var] >= 0), default=None)
 
 
 def is_telling(array: Any) -> bool:

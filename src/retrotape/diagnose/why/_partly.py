@@ -50,7 +50,7 @@ class Partly(Left):
 
     def _made_of(self, mine: Any, var: int) -> tuple[str, str] | None:
         """Return the statistic of a tensor that some numbers are, and what it is called in TensorFlow."""
-        if var in self._between.recording.inert or var in self._between.recording.cell_of:
+        if var in self._between.trace.facts.discrete or var in self._between.trace.facts.history_of:
             return None
         (seen,) = self._arrays(var) or (None,)
         if seen is None or seen.size < 2 or seen.size > LARGE or seen.ndim > _RANKS:

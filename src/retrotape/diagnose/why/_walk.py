@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from retrotape.errors import NoRuleError, RetrotapeError
-from retrotape.execute import Plan, Puller, add, walk
-from retrotape.ir import Eqn
-from retrotape.record import CUSTOM, Recording
+from retrotape.execute import Plan, RuleVjp, add, walk
+from retrotape.ir import CUSTOM, Eqn
+from retrotape.record import Trace
 from retrotape.tf.core import tf
 
 # Up to so many equations the gradient is computed; beyond, one equation of each kind is asked.
@@ -27,16 +27,16 @@ class Walked:
       problem: Why the gradient was not computed; "" where it was.
     """
 
-    def __init__(self, recording: Recording, plan: Plan, seeds: dict[int, list[Any]]) -> None:
+    def __init__(self, trace: Trace, plan: Plan, seeds: dict[int, list[Any]]) -> None:
         self.arrived: dict[int, Any] = {}
         self.seen: dict[int, tuple[list[Any], Sequence[Any]]] = {}
         self.dead: set[tuple[int, int]] = set()
         self.refused: set[int] = set()
         self.problem = ""
-        self._plan, self._pull = plan, Puller(recording)
+        self._plan, self._pull = plan, RuleVjp(trace)
         if len(plan.indices) > LIMIT:
             self.problem = f"it would pass {len(plan.indices):,} ops".replace(",", " ")
-            self._ask_one_of_each(recording)
+            self._ask_one_of_each(trace)
             return
         try:
             self.arrived = dict(walk(plan, seeds, self._noted))
@@ -79,7 +79,7 @@ class Walked:
         passed = {var for var, grad in zip(eqn.inputs, found, strict=True) if grad is not None}
         self.dead.update((index, var) for var in eqn.inputs if var in self._plan.reached and var not in passed)
 
-    def _ask_one_of_each(self, recording: Recording) -> None:
+    def _ask_one_of_each(self, trace: Trace) -> None:
         """Find out which rules give None by asking one equation of each kind; for what values, does not matter."""
         answers: dict[Any, list[int]] = {}
         for index in self._plan.indices:
@@ -90,12 +90,12 @@ class Walked:
                 tuple([var in self._plan.reached for var in eqn.inputs]),
             )
             if kind not in answers:
-                answers[kind] = self._silent(index, eqn, recording)
+                answers[kind] = self._silent(index, eqn, trace)
             self.dead.update((index, eqn.inputs[position]) for position in answers[kind])
 
-    def _silent(self, index: int, eqn: Eqn, recording: Recording) -> list[int]:
+    def _silent(self, index: int, eqn: Eqn, trace: Trace) -> list[int]:
         """Return the inputs for which the rule of an equation gives None."""
-        types = recording.builder.types
+        types = trace.program.types
         try:
             given = [
                 tf.zeros(types[var].shape, types[var].dtype) if var in self._plan.reached else None

@@ -12,8 +12,7 @@ from retrotape.diagnose.why._graph import Between
 from retrotape.diagnose.why._walk import Walked, is_zero
 from retrotape.errors import LostValueError
 from retrotape.execute import Plan, Values
-from retrotape.ir import Eqn
-from retrotape.record import CUSTOM
+from retrotape.ir import CUSTOM, Eqn
 from retrotape.tf.core import tf
 
 Said = tuple[str, str]  # what is so, what to do
@@ -78,7 +77,7 @@ def _reason(between: Between, plan: Plan, index: int, given: Any) -> Said:
     eqn = between.eqns[index]
     if eqn.op == CUSTOM:
         return "Its gradient function returned zeros.", "Look at what the custom gradient returns."
-    values = Values(between.recording)
+    values = Values(between.trace)
     try:
         inputs = [values(var) for var in eqn.inputs]
     except LostValueError:

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from typing import Any
 from weakref import ref
 
-Tensor = Any
+from retrotape._types import Tensor
+
 LEAST = 2**28  # bytes that every tape may take
 ISOLATED = 2**34  # bytes, in a process of its own, of which the system limits the memory
 GROWTH = 64  # bytes for each byte of tensors that it brings along: activations of a batch are many times its size
@@ -58,6 +59,11 @@ class Budget:
         refs[identity] = ref(tensor, drop)
 
 
-def default_limit(stored: int) -> int:
-    """Return how many bytes what a file computes may take where the user sets no limit, given what it brings along."""
-    return LEAST + GROWTH * stored
+def memory_limit(stored: int, isolated: bool) -> int:
+    """Return how many bytes what a file computes may take where the user sets no limit.
+
+    Args:
+      stored: How many bytes of tensors it brings along.
+      isolated: Whether it is held by a process of its own.
+    """
+    return ISOLATED if isolated else LEAST + GROWTH * stored

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from retrotape._types import Tensor
 from retrotape.ir import TensorType
 
-Tensor = Any
 Dims = tuple[int | None, ...] | None
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from retrotape._types import Tensor
 from retrotape.errors import CorruptTapeError, LostValueError, RetrotapeError, UnsafeTapeError
 from retrotape.execute import run_eqn
 from retrotape.files.checks._backward_ops import FORWARD_OPS, mismatch
@@ -18,13 +19,12 @@ from retrotape.files.checks._op_guards import GUARDS, RECOMPUTED
 from retrotape.files.checks._ops import STRING_BYTES
 from retrotape.files.checks._shapes import REMEMBERED, Kinds, Shapes, is_known
 from retrotape.files.checks._updates import as_plain, update_shapes, workspace
-from retrotape.ir import DTYPE_NUMBERS, Eqn, TensorType, bytes_of
-from retrotape.record import CUSTOM, current_stack, default_attrs
+from retrotape.ir import CUSTOM, DTYPE_NUMBERS, Eqn, TensorType, bytes_of
+from retrotape.record import current_stack, default_attrs
 from retrotape.rules import allowed
 from retrotape.tf import core
 from retrotape.tf.core import tf
 
-Tensor = Any
 Types = Sequence[TensorType]
 _STRING, _VARIANT = DTYPE_NUMBERS["string"], DTYPE_NUMBERS["variant"]
 
@@ -89,7 +89,7 @@ class Guard:
         try:
             found = self._remembered(eqn, kinds, inputs.__getitem__)
             if found is None:
-                with current_stack().unheard():  # nobody records what a check looks at
+                with current_stack().unrecorded():  # nobody records what a check looks at
                     found = self._forecast(eqn, kinds, inputs.__getitem__, types, resized)
             elif not resized:
                 self._compare(eqn, found.shapes, types)
@@ -122,7 +122,7 @@ class Guard:
             found = self._remembered(eqn, kinds, lambda position: value(eqn.inputs[position]))
             if found is None:
                 call = _call(eqn, kinds, lambda position: value(eqn.inputs[position]))
-                with current_stack().unheard():
+                with current_stack().unrecorded():
                     shapes = self._infer(eqn, call)
                     total = self._total(call, shapes, [types[var].dtype for var in eqn.outputs])[1]
                 self._compare(eqn, shapes, types)
@@ -202,7 +202,7 @@ class Guard:
     def check_zeros(self, handle: Tensor) -> None:
         """Raise where zeros like those in a list would take more memory than there is."""
         try:
-            with current_stack().unheard():
+            with current_stack().unrecorded():
                 size = self._filled_bytes("ZerosLike", handle)
         except Exception as error:
             raise self._explain(error, "ZerosLike") from error

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from retrotape.errors import CorruptTapeError, TapeVersionError, UnsafeTapeError
-from retrotape.ir import DTYPE_NAMES, LEAF, DType, Eqn, Func, Program, Proto, Shape, TensorType, bytes_of
-from retrotape.record import CUSTOM, Kind, default_attrs, traits
+from retrotape.ir import CUSTOM, DTYPE_NAMES, LEAF, DType, Eqn, Func, Program, Proto, Shape, TensorType, bytes_of
+from retrotape.record import Kind, default_attrs, traits
 from retrotape.rules import allowed
 from retrotape.tf import core
 from retrotape.tf.core import tf

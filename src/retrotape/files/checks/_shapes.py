@@ -10,13 +10,13 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from retrotape._types import Tensor
 from retrotape.errors import LostValueError
 from retrotape.files.checks._call import Dims
 from retrotape.ir import AttrValue, DType, Eqn, Proto, Shape, TensorType
 from retrotape.tf import core
 from retrotape.tf.core import tf
 
-Tensor = Any
 Kinds = tuple[TensorType, ...]
 REMEMBERED = 4096  # results of inference
 _GRAPH_SIZE = 1024  # ops in one graph: it only ever grows

@@ -87,6 +87,7 @@ class Process:
 
     def tape(self, known: list[Any]) -> Any:
         """Return what stands for a tape that a replay made."""
+        assert self._make_tape is not None
         return self._make_tape(self, *known)
 
     # ------------------------------------------------------------------ messages

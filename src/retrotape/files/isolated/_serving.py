@@ -120,12 +120,12 @@ class Server:
         """Return which equation of the tape it is, and where the user's code ran it; "" for what is not on the tape."""
         if self._tape is None or not eqn.outputs:
             return ""
-        recording = self._tape._log.recording
-        producers, var = recording.builder.producers, eqn.outputs[0]
+        trace = self._tape._log.trace
+        producers, var = trace.program.producers, eqn.outputs[0]
         index = producers[var] if var < len(producers) else LEAF
-        if index == LEAF or recording.builder.eqns[index] is not eqn:
+        if index == LEAF or trace.program.eqns[index] is not eqn:
             return ""
-        frame = recording.frames.place(eqn.frame)
+        frame = trace.frames.place(eqn.frame)
         return f" (equation {index}, {getattr(frame, 'frame', frame)})"
 
     def _write(self, text: str) -> None:
@@ -138,7 +138,7 @@ def _described(value: Any) -> list[Any] | None:
     """Return what is told of a tape, None for anything else."""
     if not hasattr(value, "_log"):
         return None
-    return [list(value.names), len(value._log.recording.builder.eqns)]
+    return [list(value.names), len(value._log.trace.program.eqns)]
 
 
 def _explained(error: Exception, doing: str) -> list[Any]:

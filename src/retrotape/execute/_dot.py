@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from retrotape._types import Tensor
 from retrotape.tf.core import tf
-
-Tensor = Any
 
 
 def dot(grads: Sequence[Any], vectors: Sequence[Tensor]) -> Tensor | None:

@@ -10,39 +10,39 @@ from weakref import finalize
 
 import numpy as np
 
+from retrotape._types import Tensor
 from retrotape.tf.core import tf
 
-Tensor = Any
 _WITHOUT_BYTES = (tf.string, tf.resource, tf.variant)
 
 
-class Away(Protocol):
-    """A value that has to be fetched."""
+class Offloaded(Protocol):
+    """A value that has to be loaded."""
 
-    identity: int | None  # of the tensor that it was, by which other recordings may know it
+    identity: int | None  # of the tensor that it was, by which other traces may know it
     nbytes: int
-    stays: bool  # in memory, once it was fetched
+    stays: bool  # in memory, once it was loaded
 
-    def fetch(self) -> Tensor:
+    def load(self) -> Tensor:
         """Return the value, as a new tensor."""
 
 
-class _Spilled:
-    __slots__ = ("_dtype", "_offset", "_shape", "_spill", "identity", "nbytes")
+class _OnDisk:
+    __slots__ = ("_dtype", "_file", "_offset", "_shape", "identity", "nbytes")
     stays = False
 
-    def __init__(self, spill: Spill, offset: int, tensor: Tensor, array: np.ndarray) -> None:
-        self._spill, self._offset = spill, offset
+    def __init__(self, file: OffloadFile, offset: int, tensor: Tensor, array: np.ndarray) -> None:
+        self._file, self._offset = file, offset
         self._dtype, self._shape = array.dtype, array.shape
         self.identity, self.nbytes = tensor._id, array.nbytes
 
-    def fetch(self) -> Tensor:
+    def load(self) -> Tensor:
         array = np.empty(self._shape, self._dtype)
-        self._spill.read(self._offset, array)
+        self._file.read(self._offset, array)
         return tf.constant(array)
 
 
-class Spill:
+class OffloadFile:
     """A file without name, gone when nobody needs it any more, to which values are moved.
 
     Args:
@@ -55,7 +55,7 @@ class Spill:
         self._end = 0
         self._trouble: OSError | None = None
 
-    def put(self, tensor: Tensor) -> Away | None:
+    def put(self, tensor: Tensor) -> Offloaded | None:
         """Move a value to the file; None where it has to stay in memory."""
         if tensor.dtype in _WITHOUT_BYTES:
             return None
@@ -68,9 +68,9 @@ class Spill:
         except OSError as error:
             self._trouble = error
             return None
-        spilled = _Spilled(self, self._end, tensor, array)
+        stored = _OnDisk(self, self._end, tensor, array)
         self._end += array.nbytes
-        return spilled
+        return stored
 
     def _open(self) -> IO[bytes]:
         if self._file is None:
@@ -78,7 +78,7 @@ class Spill:
             finalize(self, self._file.close)
         return self._file
 
-    def complain(self) -> None:
+    def warn(self) -> None:
         """Warn of what could not be moved; not where it happens, for a warning may be an error and events be lost."""
         trouble, self._trouble = self._trouble, None
         if trouble is not None:
@@ -97,6 +97,6 @@ class Spill:
             found += count
 
 
-def is_away(value: Any) -> bool:
-    """Say whether a value has to be fetched."""
+def is_offloaded(value: Any) -> bool:
+    """Say whether a value has to be loaded."""
     return not isinstance(value, tf.Tensor)

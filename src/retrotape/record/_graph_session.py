@@ -1,4 +1,4 @@
-"""Inside a `tf.function` the graph is the log: a recording is read off its operations."""
+"""Inside a `tf.function` the graph is the log: a trace is read off its operations."""
 
 from __future__ import annotations
 
@@ -6,35 +6,33 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-from retrotape.ir import Attr
-from retrotape.record._attrs import canonical
-from retrotape.record._cells import Cell, Event
-from retrotape.record._eager import EagerLog
+from retrotape._types import Tensor
+from retrotape.ir import Attr, VariableHistory
+from retrotape.record._attributes import canonical
 from retrotape.record._frames import in_moments, is_moments
-from retrotape.record._recording import Recording
+from retrotape.record._recorder import Event, Recorder
+from retrotape.record._session import EagerSession
 from retrotape.record._traits import RESOURCE, Kind, traits
 from retrotape.tf import core, functions, hooks, keras_api
 from retrotape.tf.replicas import handle_of, handles_of
 from retrotape.tf.scopes import Scope, again
-
-Tensor = Any
 
 
 def _dtype_of(tensor: Tensor) -> int:
     return tensor.dtype.base_dtype.as_datatype_enum
 
 
-class GraphLog:
-    """Which stretches of a graph's operations belong to a tape, and the recording read off them."""
+class GraphSession:
+    """Which stretches of a graph's operations belong to a tape, and the trace read off them."""
 
-    def __init__(self, graph: Any, outer: EagerLog | None = None) -> None:
+    def __init__(self, graph: Any, outer: EagerSession | None = None) -> None:
         self.graph = graph
         self.outer = outer  # what the same tape recorded before, in eager code
-        self.recording = Recording("all", _dtype_of)
+        self.trace = Recorder("all", _dtype_of)
         self.operations: list[Any] = []
         self._variables: dict[int, Any] = {}  # as they were first read
         self._owners: dict[int, Any] = {}  # Keras variables
-        self.recording.owners = self._owners
+        self.trace.owners = self._owners
         self._watched: set[int] = set()  # by identity of the handle
         self.token = object()  # what changes when everything is forgotten
         self.is_elsewhere = False  # a graph is built on one thread
@@ -49,7 +47,7 @@ class GraphLog:
         """Whether the block is open."""
         return self._since is not None
 
-    def is_heard(self) -> bool:
+    def is_recording(self) -> bool:
         """Say whether operations are being added to the tape now: their number is all it takes, so always."""
         return True
 
@@ -77,7 +75,7 @@ class GraphLog:
         """Note that a variable is read."""
         if id(variable) not in self._variables:
             self._variables[id(variable)] = variable
-            if self.recording.owner_of(variable) is None:  # by a function that was traced before
+            if self.trace.owner_of(variable) is None:  # by a function that was traced before
                 self._owners.update((id(owner._value), owner) for owner in keras_api.variables_around())
 
     def on_keras_variable(self, variable: Any) -> None:
@@ -113,9 +111,11 @@ class GraphLog:
         """Let answers belong to the tape: in a graph that costs nothing."""
         return self.extended()
 
-    def provisional(self) -> AbstractContextManager[None]:
-        """Let what is added meanwhile belong to the tape."""
-        return self.extended()
+    @contextmanager
+    def forked(self) -> Iterator[GraphSession]:
+        """Let what is added meanwhile belong to the tape: in a graph that costs nothing."""
+        with self.extended():
+            yield self
 
     def clear(self) -> None:
         """Forget everything; an open stretch begins anew."""
@@ -130,30 +130,30 @@ class GraphLog:
     def _now(self) -> int:
         return len(self.graph.get_operations())
 
-    def refresh(self) -> None:
-        """Read the recording off the graph.
+    def flush(self) -> None:
+        """Read the trace off the graph.
 
         Anew for every question: TensorFlow adds inputs and outputs to loops that it differentiates.
         """
         operations = self.graph.get_operations()
         stretches = [*self._stretches, *([(self._since, len(operations))] if self._since is not None else [])]
         inside = [operation for start, stop in stretches for operation in operations[start:stop]]
-        self.recording = Recording("all", _dtype_of)
-        self.recording.owners = self._owners
+        self.trace = Recorder("all", _dtype_of)
+        self.trace.owners = self._owners
         self.operations = _in_order(inside)
         others = {operation for start, stop in self._merges for operation in operations[start:stop]}
-        self.recording.foreign = {index for index, one in enumerate(self.operations) if one in others}
+        self.trace.facts.foreign.update(index for index, one in enumerate(self.operations) if one in others)
         for operation in self.operations:
-            _append(self.recording, operation)
+            _append(self.trace, operation)
             if operation.type == "StopGradient" and any(is_moments(e.filename, e.name) for e in operation.traceback):
-                self.recording.moments.add(operation.outputs[0]._id)
+                self.trace.add_moments(operation.outputs[0])
             if operation in self._calls:
                 outputs, inputs, backward = self._calls[operation]
-                self.recording.attach_backward(outputs, len(inputs), backward)
+                self.trace.attach_backward(outputs, len(inputs), backward)
 
-    def take_part(self, tensor: Tensor) -> int:
+    def var_of(self, tensor: Tensor) -> int:
         """Let a tensor be known for this question although no operation has used it, and return its var."""
-        return self.recording.operand(_inside(self.graph, tensor))
+        return self.trace.var_of(_inside(self.graph, tensor))
 
     def watch(self, variable: Any) -> None:
         """Let a variable be a target although no operation may use it."""
@@ -165,7 +165,7 @@ class GraphLog:
 
     def stand_in(self, variable: Any) -> int:
         """Return a var, for this question, for a variable that no operation has used."""
-        return self.recording.stand_in(_inside(self.graph, handle_of(variable)))
+        return self.trace.stand_in(_inside(self.graph, handle_of(variable)))
 
     def variables(self) -> list[Any]:
         """Return the variables that were read."""
@@ -174,28 +174,28 @@ class GraphLog:
 
     def trainable(self) -> list[Any]:
         """Return those of them that are trainable now; where Keras has them, its variables, and what it says."""
-        return self.recording.trainable(self.variables())
+        return self.trace.trainable(self.variables())
 
     def find(self, tensor: Tensor) -> int | None:
         """Return the var of a tensor, also of one that the graph took from outside."""
-        return self.recording.find(_inside(self.graph, tensor))
+        return self.trace.tensors.find(_inside(self.graph, tensor))
 
-    def cell(self, variable: Any) -> Cell | None:
+    def history(self, variable: Any) -> VariableHistory | None:
         """Return what is known of a variable; where it consists of one for each device, of the first that was used."""
-        return next(iter(self.cells_of(variable)), None)
+        return next(iter(self.histories_of(variable)), None)
 
-    def cells_of(self, variable: Any) -> list[Cell]:
+    def histories_of(self, variable: Any) -> list[VariableHistory]:
         """Return what is known of a variable on each device; of most variables there is one."""
-        found = [self.recording.cells.get(_inside(self.graph, handle)._id) for handle in handles_of(variable)]
-        return [cell for cell in found if cell is not None]
+        found = [self.trace.facts.histories.get(_inside(self.graph, handle)._id) for handle in handles_of(variable)]
+        return [history for history in found if history is not None]
 
     def crossings(self) -> list[tuple[int, int]]:
         """Return the vars of tensors that the graph took from what was recorded in eager code, here and there."""
         if self.outer is None:
             return []
-        self.outer.refresh()
+        self.outer.flush()
         pairs = [
-            (self.recording.find(inner), self.outer.find(tensor))
+            (self.trace.tensors.find(inner), self.outer.find(tensor))
             for tensor, inner in self.graph.captures
             if isinstance(tensor, core.EagerTensor) and tensor.dtype != core.tf.resource
         ]
@@ -214,41 +214,41 @@ class GraphLog:
 class _Started(Scope):
     """Let operations belong to a tape."""
 
-    def __init__(self, log: GraphLog) -> None:
-        self._log = log
+    def __init__(self, session: GraphSession) -> None:
+        self._session = session
 
     def enter(self) -> None:
-        self._log.start()
+        self._session.start()
 
     def leave(self) -> None:
-        self._log.close()
+        self._session.close()
 
 
 class _Paused(Scope):
     """Let operations not belong to a tape that is open."""
 
-    def __init__(self, log: GraphLog) -> None:
-        self._log, self._before = log, log._paused
+    def __init__(self, session: GraphSession) -> None:
+        self._session, self._before = session, session._paused
 
     def enter(self) -> None:
-        self._log.close()
-        self._log._paused = self._before + 1
+        self._session.close()
+        self._session._paused = self._before + 1
 
     def leave(self) -> None:
-        self._log._paused = self._before
-        if not self._log.is_open:
-            self._log.start()
+        self._session._paused = self._before
+        if not self._session.is_open:
+            self._session.start()
 
 
-def _append(recording: Recording, operation: Any) -> None:
+def _append(recorder: Recorder, operation: Any) -> None:
     op, inputs, outputs = operation.type, tuple(operation.inputs), tuple(operation.outputs)
-    frame = recording.frames.number(operation)
+    frame = recorder.frames.number(operation)
     if traits(op).kind in (Kind.READ, Kind.WRITE):
-        recording.append_access(op, inputs, _attrs_of(operation), outputs, frame)
+        recorder.append_access(op, inputs, _attrs_of(operation), outputs, frame)
     elif operation.type.endswith("PartitionedCall") or any(_dtype_of(tensor) == RESOURCE for tensor in inputs):
-        recording.append_call(op, inputs, outputs, frame, functions.written_by(operation))
+        recorder.append_call(op, inputs, outputs, frame, functions.written_by(operation))
     else:
-        recording.digest([Event(op, inputs, (), outputs, operation, False, 0)])
+        recorder.record([Event(op, inputs, (), outputs, operation, False, 0)])
 
 
 def _attrs_of(operation: Any) -> tuple[Attr, ...]:

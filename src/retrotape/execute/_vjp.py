@@ -1,4 +1,4 @@
-"""Going back through one equation of an eager recording."""
+"""The vector-Jacobian product of one equation: its backward rule, applied to recorded values."""
 
 from __future__ import annotations
 
@@ -6,20 +6,21 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+from retrotape._types import Cotangent
 from retrotape.errors import NoRuleError, NotRecordedError, OpaqueUpdateError, ReplicaError, UnrepairableError
-from retrotape.execute._functions import pull_call
+from retrotape.execute._calls import call_vjp
+from retrotape.execute._function_program import apply_function
 from retrotape.execute._inline import inline
 from retrotape.execute._past import PastVariables
 from retrotape.execute._plan import Plan, plan_between
-from retrotape.execute._running import announce
+from retrotape.execute._run import announce
 from retrotape.execute._values import Values
 from retrotape.execute._walk import add, walk
-from retrotape.ir import Eqn
+from retrotape.ir import BackwardFunction, Eqn, FunctionProgram
 from retrotape.record import (
     TRAINABLE,
-    Backward,
     Kind,
-    Recording,
+    Trace,
     current_stack,
     for_rule,
     function_traits,
@@ -34,75 +35,74 @@ from retrotape.rules import (
     Rule,
     Tensors,
     gathered,
-    go_back,
     has_wrong_second,
     lookup,
     lookup_operation,
+    variable_vjp,
 )
 from retrotape.tf import core, functions, hooks, replicas, tangents
 from retrotape.tf.core import tf, zeros
 
-Cotangent = Any
 _STRING, _RESOURCE, _VARIANT = 7, 20, 21
 
 
-class Puller:
-    """Applies rules to equations, with the values that were recorded.
+class RuleVjp:
+    """Applies backward rules to equations, with the values that were recorded.
 
-    In a graph the rules are shown the operations themselves, which know more than a recording does.
+    In a graph the rules are given the operations themselves, which know more than a trace does.
     """
 
-    def __init__(self, recording: Recording, operations: Sequence[Any] | None = None) -> None:
-        self._recording = recording
+    def __init__(self, trace: Trace, operations: Sequence[Any] | None = None) -> None:
+        self._trace = trace
         self._operations = operations
-        self._values = Values(recording)
-        self._depth = 0  # walks inside of a walk, through a function that is looked into
+        self._values = Values(trace)
+        self._depth = 0  # walks inside of a walk, through an inlined call
 
     def __call__(self, index: int, grads: list[Cotangent | None], plan: Plan) -> Sequence[Cotangent | None]:
         """Return the cotangents of the inputs of equation `index`, given those of its outputs."""
         if self._depth:
-            return self._pull(index, grads, plan)
+            return self._apply(index, grads, plan)
         self._values.follow(plan)
         self._depth += 1
         try:
-            return self._pull(index, grads, plan)
+            return self._apply(index, grads, plan)
         finally:
             self._depth -= 1
             self._values.passed(index)
 
-    def _pull(self, index: int, grads: list[Cotangent | None], plan: Plan) -> Sequence[Cotangent | None]:
+    def _apply(self, index: int, grads: list[Cotangent | None], plan: Plan) -> Sequence[Cotangent | None]:
         eqn = plan.eqns[index]
         if all(grad is None for grad in grads):
             return [None] * len(eqn.inputs)
         announce(eqn, backward=True)
-        if index in self._recording.foreign and self._depth == 1:
+        if index in self._trace.facts.foreign and self._depth == 1:
             raise ReplicaError.on_path(f"{eqn.op} of a merge_call or of another replica (at {self._where(eqn)})")
-        if self._recording.guard is not None and self._operations is None:
-            self._recording.guard.check_rule(eqn, grads, self._recording.builder.types, self._values)
-        backward = self._recording.backwards.get(index)
-        call = self._recording.calls.get(index)
+        if self._trace.guard is not None and self._operations is None:
+            self._trace.guard.check_rule(eqn, grads, self._trace.program.types, self._values)
+        backward = self._trace.facts.backward_functions.get(index)
+        call = self._trace.facts.calls.get(index)
         if call is not None:
             self._refuse_communication(eqn, call, backward is None or plan.through_updates)
-            sides = self._comes_by_sides(eqn, call, grads)
+            sides = self._uses_sides(eqn, call, grads)
             if call.function in tangents.made:
                 self._refuse_wrong_tangents(eqn, call, grads)
-            if sides or self._must_look_inside(index, eqn, call, plan) or self._has_tangents(eqn, call, grads):
+            if sides or self._must_inline(index, eqn, call, plan) or self._has_tangents(eqn, call, grads):
                 if call.function in tangents.made:
                     asked = [position for position, grad in enumerate(grads) if grad is not None]
                     call = tangents.without_tangents(call, max(asked) + 1)
-                return self._pull_inlined(eqn, call, grads, sides, plan.through_updates)
+                return self._apply_inlined(eqn, call, grads, sides, plan.through_updates)
         self._refuse_opaque(eqn, grads)
         if backward is not None:
             if self._operations is not None:
                 self._refuse_unrepairable(eqn, self._operations[index], plan)
-            return self._pull_backward(index, eqn, backward, grads)
+            return self._apply_backward(index, eqn, backward, grads)
         if eqn.op == "StopGradient" and eqn.outputs[0] in plan.repaired:
             return grads
         if eqn.op in FORWARD:
             attrs = {name: for_rule(value) for name, value in eqn.attrs}
-            return go_back(eqn.op, attrs, Tensors(eqn.inputs, self._values), grads)
+            return variable_vjp(eqn.op, attrs, Tensors(eqn.inputs, self._values), grads)
         if eqn.op in ("ResourceGather", "ResourceGatherNd"):
-            return [self._pull_gather(eqn, grads[0]), None]
+            return [self._apply_gather(eqn, grads[0]), None]
         operation = None if self._operations is None else self._operations[index]
         rule = lookup(eqn.op) if operation is None else lookup_operation(operation)
         if isinstance(rule, NoGradient):
@@ -143,7 +143,7 @@ class Puller:
                 grads[position] = self._zeros(eqn.outputs[position])
 
     def _zeros(self, var: int) -> Cotangent | None:
-        dtype, shape = self._recording.builder.types[var]
+        dtype, shape = self._trace.program.types[var]
         if dtype in (_STRING, _RESOURCE):
             return None
         if self._operations is not None:
@@ -151,13 +151,13 @@ class Puller:
         if dtype != _VARIANT:
             return zeros(shape, dtype)
         value = self._values(var)
-        if self._recording.guard is not None:
-            self._recording.guard.check_zeros(value)
+        if self._trace.guard is not None:
+            self._trace.guard.check_zeros(value)
         return tf.zeros_like(value)
 
-    def _pull_gather(self, eqn: Eqn, grad: Cotangent) -> Cotangent:
+    def _apply_gather(self, eqn: Eqn, grad: Cotangent) -> Cotangent:
         version, indices = eqn.inputs
-        shape = self._recording.builder.types[version].shape
+        shape = self._trace.program.types[version].shape
         full = shape is not None and None not in shape
         params = tf.constant(shape, tf.int32) if full else tf.shape(self._values(version))
         if eqn.op == "ResourceGather":
@@ -167,35 +167,35 @@ class Puller:
             return tf.IndexedSlices(grad, tf.squeeze(at, -1), params)
         return tf.scatter_nd(at, grad, tf.cast(params, at.dtype))
 
-    def _pull_backward(
-        self, index: int, eqn: Eqn, backward: Backward, grads: list[Cotangent | None]
+    def _apply_backward(
+        self, index: int, eqn: Eqn, backward: BackwardFunction, grads: list[Cotangent | None]
     ) -> Sequence[Cotangent | None]:
         by_var = dict(zip(eqn.outputs, grads, strict=True))
         if any(grad is not None and var not in backward.outputs for var, grad in by_var.items()):
             raise NoRuleError(f"a side output of {eqn.op}", self._where(eqn))
         given = [self._zeros(var) if by_var[var] is None else by_var[var] for var in backward.outputs]
-        call = self._recording.calls.get(index)
+        call = self._trace.facts.calls.get(index)
         if call is not None:
             sides = eqn.outputs[len(functions.output_types(call.function)) :]
             if function_traits(call.function).wrong_second and any(by_var[var] is not None for var in sides):
                 raise UnrepairableError(eqn.op, self._where(eqn))  # draws inside: TensorFlow's is the only way back
-            past = PastVariables(self._recording, index, self._values)
+            past = PastVariables(self._trace, index, self._values)
             with hooks.variables_as(past):
-                found = pull_call(self._recording, eqn, call, backward, given, self._values, past)
+                found = call_vjp(self._trace, eqn, call, backward, given, self._values, past)
         else:
             with replicas.in_its_replica(backward.function, lambda: self._where(eqn)):
                 found = self._run_custom(index, backward, given)
             self._check_rows(eqn, backward, found)
         return [*found, *[None] * (len(eqn.inputs) - len(found))]
 
-    def _must_look_inside(self, index: int, eqn: Eqn, call: hooks.FunctionCall, plan: Plan) -> bool:
+    def _must_inline(self, index: int, eqn: Eqn, call: hooks.FunctionCall, plan: Plan) -> bool:
         """Say whether TensorFlow's derivative of a call is not the one that is asked for."""
-        recording = self._recording
+        trace = self._trace
         if plan.through_updates and any(
-            var in recording.assigned and var not in recording.inert for var in eqn.outputs
+            var in trace.facts.assigned and var not in trace.facts.discrete for var in eqn.outputs
         ):
             return True  # what it returns may have come by way of what it assigned
-        known, backward = function_traits(call.function), recording.backwards.get(index)
+        known, backward = function_traits(call.function), trace.facts.backward_functions.get(index)
         if backward is None and known.deterministic:
             return True  # TensorFlow has none
         if backward is not None and known.writes:
@@ -205,18 +205,18 @@ class Puller:
         # TensorFlow has a second derivative of these wrong, or refuses it. One that computes tangents is a derivative
         # already.
         refused, wide = known.wrong_second or known.recomputes, call.function in tangents.made
-        return refused and known.deterministic and (wide or _is_derived_again())
+        return refused and known.deterministic and (wide or _is_differentiated_again())
 
-    def _comes_by_sides(self, eqn: Eqn, call: hooks.FunctionCall, grads: list[Cotangent | None]) -> bool:
+    def _uses_sides(self, eqn: Eqn, call: hooks.FunctionCall, grads: list[Cotangent | None]) -> bool:
         """Say whether a derivative to be derived again comes by what a call kept for its own derivative.
 
         That is so where a stock tape inside the block was asked about the call. TensorFlow's gradient of the
         function, which derivatives of derivatives are made from, does not know those values.
         """
-        count, cells = len(functions.output_types(call.function)), self._recording.cell_of
-        sides = [grad for var, grad in zip(eqn.outputs[count:], grads[count:], strict=True) if var not in cells]
+        count, histories = len(functions.output_types(call.function)), self._trace.facts.history_of
+        sides = [grad for var, grad in zip(eqn.outputs[count:], grads[count:], strict=True) if var not in histories]
         there = any(grad is not None for grad in sides)
-        return there and _is_derived_again() and function_traits(call.function).deterministic
+        return there and _is_differentiated_again() and function_traits(call.function).deterministic
 
     def _has_tangents(self, eqn: Eqn, call: hooks.FunctionCall, grads: list[Cotangent | None]) -> bool:
         """Say whether forward accumulators differentiate what is about to be computed from a call.
@@ -225,28 +225,28 @@ class Puller:
         """
         if not core.accumulating():
             return False
-        cells = [self._recording.cell_of.get(var) for var in eqn.inputs]
-        handles = [cell.handle for cell in cells if cell is not None]
+        histories = [self._trace.facts.history_of.get(var) for var in eqn.inputs]
+        handles = [history.handle for history in histories if history is not None]
         flowing = [tf.convert_to_tensor(grad) for grad in grads if grad is not None]
         if tangents.tangents_of([*flowing, *handles, *map(self._values, eqn.inputs)]) is None:
             return False
         _refuse_draws(eqn.op, function_traits(call.function).deterministic)
         return True
 
-    def _pull_inlined(
+    def _apply_inlined(
         self, eqn: Eqn, call: hooks.FunctionCall, grads: list[Cotangent | None], sides: bool, through_updates: bool
     ) -> list[Cotangent | None]:
-        recording = self._recording
-        body = inline(recording, eqn, call, self._values, self._where(eqn), sides)
+        trace = self._trace
+        body = inline(trace, eqn, call, self._values, sides)
         by_var = dict(zip(eqn.outputs, grads, strict=True))
         seeds: dict[int, list[Cotangent]] = {}
-        for made, var in body.pairs(recording, eqn):
+        for made, var in body.pairs(trace.facts, eqn.outputs):
             if by_var[made] is not None:
                 seeds.setdefault(var, []).append(by_var[made])
         # An assignment inside ends paths as one outside does: what is read after it counts towards the variable.
-        assigned = body.assigned(recording) if not through_updates else []
+        assigned = body.assigned(trace.facts) if not through_updates else []
         stops = (*eqn.inputs, *(var for versions in assigned for var in versions))
-        arrived = dict(walk(plan_between(recording, seeds, stops), seeds, self))
+        arrived = dict(walk(plan_between(trace, seeds, stops), seeds, self))
         found = []
         for position, var in enumerate(eqn.inputs):
             versions = assigned[position] if position < len(assigned) else ()
@@ -254,25 +254,30 @@ class Puller:
             found.append(add(terms) if terms else None)
         return found
 
-    def _run_custom(self, index: int, backward: Backward, grads: list[Cotangent | None]) -> list[Cotangent | None]:
+    def _run_custom(
+        self, index: int, backward: BackwardFunction, grads: list[Cotangent | None]
+    ) -> list[Cotangent | None]:
         """Run the user's backward function as of the time of the call: what it reads is what was there then."""
         with self._as_of(index):
-            looking = getattr(backward.function, "looking_at", None)  # where it is data, it has to be told at what
-            seen = [self._values(var) for var in backward.captures]
-            found = (looking(seen) if looking else backward.function)(*grads)
+            function = backward.function
+            if isinstance(function, FunctionProgram):
+                captured = [self._values(var) for var in backward.captures]
+                found = apply_function(function, captured, grads, self._trace.guard)
+            else:
+                found = function(*grads)
         return _gradients_of(found)
 
-    def _check_rows(self, eqn: Eqn, backward: Backward, found: Sequence[Cotangent | None]) -> None:
+    def _check_rows(self, eqn: Eqn, backward: BackwardFunction, found: Sequence[Cotangent | None]) -> None:
         """Raise where a backward function of a file gives rows of a whole that is not there: it may be made dense."""
-        guard, types = self._recording.guard, self._recording.builder.types
+        guard, types = self._trace.guard, self._trace.program.types
         for var, grad in zip(backward.inputs, found, strict=False):
             if guard is not None and isinstance(grad, tf.IndexedSlices):
                 guard.check_gradient(eqn.op, types[var], grad)
 
     def _as_of(self, index: int) -> AbstractContextManager[None]:
         """Let variables that are read hold what they held when an equation ran."""
-        recording = self._recording
-        return hooks.variables_as(PastVariables(recording, index, self._values)) if recording.cells else nullcontext()
+        trace = self._trace
+        return hooks.variables_as(PastVariables(trace, index, self._values)) if trace.facts.histories else nullcontext()
 
     def _refuse_communication(self, eqn: Eqn, call: hooks.FunctionCall, inside: bool) -> None:
         """Raise where a path would have to be followed inside a function in which replicas communicate."""
@@ -280,12 +285,12 @@ class Puller:
             raise ReplicaError.on_path(f"{eqn.op} (at {self._where(eqn)}), a tf.function in which replicas communicate")
 
     def _refuse_opaque(self, eqn: Eqn, grads: list[Cotangent | None]) -> None:
-        opaque = self._recording.opaque
+        opaque = self._trace.facts.opaque
         if not opaque or traits(eqn.op).kind is Kind.PLAIN:  # as what stands for the outputs of an expanded call
             return
         for var, grad in zip(eqn.outputs, grads, strict=True):
             if grad is not None and var in opaque:
-                name = self._recording.name_of(self._recording.cell_of[var])
+                name = self._trace.name_of(self._trace.facts.history_of[var])
                 raise OpaqueUpdateError(eqn.op, name, self._where(eqn))
 
     def _refuse_wrong_tangents(self, eqn: Eqn, call: hooks.FunctionCall, grads: list[Cotangent | None]) -> None:
@@ -306,7 +311,7 @@ class Puller:
             raise UnrepairableError(operation.get_attr("f").name, self._where(eqn))
 
     def _where(self, eqn: Eqn) -> str:
-        return str(self._recording.frames.frame(eqn.frame))  # not of the program: what is run again makes that longer
+        return str(self._trace.program.frame_of(eqn))
 
 
 def _gradients_of(found: Any) -> list[Cotangent | None]:
@@ -322,16 +327,16 @@ def _refuse_draws(function: str, deterministic: bool) -> None:
     if not deterministic:
         raise NotRecordedError(
             function,
-            "a tf.autodiff.ForwardAccumulator is open around the question, and the function contains random draws or "
+            "a tf.autodiff.ForwardAccumulator is open around the query, and the function contains random draws or "
             "Python code, so it cannot be computed again",
             "Ask `tape.hvp(...)` in the place of the accumulator, or call the code without tf.function.",
             role="forward derivative of the gradient of",
         )
 
 
-def _is_derived_again() -> bool:
+def _is_differentiated_again() -> bool:
     """Say whether a tape or a forward accumulator is going to differentiate what is computed now."""
-    return current_stack().hearing() or core.accumulating()
+    return current_stack().recording() or core.accumulating()
 
 
 def _flat(result: Any) -> Sequence[Cotangent | None]:

@@ -1,8 +1,8 @@
-"""Going back through a call of a `tf.function`.
+"""The backward pass through a call of a `tf.function`.
 
 The first derivative is TensorFlow's own: it kept what it needs when the function ran. Derivatives of that
 derivative are taken from the function computed again, as a function of the recorded inputs, so that any
-order can be asked afterwards and no order costs anything beforehand.
+order can be computed afterwards and no order costs anything beforehand.
 """
 
 from __future__ import annotations
@@ -11,38 +11,36 @@ from collections.abc import Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from retrotape._types import Cotangent, Tensor
 from retrotape.execute._past import PastVariables
 from retrotape.execute._values import Values
-from retrotape.ir import Eqn
-from retrotape.record import Backward, Recording, current_stack, function_traits
+from retrotape.ir import BackwardFunction, Eqn
+from retrotape.record import Trace, current_stack, function_traits
 from retrotape.tf import functions, hooks
 from retrotape.tf.core import tf
 from retrotape.tf.function_gradients import making_gradients
 
-Cotangent = Any
-Tensor = Any
-
 _gradient_functions: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
 
-def pull_call(
-    recording: Recording,
+def call_vjp(
+    trace: Trace,
     eqn: Eqn,
     call: hooks.FunctionCall,
-    backward: Backward,
+    backward: BackwardFunction,
     grads: list[Cotangent | None],
     values: Values,
     past: PastVariables,
 ) -> Sequence[Cotangent | None]:
     """Return the cotangents of the inputs of a call, given those of the outputs that it recorded."""
     stack = current_stack()
-    if not stack.hearing() or not function_traits(call.function).deterministic:
+    if not stack.recording() or not function_traits(call.function).deterministic:
         return list(backward.function(*grads))
-    with current_stack().unheard():
+    with current_stack().unrecorded():
         found = [None if grad is None else tf.convert_to_tensor(grad) for grad in backward.function(*grads)]
     by_var = dict(zip(backward.outputs, grads, strict=True))
     outputs = eqn.outputs[: len(functions.output_types(call.function))]
-    seeds = [_dense_or_zeros(by_var.get(var), recording.builder.types[var]) for var in outputs]
+    seeds = [_dense_or_zeros(by_var.get(var), trace.program.types[var]) for var in outputs]
     operands = [values(var) for var in eqn.inputs]
     back = CallGradient(call.function, [*operands, *seeds], functions.captured_by(backward.function), past, found)
     stack.emit(f"gradient of {eqn.op}", [found[p] for p in back.positions], back.inputs, back)
@@ -97,9 +95,9 @@ def _apply_gradient(
     """Return the gradients of a concrete function's inputs, and record their own backward function."""
     gradient = _gradient_function(function)
     constants = gradient.constants
-    with current_stack().unheard():
+    with current_stack().unrecorded():
         handles = _with_handles(constants, [_value_of(tensor, past) for tensor in constants])
-        results = gradient._call_flat([*_with_handles(_inputs_of(function), operands), *seeds], handles)
+        results = functions.call_flat(gradient, [*_with_handles(_inputs_of(function), operands), *seeds], handles)
         results = list(tf.nest.flatten(results))
     found: list[Cotangent | None] = [None] * (len(operands) + len(seeds))
     for position, result in zip(gradient.input_positions, results, strict=True):
@@ -113,7 +111,7 @@ def _apply_gradient(
 def _gradient_function(function: Any) -> Any:
     found = _gradient_functions.get(function)
     if found is None:
-        with making_gradients, current_stack().unheard():
+        with making_gradients, current_stack().unrecorded():
             found = _gradient_functions.get(function)  # another thread may have made it meanwhile
             if found is None:
                 found = _gradient_functions[function] = functions.gradient_function(function)

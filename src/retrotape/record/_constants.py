@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from retrotape.record._recording import Recording
+from retrotape.record._trace import Trace
 from retrotape.tf.core import EagerTensor
 
 _FEW = 64  # elements that somebody may have typed
 
 
-def born(
-    recording: Recording, origin: Recording, among: Collection[int] | None = None, silent: bool = False
+def python_constants(
+    trace: Trace, origin: Trace, among: Collection[int] | None = None, unrecorded_only: bool = False
 ) -> dict[int, float]:
     """Return the floating-point leaves that no op made, but that are younger than the first op, by their moment.
 
@@ -25,34 +25,36 @@ def born(
     they come from nowhere else.
 
     Args:
-      recording: Where to look.
+      trace: Where to look.
       origin: What it was made of, by taking functions apart: the constants of functions are not on it.
       among: The vars that matter; all if None.
-      silent: Return those that were made while nothing was recorded, and not the others.
+      unrecorded_only: Return those that were made while nothing was recorded, and not the others.
     """
-    if origin.births is not None and not silent:
-        return origin.births if recording is origin else _moved(origin.births, origin, recording)
-    producers = recording.builder.producers
-    first = min((identity for identity, var in origin.identities() if origin.builder.producers[var] >= 0), default=None)
-    if first is None or (silent and not origin.silences):
+    if origin.python_constants is not None and not unrecorded_only:
+        return origin.python_constants if trace is origin else _moved(origin.python_constants, origin, trace)
+    producers = trace.program.producers
+    first = min(
+        (identity for identity, var in origin.tensors.items() if origin.program.producers[var] >= 0), default=None
+    )
+    if first is None or (unrecorded_only and not origin.facts.unrecorded_spans):
         return {}
     found: dict[int, float] = {}
     seen: set[int] = set()
-    silences = _Spans(origin.silences)
+    spans = _Spans(origin.facts.unrecorded_spans)
     written: dict[tuple[int, Any], set[Any]] = {}  # by code and dtype
-    for eqn in recording.builder.eqns:
+    for eqn in trace.program.eqns:
         for var in eqn.inputs:
             if producers[var] >= 0 or var in seen or (among is not None and var not in among):
                 continue
             seen.add(var)
-            value = recording.values.get(var)
-            if not isinstance(value, EagerTensor) or value._id <= first or origin.known(value._id) is None:
+            value = trace.values.get(var)
+            if not isinstance(value, EagerTensor) or value._id <= first or origin.tensors.get(value._id) is None:
                 continue
-            if var in recording.cell_of or var in recording.inert:
+            if var in trace.facts.history_of or var in trace.facts.discrete:
                 continue
-            unheard = silences.cover(value._id)
-            place = recording.frames.place(eqn.frame)
-            if unheard == silent and not (type(place) is tuple and _is_written(value, place[0], written)):
+            unrecorded = spans.cover(value._id)
+            place = trace.frames.place(eqn.frame)
+            if unrecorded == unrecorded_only and not (type(place) is tuple and _is_written(value, place[0], written)):
                 found[var] = value._id
     return found
 
@@ -71,10 +73,10 @@ class _Spans:
         return begun > 0 and moment < self._ends[begun - 1]
 
 
-def _moved(births: dict[int, float], origin: Recording, recording: Recording) -> dict[int, float]:
+def _moved(constants: dict[int, float], origin: Trace, trace: Trace) -> dict[int, float]:
     """Return the same constants by the vars that they have now: their values are the same objects."""
-    vars_now = {id(value): var for var, value in recording.values.items()}
-    pairs = ((vars_now.get(id(origin.values.get(var))), moment) for var, moment in births.items())
+    vars_now = {id(value): var for var, value in trace.values.items()}
+    pairs = ((vars_now.get(id(origin.values.get(var))), moment) for var, moment in constants.items())
     return {var: moment for var, moment in pairs if var is not None}
 
 

@@ -1,0 +1,225 @@
+"""The methods of a tape that say what was recorded, and why it is as it is."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from threading import RLock
+from typing import TYPE_CHECKING, Any
+
+from retrotape._types import Nest
+from retrotape.diagnose.memory import Memory, measure
+from retrotape.diagnose.summary import Summary, summarize
+from retrotape.diagnose.tensors import Tensors, Wanted, find, value_of
+from retrotape.diagnose.why import Explanation, Verdict, explain
+from retrotape.errors import NotRecordedError, TapeUseError
+from retrotape.execute import Values
+from retrotape.record import EagerSession, Session
+from retrotape.tf.core import as_is, tf
+from retrotape.tf.methods import locked, query
+from retrotape.tf.nests import describe, has_derivative, is_variable, single, take_apart
+
+if TYPE_CHECKING:
+    from retrotape.diagnose.nonfinite import Nonfinite
+
+IN_EAGER_CODE = (
+    "Run the step in eager code: `model.compile(run_eagerly=True)`, or `tf.config.run_functions_eagerly(True)`."
+)
+
+
+class Diagnosis(ABC):
+    """Something that was recorded, and can be inspected: why a gradient is None, where a NaN comes from, what ran."""
+
+    _lock: RLock
+    gradient: Callable[..., Any]
+
+    @abstractmethod
+    def _recorded(self) -> Session:
+        """Return what was recorded, up to date, or raise where there is nothing to query."""
+
+    @abstractmethod
+    def _eager(self, method: str) -> EagerSession:
+        """Return what was recorded in eager code, or raise."""
+
+    @abstractmethod
+    def _names(self) -> Mapping[str, Any]:
+        """Return what names stand for: tensors and variables."""
+
+    @abstractmethod
+    def _one(self, key: Any) -> Any:
+        """Return the tensor or variable that the user means."""
+
+    @abstractmethod
+    def _targets(self, session: Session, target: Nest) -> tuple[int, ...]:
+        """Return the vars of a target, or raise where it was not recorded."""
+
+    @abstractmethod
+    def _is_result(self, part: Any) -> bool:
+        """Return whether a tensor is a result that this tape has handed out."""
+
+    @abstractmethod
+    def _record_result(self, part: Any, session: EagerSession) -> bool:
+        """Let a result of this tape be known as what it was computed from; return whether it is one."""
+
+    @query
+    def first_nonfinite(self, target: Any = None) -> Nonfinite | None:
+        """Return the op that made the first NaN or infinity, not one that passed it on; None if all is finite.
+
+        Calls of a `tf.function` are looked into, unless they have random draws or Python code inside: these cannot be
+        run again op by op, and the call is named as a whole. Values that are not kept are computed again, one after
+        the other.
+
+        Args:
+          target: Look only at what makes this not finite, or if it is finite, its gradient. Without it, the first op
+            that made such a value is named whether it did harm or not; an infinity that was given, if a result has it.
+            If there is none, gradients are looked at, of every floating scalar that has a name or that nothing uses
+            further. A tape without such scalars is looked at forward only.
+
+        Returns:
+          A `Nonfinite`: the op, its line, the ranges of its inputs, why, and what to type instead.
+
+        >>> x = tf.constant([0.0, 1.0])
+        >>> with rt.Tape() as tape:
+        ...     y = tf.reduce_sum(tf.sqrt(x))
+        >>> found = tape.first_nonfinite()
+        >>> found.op, found.cause.name, found.backward
+        ('Sqrt', 'SQRT_AT_ZERO', True)
+        """
+        from retrotape.diagnose.nonfinite import first_nonfinite  # late: most programs never ask
+
+        session = self._recorded()
+        if not isinstance(session, EagerSession):
+            raise TapeUseError(
+                f"first_nonfinite looks at values, and inside a tf.function there are none. {IN_EAGER_CODE}"
+            )
+        with session.trace.explained():
+            if target is None:
+                return first_nonfinite(session.trace, (), self._named_tensors())
+            return first_nonfinite(session.trace, self._targets(session, target))
+
+    def _named_tensors(self) -> list[int]:
+        return [what._id for what in self._names().values() if not is_variable(what)]
+
+    @locked
+    def summary(self) -> Summary:
+        """Return what ran by layer and line, with shapes, values kept and bytes; printing it gives a table.
+
+        Layers are those of Keras that were called, by their names after those of the models that called them. Outside
+        of Keras, an op is attributed to the layer whose variables, such as "dense/kernel", were last read on its line.
+
+        >>> w = tf.Variable(tf.ones([2, 3]), name="dense/kernel")
+        >>> with rt.Tape() as tape:
+        ...     for _ in range(4):
+        ...         y = tf.nn.relu(tf.ones([1, 2]) @ w)
+        >>> [(row.layer, row.ops["Relu"], row.output) for row in tape.summary().rows if row.layer]
+        [('dense', 4, 'float32[1,3]')]
+        """
+        return summarize(self._eager("summary").trace)
+
+    @locked
+    def tensors(
+        self,
+        op: str | None = None,
+        layer: str | None = None,
+        name: str | None = None,
+        line: int | str | None = None,
+        *,
+        call: int | None = None,
+    ) -> Tensors:
+        """Return the tensors that were made on the way, in the order in which they were; each is a source or a target.
+
+        What was not kept is computed again when it is taken out of the result. A call of a `tf.function` is one op
+        here; on a tape that was saved and loaded, what ran inside is there too.
+
+        Args:
+          op: The op that made them, such as "Relu".
+          layer: A Keras layer by its name, with or without weights: "conv2d", or "model/conv2d". What ran in layers
+            that it called is found too. Of most layers the last one is what they returned, also where that is what
+            they were given, as from a Dropout that is not training.
+          name: A name on a tape that has names, or a variable, which stands for what was read from it.
+          line: The line of code that ran the op: its number, or "train.py:12".
+          call: With `layer`, which call of it: 1 is the first on this tape.
+
+        Raises:
+          UnknownLayerError: If no layer of that name was called; it lists those with a name like it.
+
+        >>> x = tf.constant([-1.0, 2.0])
+        >>> with rt.Tape() as tape:
+        ...     loss = tf.reduce_sum(tf.nn.relu(x * 3.0) ** 2)
+        >>> hidden = tape.tensors(op="Relu")[-1]
+        >>> hidden.numpy().tolist(), tape.gradient(loss, hidden).numpy().tolist()
+        ([0.0, 6.0], [0.0, 12.0])
+        """
+        trace = self._eager("tensors").trace
+        token = trace.token
+
+        def take(var: int) -> Any:
+            if trace.token is not token:
+                raise TapeUseError("What was found is gone, for the tape was reset. Look for it before: `list(found)`.")
+            with self._lock:
+                return value_of(trace, var)
+
+        return Tensors(find(trace, Wanted(op, layer, name, line, call), self._names()), take)
+
+    @as_is
+    def memory(self) -> Memory:
+        """Return what the tape holds, by line of the user's code; printing it gives a table."""
+        return measure(self._recorded().trace)
+
+    @query
+    def value(self, tensor: Any) -> Any:
+        """Return what a tensor or variable of this tape, or a name, is here: recorded, or computed again.
+
+        >>> x = tf.constant(3.0)
+        >>> with rt.Tape(keep="leaves") as tape:
+        ...     y = x * x
+        >>> float(tape.replay([(x, 2.0)]).value(y))
+        4.0
+        """
+        session = self._eager("value")
+        part = self._one(tensor)
+        history = session.history(part) if is_variable(part) else None
+        var = session.find(part) if not is_variable(part) else None if history is None else history.current
+        if var is None:
+            raise NotRecordedError(describe(part), "it was not used in what was recorded", "Use it inside the block.")
+        with session.trace.explained():
+            return Values(session.trace)(var)
+
+    @query
+    def why(self, target: Any, source: Any, *, through_updates: bool = False, since: int | None = None) -> Explanation:
+        """Return why a target has a gradient with respect to a source, or none; printing it gives a few lines.
+
+        Args:
+          target: A tensor or a variable, or a nest of them, which are summed.
+          source: A tensor, a variable, or a value from `at`, or a nest of them.
+          through_updates: As for `gradient`.
+          since: As for `gradient`.
+
+        Returns:
+          An `Explanation`: a verdict with the op that cuts the path, the line that ran it, and what to do; for a nest
+          of sources, a nest of them.
+
+        >>> w = tf.Variable(2.0)
+        >>> with rt.Tape() as tape:
+        ...     loss = tf.stop_gradient(w) * 3.0
+        >>> print(tape.why(loss, w).verdict.name, "at", tape.why(loss, w).cut.op)
+        STOP_GRADIENT at StopGradient
+        """
+        options: dict[str, Any] = {"through_updates": through_updates, "since": since}
+        if isinstance(source, (list, tuple, dict)):
+            return tf.nest.map_structure(lambda one: self.why(target, one, **options), source)
+        session, by = self._eager("why"), single(source, "why", "source")
+        given = take_apart(target, "target").flat()
+        parts = [part for part in given if has_derivative(part)] or given  # others are left out of the sum
+        if len(parts) == 1 and parts[0] is by and is_variable(by) and session.history(by) is None:
+            said = describe(by)
+            return Explanation(Verdict.CONNECTED, said, said, detail="The target is the source itself.")
+        results = [part for part in parts if not is_variable(part) and self._is_result(part)]
+        for part in parts:
+            self._record_result(part, session)
+        found = explain(session, parts, by, **options)
+        there = found.verdict in (Verdict.CONNECTED, Verdict.ZERO)
+        if results and not there and self.gradient(results, by, **options) is not None:
+            detail = "The target is a gradient, and does not depend on the source: it is constant."
+            return Explanation(Verdict.ZERO, found.target, found.source, detail=detail)
+        return found

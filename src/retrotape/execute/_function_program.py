@@ -1,0 +1,76 @@
+"""Running a backward function that is data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from retrotape._types import Cotangent, Tensor
+from retrotape.errors import TooDeepError
+from retrotape.execute._run import run_steps
+from retrotape.ir import CUSTOM, BackwardFunction, Eqn, FunctionProgram
+from retrotape.record import current_stack
+from retrotape.tf.core import tf
+
+DEEPEST = 3  # custom gradients inside of custom gradients: those that contain themselves have no end
+
+
+def custom_name(eqn: Eqn) -> str:
+    """Return the name of the function that a custom gradient was made for."""
+    return dict(eqn.attrs)["name"].decode()  # type: ignore[union-attr]
+
+
+def bind(function: FunctionProgram, captured: Sequence[Tensor], guard: Any = None) -> Callable[..., list[Any]]:
+    """Return the function of cotangents alone.
+
+    Args:
+      function: The function.
+      captured: The values of what it captures.
+      guard: Runs its ops, where it comes from a file.
+    """
+
+    def apply(*cotangents: Cotangent) -> list[Any]:
+        return apply_function(function, captured, cotangents, guard)
+
+    return apply
+
+
+def apply_function(
+    function: FunctionProgram, captured: Sequence[Tensor], cotangents: Sequence[Cotangent], guard: Any = None
+) -> list[Any]:
+    """Return the cotangents of the inputs, and record the backward functions of custom gradients inside."""
+    program = function.program
+    env = dict(zip(function.captures, captured, strict=True))
+    env.update(zip(function.cotangents, map(tf.convert_to_tensor, cotangents), strict=True))
+    evaluate = None
+    if guard is not None and tf.executing_eagerly():  # in a graph nothing runs yet, and nothing has a size
+        evaluate = partial(guard.run, types=program.types, resized=True)
+    for index, eqn in run_steps(program, env, None, evaluate):
+        if eqn.op == CUSTOM:
+            env.update((var, tf.identity(env[var])) for var in eqn.outputs)
+            _emit(program.facts.backward_functions.get(index), eqn, env, guard)
+    return [_result(env, found) for found in function.results]
+
+
+def _emit(backward: BackwardFunction | None, eqn: Eqn, env: dict[int, Tensor], guard: Any) -> None:
+    """Record the backward function of a custom gradient inside a backward function."""
+    if not tf.executing_eagerly():
+        return  # in a graph that is exported, derivatives of this one are those of its ops
+    name, outputs = custom_name(eqn), [env[var] for var in eqn.outputs]
+    if backward is None:
+
+        def beyond(*_: Any) -> list[Any]:
+            raise TooDeepError(name, DEEPEST)
+
+        inputs = eqn.inputs[: len(eqn.inputs) - len(eqn.outputs)]
+        current_stack().emit(name, outputs, [env[var] for var in inputs], beyond)
+        return
+    function = bind(backward.function, [env[var] for var in backward.captures], guard)
+    current_stack().emit(name, outputs, [env[var] for var in backward.inputs], function)
+
+
+def _result(env: dict[int, Tensor], found: tuple[int, ...]) -> Any:
+    if not found:
+        return None
+    return env[found[0]] if len(found) == 1 else tf.IndexedSlices(*[env[var] for var in found])

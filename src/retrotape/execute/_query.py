@@ -1,0 +1,138 @@
+"""A query in terms of vars, and its result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from retrotape._types import Cotangent, Tensor, Vjp
+from retrotape.execute._beside_stock import hidden, must_refuse, refusing
+from retrotape.execute._plan import Plan, make_plan
+from retrotape.execute._vjp import RuleVjp
+from retrotape.execute._walk import add, walk
+from retrotape.record import Trace
+from retrotape.tf.nests import Fitted
+
+
+class Query(NamedTuple):
+    """The gradients of the targets, weighted by the seeds and summed, with respect to each of the sources.
+
+    A source is several vars where it is a variable that was assigned: every value that it had counts.
+    """
+
+    targets: tuple[int, ...]
+    seeds: tuple[Tensor | None, ...]
+    sources: tuple[tuple[int, ...], ...]
+    through_updates: bool
+    since: int | None = None
+
+    def plan(self, trace: Trace) -> Plan:
+        """Return the equations that the query concerns."""
+        wanted = [var for source in self.all_sources(trace) for var in source]
+        return make_plan(trace, self.targets, wanted, self.through_updates, self.since)
+
+    def all_sources(self, trace: Trace) -> list[tuple[int, ...]]:
+        """Return the vars of each source; of a variable, also the values that inlined calls gave it.
+
+        Where assignments end paths, every read of a variable counts, and so do those that follow one inside a call.
+        """
+        if self.through_updates or not trace.facts.bodies:
+            return list(self.sources)
+        return [(*source, *_assigned_inside(trace, source)) for source in self.sources]
+
+
+class Request(NamedTuple):
+    """What a user asked for: the targets, and sources of both kinds in the order in which they came.
+
+    Attributes:
+      targets: Vars.
+      seeds: What flows into each target.
+      sources: The vars of each source.
+      through: For each source, whether paths run through updates.
+      since: How far back they run.
+      derived_from: Where targets are results: the requests that these were results of.
+      outside: In a graph: the sources as the same tape knows them from eager code.
+      left_out: Targets of a dtype without derivative.
+    """
+
+    targets: tuple[int, ...]
+    seeds: tuple[Tensor | Fitted, ...]
+    sources: tuple[tuple[int, ...], ...]
+    through: tuple[bool, ...]
+    since: int | None
+    derived_from: tuple[Request, ...] = ()
+    outside: tuple[tuple[int, ...], ...] = ()
+    left_out: tuple[Any, ...] = ()
+
+    def flowing(self) -> tuple[Tensor, ...]:
+        """Return what flows into the targets, in their shapes."""
+        return tuple(seed.tensor() if isinstance(seed, Fitted) else seed for seed in self.seeds)
+
+    def queries(self) -> list[tuple[list[int], Query]]:
+        """Return one query for sources whose paths end at assignments and one for the others, with their positions."""
+        found = []
+        seeds = self.flowing()
+        for through in (False, True):
+            positions = [position for position, kind in enumerate(self.through) if kind is through]
+            if positions:
+                chosen = tuple(self.sources[position] for position in positions)
+                found.append((positions, Query(self.targets, seeds, chosen, through, self.since)))
+        return found
+
+
+def differentiate(
+    trace: Trace,
+    query: Query,
+    operations: Sequence[Any] | None = None,
+    plan: Plan | None = None,
+    vjp: Vjp | None = None,
+) -> list[Cotangent | None]:
+    """Return one cotangent for each source, None where no path leads to it."""
+    found: list[Cotangent | None] = [None] * len(query.sources)
+    for position, cotangent in stream(trace, query, operations, plan, vjp):
+        found[position] = cotangent
+    return found
+
+
+def stream(
+    trace: Trace,
+    query: Query,
+    operations: Sequence[Any] | None = None,
+    plan: Plan | None = None,
+    vjp: Vjp | None = None,
+) -> Iterator[tuple[int, Cotangent]]:
+    """Yield the position and the cotangent of each source to which a path leads, as soon as it is whole."""
+    plan = plan or query.plan(trace)
+    seeds: dict[int, list[Cotangent]] = {}
+    for var, seed in zip(query.targets, query.seeds, strict=True):
+        if seed is not None:
+            seeds.setdefault(var, []).append(seed)
+    sources = [tuple(plan.renamed.get(var, var) for var in source) for source in query.all_sources(trace)]
+    positions: dict[int, list[int]] = {}
+    for position, source in enumerate(sources):
+        for var in source:
+            positions.setdefault(var, []).append(position)
+    arrived: dict[int, dict[int, Cotangent]] = {}  # of sources that are several vars
+    vjp = vjp or RuleVjp(trace, operations)
+    finish: Callable[[Cotangent], Cotangent] | None = None
+    if trace.facts.recomputed and must_refuse(trace, plan):
+        vjp, finish = hidden(vjp), refusing(trace, plan, query.seeds)
+    for var, cotangent in walk(plan, seeds, vjp):
+        for position in positions[var]:
+            if len(sources[position]) == 1:
+                yield position, cotangent if finish is None else finish(cotangent)
+            else:
+                arrived.setdefault(position, {})[var] = cotangent
+    for position, by_var in arrived.items():
+        # The newest value first: that is the order in which the stock tape meets the reads.
+        total = add([by_var[var] for var in reversed(sources[position]) if var in by_var])
+        yield position, total if finish is None else finish(total)
+
+
+def _assigned_inside(trace: Trace, source: tuple[int, ...]) -> list[int]:
+    """Return the values that inlined calls gave a variable."""
+    facts = trace.facts
+    handles = {facts.history_of[var].handle._id for var in source if var in facts.history_of}
+    stand_ins = [body.handles[one] for body in facts.bodies.values() for one in handles if one in body.handles]
+    histories = [facts.histories[handle._id] for handle in stand_ins if handle._id in facts.histories]
+    return [var for history in histories for var in history.versions[1:]]

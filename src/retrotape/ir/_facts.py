@@ -1,0 +1,190 @@
+"""What is known of a program besides its equations: variables, backward functions, host reads, layers.
+
+Facts only grow. A window of a program shares them with whoever records: what they say of the vars and equations of the
+window does not change.
+"""
+
+from __future__ import annotations
+
+import sys
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple
+
+FOREVER = sys.maxsize  # the end of a layer call that has not ended
+UNCOUNTED = -1  # in the place of what a layer returned: it failed, or was called without values to build a model
+
+
+class HostRead(NamedTuple):
+    """A place where Python read a value: what ran after it may depend on that value."""
+
+    identity: int  # of the tensor
+    time: int  # on the clock of ops
+    frame: int
+    method: str  # that was called
+    moment: int = 0  # on the clock of identities: tensors made after it have greater ones
+
+
+class LayerCall(NamedTuple):
+    """A call of a Keras layer."""
+
+    path: str  # its name, after those of the layers that called it
+    begin: int  # on the clock of ops
+    end: int
+    returned: int  # the identity of the tensor that it returned, 0 where that is not one tensor; or UNCOUNTED
+
+
+class BackwardFunction(NamedTuple):
+    """The backward function of an equation that has one of its own: a custom gradient, or a call of a function."""
+
+    function: Any  # to be called with cotangents; or a function that is data, which takes `captures` first
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    captures: tuple[int, ...] = ()  # the vars that a function which is data reads
+
+
+class VariableHistory:
+    """A variable as the program sees it: a var for each value that it had, oldest first."""
+
+    __slots__ = ("handle", "made_by", "versions")
+
+    def __init__(self, handle: Any, versions: Sequence[int], made_by: Sequence[int] = (-1,)) -> None:
+        self.handle = handle
+        self.versions = list(versions)
+        self.made_by = list(made_by)  # the equation that made each version, never less than the one before
+
+    @property
+    def current(self) -> int:
+        """The version that an op reads now."""
+        return self.versions[-1]
+
+    def number(self, k: int) -> int:
+        """Return version `k`, or from the end if negative; the nearest one where there are not so many."""
+        count = len(self.versions)
+        return self.versions[max(0, min(k if k >= 0 else count - 1 + k, count - 1))]
+
+    def at(self, index: int) -> int:
+        """Return the version that equation number `index` read."""
+        return self.versions[max(bisect_left(self.made_by, index) - 1, 0)]
+
+    def copy(self) -> VariableHistory:
+        """Return a history of its own with the same versions."""
+        return VariableHistory(self.handle, self.versions, self.made_by)
+
+
+class Body(NamedTuple):
+    """The equations of a call that was inlined: run again op by op, and appended to the program.
+
+    Attributes:
+      outputs: The vars that stand for what the call returned, and for what it left in variables.
+      span: The equations, from the first to behind the last.
+      variables: Stand-ins for the variables that it was given, which must live as long as the equations are used.
+      call: The equation of the call.
+      handles: By identity of a handle that it was given, the handle of the stand-in.
+    """
+
+    outputs: tuple[int, ...]
+    span: tuple[int, int]
+    variables: Sequence[Any]
+    call: int
+    handles: Mapping[int, Any]
+
+    def pairs(self, facts: Facts, outputs: tuple[int, ...]) -> list[tuple[int, int]]:
+        """Return each output of the call with the var that stands for it inside."""
+        versions = tuple(var for var in outputs if var in facts.history_of)
+        count = len(self.outputs) - len(versions)
+        return list(zip((*outputs[:count], *versions), self.outputs, strict=True))
+
+    def assigned(self, facts: Facts) -> list[Sequence[int]]:
+        """Return, for each input of the call that is a variable, the values that it was given inside."""
+        found = [None if one is None else facts.histories.get(one.handle._id) for one in self.variables]
+        return [() if history is None else tuple(history.versions[1:]) for history in found]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of a program. By *var* or by *equation* means: its number in the program.
+
+    Attributes:
+      histories: The variables, by identity of the handle.
+      history_of: The same, by var: each version of a variable.
+      assigned: Versions that were made by an equation.
+      opaque: Versions made by an update that has no derivative rule.
+      unrecorded_updates: Versions that came about by an update which was not recorded.
+      uninitialized: What new variables held before they were given their first value.
+      discrete: Vars of a dtype without derivative: integers, booleans, strings.
+      nondifferentiable: Vars made by an op without gradient: paths may start there, but not pass.
+      backward_functions: Of custom gradients and of calls, by equation.
+      calls: Calls of functions, by equation.
+      bodies: Calls that were inlined, by outputs of the call and whether side outputs count.
+      foreign: Equations of other replicas than the one that the tape is inside of.
+      recomputed: Equations inside of a `tf.recompute_grad`, which stock tapes do not see.
+      moments: Identities of tensors that `tf.nn.moments` has stopped the gradient of.
+      times: When each equation ran, the same on every tape that recorded it.
+      host_reads: Where Python read a value.
+      layer_calls: Calls of Keras layers, by when they began.
+      unrecorded_spans: From when to when nothing was recorded, on the clock of identities.
+    """
+
+    histories: Mapping[int, VariableHistory] = field(default_factory=dict)
+    history_of: Mapping[int, VariableHistory] = field(default_factory=dict)
+    assigned: AbstractSet[int] = field(default_factory=set)
+    opaque: AbstractSet[int] = field(default_factory=set)
+    unrecorded_updates: AbstractSet[int] = field(default_factory=set)
+    uninitialized: AbstractSet[int] = field(default_factory=set)
+    discrete: AbstractSet[int] = field(default_factory=set)
+    nondifferentiable: AbstractSet[int] = field(default_factory=set)
+    backward_functions: Mapping[int, BackwardFunction] = field(default_factory=dict)
+    calls: Mapping[int, Any] = field(default_factory=dict)
+    bodies: Mapping[tuple[tuple[int, ...], bool], Body] = field(default_factory=dict)
+    foreign: AbstractSet[int] = field(default_factory=set)
+    recomputed: AbstractSet[int] = field(default_factory=set)
+    moments: AbstractSet[int] = field(default_factory=set)
+    times: Sequence[int] = field(default_factory=list)
+    host_reads: Sequence[HostRead] = field(default_factory=list)
+    layer_calls: Mapping[int, LayerCall] = field(default_factory=dict)
+    unrecorded_spans: Sequence[tuple[int, int]] = field(default_factory=list)
+
+    def copy(self) -> GrowingFacts:
+        """Return facts of their own that say the same; what is added to one of them is not in the other."""
+        twins = {id(history): history.copy() for history in self.histories.values()}
+        copied = {one.name: getattr(self, one.name).copy() for one in fields(self)}
+        copied["histories"] = {key: twins[id(history)] for key, history in self.histories.items()}
+        copied["history_of"] = {var: twins[id(history)] for var, history in self.history_of.items()}
+        return GrowingFacts(**copied)
+
+
+@dataclass(frozen=True)
+class GrowingFacts(Facts):
+    """The same, under construction: `Builder` and those who have one add to it."""
+
+    histories: dict[int, VariableHistory] = field(default_factory=dict)
+    history_of: dict[int, VariableHistory] = field(default_factory=dict)
+    assigned: set[int] = field(default_factory=set)
+    opaque: set[int] = field(default_factory=set)
+    unrecorded_updates: set[int] = field(default_factory=set)
+    uninitialized: set[int] = field(default_factory=set)
+    discrete: set[int] = field(default_factory=set)
+    nondifferentiable: set[int] = field(default_factory=set)
+    backward_functions: dict[int, BackwardFunction] = field(default_factory=dict)
+    calls: dict[int, Any] = field(default_factory=dict)
+    bodies: dict[tuple[tuple[int, ...], bool], Body] = field(default_factory=dict)
+    foreign: set[int] = field(default_factory=set)
+    recomputed: set[int] = field(default_factory=set)
+    moments: set[int] = field(default_factory=set)
+    times: list[int] = field(default_factory=list)
+    host_reads: list[HostRead] = field(default_factory=list)
+    layer_calls: dict[int, LayerCall] = field(default_factory=dict)
+    unrecorded_spans: list[tuple[int, int]] = field(default_factory=list)
+
+    def add_version(self, handle: Any, version: int, made_by: int) -> None:
+        """Let a variable have one more version, or its first."""
+        history = self.histories.get(handle._id)
+        if history is None:
+            history = self.histories[handle._id] = VariableHistory(handle, [version], [made_by])
+        else:
+            history.versions.append(version)
+            history.made_by.append(made_by)
+        self.history_of[version] = history

@@ -1,0 +1,191 @@
+"""Recording what variables hold: a var for each value that one had, and what is known to be missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import Any, TypeVar, cast
+
+from retrotape._types import Handle, Tensor
+from retrotape.ir import GrowingFacts, TensorType, VariableHistory
+from retrotape.record._offload import is_offloaded
+from retrotape.record._trace import Trace
+from retrotape.record._traits import TRAINABLE
+from retrotape.tf import core, functions, hooks
+
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def whole(method: _Method) -> _Method:
+    """Mark the trace as damaged where an exception, such as that of Ctrl-C, comes between two parts of a change."""
+
+    @wraps(method)
+    def change(self: Histories, *args: Any) -> Any:
+        try:
+            return method(self, *args)
+        except BaseException:
+            self.damaged = True
+            raise
+
+    return cast(_Method, change)
+
+
+def same(left: Tensor, right: Tensor) -> bool:
+    """Say whether two values are the same to the bit."""
+    return left.numpy().tobytes() == right.numpy().tobytes()
+
+
+class Histories(Trace):
+    """A trace whose tensors and variables are recorded."""
+
+    def clear(self) -> None:
+        """Forget everything, in place."""
+        super().clear()
+        # Variables that may have been assigned without being recorded, and whether they certainly were.
+        self._stale: dict[int, bool] = {}
+        self.began = hooks.now()
+        self.copied_on_read: set[int] = set()  # variables that hand out copies, since single rows of them were changed
+
+    @property
+    def facts(self) -> GrowingFacts:
+        """What is known of the program, to be added to."""
+        return self._builder.facts
+
+    # ------------------------------------------------------------------ tensors
+
+    def var_of(self, tensor: Tensor) -> int:
+        """Return the var of an input; what comes from outside becomes a leaf."""
+        known = self.tensors.by_identity
+        var = known.get(tensor._id)
+        if var is None:
+            var = self._new_leaf(self._type_of(tensor))
+            known[tensor._id] = var
+            self.values[var] = tensor
+        return var
+
+    def _type_of(self, tensor: Tensor) -> TensorType:
+        return TensorType(self._dtype_of(tensor), tensor._shape_tuple())
+
+    def _new_leaf(self, kind: TensorType) -> int:
+        try:  # as `whole` does: this runs for every tensor that comes from outside
+            var = self._builder.leaf(kind)
+            if kind.dtype not in TRAINABLE:
+                self._builder.facts.discrete.add(var)
+        except BaseException:
+            self.damaged = True
+            raise
+        return var
+
+    def _define(self, outputs: Iterable[Tensor]) -> tuple[int, ...]:
+        """Make the vars that the next equation defines."""
+        builder = self._builder
+        outs = builder.define([self._type_of(tensor) for tensor in outputs])
+        for var, tensor in zip(outs, outputs, strict=True):
+            self.tensors.alias(tensor._id, var)
+            if builder.types[var].dtype not in TRAINABLE:
+                builder.facts.discrete.add(var)
+        return outs
+
+    # ------------------------------------------------------------------ variables
+
+    @whole
+    def history_at(self, handle: Handle, kind: TensorType | None = None) -> VariableHistory | None:
+        """Return the history of the variable behind a handle, a new one if need be; None for another resource."""
+        history = self.history(handle)
+        if history is None:
+            held = kind or functions.handle_type(handle)
+            if held is None:
+                return None
+            facts, first = self._builder.facts, self._new_leaf(TensorType(*held))
+            history = facts.histories[handle._id] = VariableHistory(handle, [first])
+            facts.history_of[first] = history
+            if self._stale.pop(handle._id, False):  # its value on entry was never read
+                self._add_unrecorded_update(history)
+        return history
+
+    def stand_in(self, handle: Handle) -> int:
+        """Return a var of the type of a variable, which is known by nothing else."""
+        held = functions.handle_type(handle)
+        assert held is not None
+        return self._new_leaf(TensorType(*held))
+
+    def mark_stale(self) -> None:
+        """Take the value of no variable for granted: writes were not counted meanwhile."""
+        for identity in self.facts.histories:
+            self._stale.setdefault(identity, False)
+
+    def mark_written(self, identity: int) -> None:
+        """Note that a variable was assigned and that this is not recorded, whatever value it got."""
+        self._stale[self.stand_ins.get(identity, identity)] = True
+
+    def unread(self) -> list[Handle]:
+        """Return the handles of variables that were assigned and whose value was not read since."""
+        return [history.handle for history in self.facts.histories.values() if history.current not in self.values]
+
+    def copied(self) -> list[Handle]:
+        """Return the handles of variables whose values here are copies, by which a change could not be noticed."""
+        histories = self.facts.histories
+        return [histories[identity].handle for identity in self.copied_on_read if identity in histories]
+
+    def hold(self, handle: Handle, value: Tensor) -> None:
+        """Keep the present value of a variable, as a tensor that stands for it: whoever uses it must find the path."""
+        version = self.facts.histories[handle._id].current
+        self.tensors.alias(value._id, version)  # first: a value that is used must be known
+        self.values[version] = value
+
+    def _check_read(self, history: VariableHistory, value: Tensor) -> None:
+        """Give a variable one more version if what was read is not what is known of it."""
+        written = self._stale.pop(history.handle._id, None)
+        if self.symbolic or (written is False and self._is_unchanged(history, value)):
+            return
+        held = self.values.get(history.current)
+        if written is None and (
+            held is None or is_offloaded(held) or core.share_buffer(held, value) or same(held, value)
+        ):
+            return  # copies are handed out of a variable of which single rows were changed, hence the last comparison
+        self._add_unrecorded_update(history)
+
+    def _add_unrecorded_update(self, history: VariableHistory) -> None:
+        """Give a variable one more version, of which it is not known how it came about."""
+        builder = self._builder
+        version = self._new_leaf(builder.types[history.current])
+        builder.facts.add_version(history.handle, version, len(builder.eqns) - 1)
+        if version not in builder.facts.discrete:
+            builder.facts.unrecorded_updates.add(version)
+
+    def _is_unchanged(self, history: VariableHistory, value: Tensor) -> bool:
+        held = self.value(history.current)
+        return held is not None and core.share_buffer(held, value)
+
+    def adopt(self, handle: Handle, value: Tensor) -> None:
+        """Take a new variable for one that holds `value`."""
+        self._builder.facts.histories[handle._id] = VariableHistory(handle, [self.var_of(value)])
+
+    def holds(self, handle: Handle) -> bool:
+        """Say whether the present value of a variable is kept, and is certainly the present one."""
+        history = self.facts.histories.get(handle._id)
+        return history is not None and history.current in self.values and not self.is_stale(handle)
+
+    def is_stale(self, handle: Handle) -> bool:
+        """Say whether a variable may have changed since its value was last read."""
+        return handle._id in self._stale and handle._id in self.facts.histories
+
+    def _drop_uninitialized(self, history: VariableHistory | None) -> None:
+        """Let what a call has given a new variable be its first value: whatever was there before is read and held."""
+        if history is not None and len(history.versions) == 2 and history.versions[0] not in self.values:
+            facts = self._builder.facts
+            facts.uninitialized.add(history.versions[0])
+            del facts.history_of[history.versions[0]], history.versions[0], history.made_by[0]
+
+    def _update(self, history: VariableHistory, opaque: bool) -> int:
+        """Return the version that the next equation gives a variable."""
+        builder, facts = self._builder, self._builder.facts
+        kind = builder.types[history.current]
+        (version,) = builder.define([kind])
+        facts.add_version(history.handle, version, len(builder.eqns))
+        facts.assigned.add(version)
+        if opaque:
+            facts.opaque.add(version)
+        if kind.dtype not in TRAINABLE:
+            facts.discrete.add(version)
+        return version

@@ -1,0 +1,334 @@
+"""The recorder: ops that have run become equations. The only one that appends to the program of a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from retrotape._types import Place, Tensor
+from retrotape.errors import InterruptedTapeError
+from retrotape.ir import (
+    CUSTOM,
+    FOREVER,
+    LEAF,
+    Attr,
+    BackwardFunction,
+    Body,
+    Builder,
+    Eqn,
+    HostRead,
+    TensorType,
+    VariableHistory,
+)
+from retrotape.record._attributes import canonical
+from retrotape.record._frames import FrameTable
+from retrotape.record._functions import function_traits
+from retrotape.record._histories import Histories, whole
+from retrotape.record._offload import OffloadFile
+from retrotape.record._segments import Segments
+from retrotape.record._trace import Trace
+from retrotape.record._traits import RESOURCE, TRAINABLE, Kind, makes_copies, traits
+from retrotape.tf import core, hooks
+
+WATCHED = -1  # in the place of recompute: a stock tape saw the op, and knows its tensors by identity only
+
+
+class Event(NamedTuple):
+    """An op that has run, as TensorFlow reports it."""
+
+    op: str | bytes
+    inputs: tuple[Tensor, ...]
+    attrs: Any
+    outputs: tuple[Tensor, ...]
+    place: Place  # whose line it was
+    recompute: int  # keep nothing that can be computed again
+    time: int  # when it ran, the same on every tape that recorded it
+
+
+class Recorder(Histories):
+    """Appends equations, and keeps the values that their gradients need.
+
+    `keep` says which values stay: "needed" those that a gradient rule reads, "all", "leaves" only those that cannot be
+    computed again, "segments" these and some on the way, "disk" in memory no more than with "segments" and the rest of
+    the needed ones in a file. What is not kept is computed again when a query needs it.
+    """
+
+    def __init__(
+        self,
+        keep: str = "needed",
+        dtype_of: Callable[[Tensor], int] = core.eager_dtype,
+        directory: str | None = None,
+    ) -> None:
+        self._directory = directory
+        super().__init__(keep, dtype_of)
+
+    def clear(self) -> None:
+        """Forget everything, in place: tapes that are open go on recording here."""
+        super().clear()
+        self.waiting: list[Event] = []
+        self._latest_call = -1
+        self._offload = OffloadFile(self._directory) if self.keep == "disk" else None
+        self.segments = self._make_segments()
+        self.damaged = False
+
+    def _make_segments(self) -> Segments | None:
+        if self.keep not in ("segments", "disk"):
+            return None
+        return Segments(self._builder, self.values, self._offload.put if self._offload else None)
+
+    def fork(self) -> Recorder:
+        """Return a trace that begins with this one: what is recorded there is not recorded here."""
+        self.flush()
+        twin = Recorder.__new__(Recorder)
+        twin.__dict__.update(self.__dict__)
+        twin._builder, twin.values, twin.tensors = Builder(self.program), self.values.copy(), self.tensors.copy()
+        twin.frames = self.frames.copy()
+        twin.variables, twin.owners = self.variables.copy(), self.owners.copy()
+        twin.stand_ins, twin._resources, twin._named = self.stand_ins.copy(), {}, (None, 0)
+        twin._stale, twin.copied_on_read, twin.waiting = self._stale.copy(), self.copied_on_read.copy(), []
+        if self.segments is not None:
+            twin.segments = self.segments.fork(twin._builder, twin.values)
+        return twin
+
+    def segment_size(self) -> int | None:
+        """Return how many bytes recomputing may hold at a time; None where the tape is not kept in segments."""
+        return None if self.segments is None else 2 * self.segments.size
+
+    def flush(self) -> None:
+        """Record the events that are waiting."""
+        if self.waiting:
+            self._record_waiting()
+            if self._offload is not None:
+                self._offload.warn()
+
+    def _record_waiting(self) -> None:
+        try:  # as `whole` does, whose own call may be interrupted
+            events, self.waiting = self.waiting, []
+            if not self.damaged:
+                self.record(events)
+        except BaseException:
+            self.damaged = True
+            raise
+
+    def require_whole(self) -> None:
+        """Raise if an exception has come while this was being recorded: some of it may be missing."""
+        if self.damaged:
+            raise InterruptedTapeError
+
+    def end_layer_calls(self, time: int) -> None:
+        """Let no layer that is still being called have what is recorded later."""
+        calls = self._builder.facts.layer_calls
+        ended = [call._replace(end=time) for call in calls.values() if call.end == FOREVER]
+        calls.update((call.begin, call) for call in ended)
+
+    # ------------------------------------------------------------------ equations
+
+    def _operands(self, inputs: Sequence[Tensor]) -> tuple[tuple[int, ...], list[VariableHistory | None]]:
+        """Return the vars of inputs, where a variable's present value stands for its handle."""
+        histories = [self.history_at(tensor) if self._dtype_of(tensor) == RESOURCE else None for tensor in inputs]
+        ins = [
+            self.var_of(tensor) if history is None else history.current
+            for tensor, history in zip(inputs, histories, strict=True)
+        ]
+        if self.segments is not None and not any(histories):
+            self.segments.took(ins, inputs)
+        return tuple(ins), histories
+
+    @whole
+    def record(self, events: Sequence[Event]) -> None:
+        """Record ops, many at a time: this loop is what recording costs."""
+        builder, known, values = self._builder, self.tensors.by_identity, self.values
+        types, producers, eqns, facts = builder.types, builder.producers, builder.eqns, builder.facts
+        dtype_of, frame_of, new, keep = self._dtype_of, self.frames.number, tuple.__new__, self.keep
+        discrete, times, segments = facts.discrete, facts.times, self.segments
+        for op, inputs, attrs, outputs, place, recompute, time in events:
+            if type(op) is not str:
+                op = op.decode()  # type: ignore[union-attr]
+            features = traits(op)
+            if features.kind is not Kind.PLAIN:
+                self.append_access(op, inputs, canonical(op, attrs), outputs, frame_of(place))
+                times.append(time)
+                continue
+            ins = []
+            for tensor in inputs:
+                var = known.get(tensor._id)
+                ins.append(self.var_of(tensor) if var is None else var)
+            var, index = len(types), len(eqns)
+            outs = []
+            for tensor in outputs:
+                dtype = dtype_of(tensor)
+                types.append(new(TensorType, (dtype, tensor._shape_tuple())))
+                producers.append(index)
+                known[tensor._id] = var
+                if dtype not in TRAINABLE:
+                    discrete.add(var)
+                outs.append(var)
+                var += 1
+            if features.nondifferentiable:
+                facts.nondifferentiable.update(outs)
+            if recompute > 0:
+                facts.recomputed.add(index)
+            times.append(time)
+            eqns.append(new(Eqn, (op, tuple(ins), tuple(outs), canonical(op, attrs), frame_of(place))))
+            if not features.replayable or keep == "all":
+                values.update(zip(outs, outputs, strict=True))
+            if segments is not None and recompute != WATCHED:
+                segments.took(ins, inputs)
+                if not recompute:
+                    segments.keep(ins, inputs, features.inputs)
+                    segments.keep(outs, outputs, features.outputs)
+                    segments.end_if_full()
+            elif recompute == WATCHED or (keep == "needed" and not recompute):
+                some, but = features.inputs
+                if some:
+                    for position, var in enumerate(ins):
+                        if position not in but:
+                            values[var] = inputs[position]
+                some, but = features.outputs
+                if some:
+                    for position, var in enumerate(outs):
+                        if position not in but:
+                            values[var] = outputs[position]
+
+    @whole
+    def append_access(
+        self,
+        op: str,
+        inputs: tuple[Tensor, ...],
+        attrs: tuple[Attr, ...],
+        outputs: tuple[Tensor, ...],
+        frame: int,
+    ) -> None:
+        """Record an op that reads or writes variables."""
+        features = traits(op)
+        if op == "AssignVariableOp" and self.history(inputs[0]) is None:
+            self._append_first(inputs, attrs, frame)
+            return
+        if op == "ReadVariableOp":
+            self._append_read(inputs[0], attrs, outputs, frame)
+            return
+        if features.kind is Kind.CALL:  # it is not known what it does, so it may have assigned whatever it was given
+            self.append_call(op, inputs, outputs, frame, range(len(inputs)))
+            return
+        ins, histories = self._operands(inputs)
+        if op == "AssignVariableOp" and histories[0] is not None:
+            ins, inputs, histories = ins[1:], inputs[1:], histories[:1]
+        outs = self._define(outputs)
+        self.values.update(zip(outs, outputs, strict=True))
+        if makes_copies(op):
+            self.copied_on_read.update(history.handle._id for history in histories if history is not None)
+        if features.kind is not Kind.READ:
+            outs += tuple(self._update(history, features.opaque) for history in histories if history is not None)
+        self._builder.append(op, ins, outs, attrs, frame)
+        for var, tensor in zip(ins, inputs, strict=True):
+            if self._dtype_of(tensor) != RESOURCE:
+                self.values[var] = tensor
+
+    def _append_first(self, inputs: tuple[Tensor, ...], attrs: tuple[Attr, ...], frame: int) -> None:
+        """Record the assignment that gives a new variable its first value."""
+        handle, value = inputs
+        builder, facts, var = self._builder, self._builder.facts, self.var_of(value)
+        (version,) = builder.define([builder.types[var]])
+        facts.add_version(handle, version, len(builder.eqns))
+        facts.assigned.add(version)
+        if version in facts.discrete or builder.types[var].dtype not in TRAINABLE:
+            facts.discrete.add(version)
+        self.values[var] = value
+        builder.append("AssignVariableOp", (var,), (version,), attrs, frame)
+
+    def _append_read(self, handle: Tensor, attrs: tuple[Attr, ...], outputs: tuple[Tensor, ...], frame: int) -> None:
+        history = self.history_at(handle, self._type_of(outputs[0]))
+        assert history is not None
+        self._check_read(history, outputs[0])
+        builder, version = self._builder, history.current
+        builder.append("ReadVariableOp", (version,), self._define(outputs), attrs, frame)
+        if self.keep != "leaves" or builder.producers[version] == LEAF or version in builder.facts.opaque:
+            self.values.setdefault(version, outputs[0])
+
+    @whole
+    def append_call(
+        self,
+        op: str,
+        inputs: tuple[Tensor, ...],
+        outputs: tuple[Tensor, ...],
+        frame: int,
+        writes: Sequence[int],
+        call: hooks.FunctionCall | None = None,
+        time: int | None = None,
+    ) -> None:
+        """Record the call of a function, which may have assigned some of its inputs."""
+        ins, histories = self._operands(inputs)
+        builder, facts = self._builder, self._builder.facts
+        self._latest_call = len(builder.eqns)
+        if call is not None:
+            facts.calls[self._latest_call] = call
+        outs = self._define(outputs)
+        self.values.update(zip(outs, outputs, strict=True))
+        written = [histories[position] for position in writes]
+        if call is not None and function_traits(call.function).scatters:
+            self.copied_on_read.update(history.handle._id for history in histories if history is not None)
+        outs += tuple(self._update(history, opaque=True) for history in written if history is not None)
+        if call is not None:
+            for history in written:
+                self._drop_uninitialized(history)
+        builder.append(op, ins, outs, (), frame)
+        if time is not None:
+            facts.times.append(time)
+
+    @whole
+    def append_backward(
+        self,
+        name: str,
+        outputs: Sequence[Tensor],
+        inputs: Sequence[Tensor],
+        function: Callable,
+        frame: int,
+        time: int,
+    ) -> None:
+        """Record that `function` is the backward function from `outputs` to `inputs`, whatever ops made them.
+
+        The equation takes what was made before as inputs of its own, so that the program stays single assignment
+        and still says how to compute the outputs.
+        """
+        ins, _ = self._operands(inputs)
+        made = tuple(self.var_of(tensor) for tensor in outputs)
+        outs, builder = self._define(outputs), self._builder
+        builder.facts.backward_functions[len(builder.eqns)] = BackwardFunction(function, ins, outs)
+        builder.append(CUSTOM, ins + made, outs, (("name", name.encode()),), frame)
+        builder.facts.times.append(time)
+
+    @whole
+    def attach_backward(self, outputs: Sequence[Tensor], count: int, function: Callable) -> None:
+        """Let `function` be the backward function of the latest call, from `outputs` to its first `count` inputs."""
+        index, builder = self._latest_call, self._builder
+        outs = tuple(self.tensors.by_identity[tensor._id] for tensor in outputs)
+        builder.facts.backward_functions[index] = BackwardFunction(function, builder.eqns[index].inputs[:count], outs)
+
+    # ------------------------------------------------------------------ facts
+
+    def add_host_read(self, identity: int, time: int, place: Place, method: str, moment: int) -> None:
+        """Record that Python read a value."""
+        self._builder.facts.host_reads.append(HostRead(identity, time, self.frames.number(place), method, moment))
+
+    def add_body(self, key: tuple[tuple[int, ...], bool], body: Body) -> None:
+        """Remember a call that was inlined, so that it is once for all queries."""
+        self._builder.facts.bodies[key] = body
+
+    def add_moments(self, tensor: Tensor) -> None:
+        """Record that `tf.nn.moments` has stopped the gradient of a tensor."""
+        self._builder.facts.moments.add(tensor._id)
+
+
+def new_trace(builder: Builder, guard: Any = None, frames: FrameTable | None = None) -> Trace:
+    """Return a trace of a program that is not recorded here, but built: loaded, joined, replayed.
+
+    Args:
+      builder: The program; who has made it appends to it.
+      guard: Checks its ops, where they come from a file.
+      frames: The places of its equations.
+    """
+    trace = Recorder()
+    trace._builder, trace.guard = builder, guard
+    if frames is not None:
+        trace.frames = frames
+    return trace

@@ -1,0 +1,262 @@
+"""When a tape records in eager code: open, paused, closed; and what it has recorded."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+from retrotape._types import Tensor, Variable
+from retrotape.ir import VariableHistory
+from retrotape.record._recorder import Recorder
+from retrotape.record._stack import Stack, current_stack, next_time
+from retrotape.record._trace import Trace
+from retrotape.tf import core, hooks
+from retrotape.tf.replicas import handle_of, handles_of
+from retrotape.tf.scopes import Scope, again
+
+
+def histories_in(trace: Trace, variable: Variable) -> list[VariableHistory]:
+    """Return the histories of a variable, one for each device on which it was used."""
+    found = [trace.facts.histories.get(handle._id) for handle in handles_of(variable)]
+    return [history for history in found if history is not None]
+
+
+class EagerSession:
+    """A trace, recorded while the session is started."""
+
+    graph = None
+    operations = None
+    outer = None
+
+    def __init__(self, keep: str = "needed", directory: str | None = None, trace: Trace | None = None) -> None:
+        assert trace is None or isinstance(trace, Recorder)
+        self.trace: Recorder = Recorder(keep, directory=directory) if trace is None else trace
+        self._stack: Stack | None = None
+        self._spans: dict[int, int] = {}  # when it was open: from and to, on the clock of identities
+        self._pauses: list[tuple[int, int]] = []
+        self._paused_since: list[int] = []
+        self._since = 0
+        self._watched: set[int] = set()  # by identity of the handle
+        self._stand_ins: dict[int, int] = {}  # by identity of the handle
+
+    @classmethod
+    def of(cls, sessions: Sequence[EagerSession], trace: Trace) -> EagerSession:
+        """Return a session that has recorded what others have."""
+        session = cls(trace=trace)
+        session._spans = dict(sorted(span for other in sessions for span in other._all_spans()))
+        session._pauses = [pause for other in sessions for pause in other._pauses]
+        session.trace.facts.unrecorded_spans.extend(
+            span for other in sessions for span in other.trace.facts.unrecorded_spans
+        )
+        return session
+
+    def _all_spans(self) -> list[tuple[int, int]]:
+        return [*self._spans.items(), *([(self._since, core.next_id())] if self.is_open else [])]
+
+    @property
+    def token(self) -> object:
+        """Another one after everything was forgotten."""
+        return self.trace.token
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether the block is open on another thread."""
+        return self.is_open and self._stack is not current_stack()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the block is open, paused or not."""
+        if self._stack is not None and not self._stack.has_open(self.trace):
+            self.close()  # its thread has ended
+        return self._stack is not None
+
+    def is_recording(self) -> bool:
+        """Say whether ops on this thread are being recorded now."""
+        return current_stack().records(self.trace)
+
+    def start(self) -> None:
+        """Record what runs on this thread from now on."""
+        stack = current_stack()
+        if not self._spans:
+            self.trace.began = hooks.now()
+        self.trace.mark_stale()
+        self._since = core.next_id()
+        if self._spans:
+            self.trace.facts.unrecorded_spans.append((max(self._spans.values()), self._since))
+        try:
+            stack.push(self.trace)
+            self._stack = stack  # only now: to other threads it is open or it is not
+            stack.add_layer_calls(self.trace)
+        except BaseException:
+            again(lambda: stack.pop(self.trace))
+            raise
+
+    def stop(self) -> None:
+        """Stop recording."""
+        stack = self._stack
+        try:
+            if stack is not None and stack is current_stack():
+                stack.hold_copied(self.trace)
+                stack.read_assigned(self.trace)
+        finally:
+            again(self.close)
+
+    def close(self) -> None:
+        """Stop recording, as it is; on any thread, and once more where that was interrupted."""
+        stack = self._stack
+        if stack is not None:
+            stack.pop(self.trace)
+            self.trace.end_layer_calls(next_time())
+            self._spans[self._since] = core.next_id()
+            self._stack = None
+
+    def paused(self) -> AbstractContextManager[None]:
+        """Record nothing meanwhile."""
+        return _Paused(self)
+
+    def extended(self) -> AbstractContextManager[None]:
+        """Record what runs meanwhile, whether started or not, on this tape alone."""
+        return current_stack().only(self.trace)
+
+    def extended_in_graph(self) -> AbstractContextManager[None]:
+        """Do nothing: in eager code results are recorded only when they are differentiated."""
+        return nullcontext()
+
+    @contextmanager
+    def forked(self) -> Iterator[EagerSession]:
+        """Record what runs meanwhile on a fork of the trace, unless it is recorded anyway; yield where to query it."""
+        if self.is_recording():
+            yield self
+            return
+        self.flush()
+        fork = EagerSession.of([self], self.trace.fork())
+        with current_stack().also(fork.trace):
+            yield fork
+
+    def flush(self) -> None:
+        """Bring the trace up to date, or raise if recording was interrupted and some of it may be missing."""
+        self._dispatch()
+        self.trace.flush()
+        self.trace.require_whole()
+
+    def _dispatch(self) -> None:
+        current_stack().dispatch()
+        if self._stack is not None:
+            self._stack.dispatch()
+
+    def var_of(self, tensor: Tensor) -> int:
+        """Return the var of a tensor, also of one that no op has used."""
+        self.flush()
+        return self.trace.var_of(tensor)
+
+    def watch(self, variable: Variable) -> None:
+        """Let a variable be a target although no op may use it."""
+        self._watched.add(handle_of(variable)._id)
+
+    def watches(self, variable: Variable) -> bool:
+        """Say whether a variable was given to `watch`."""
+        return handle_of(variable)._id in self._watched
+
+    def stand_in(self, variable: Variable) -> int:
+        """Return a var for a variable that no op has used: nothing depends on it, and its value is not known."""
+        handle = handle_of(variable)
+        identity = handle._id
+        if identity not in self._stand_ins:
+            self._stand_ins[identity] = self.trace.stand_in(handle)
+        return self._stand_ins[identity]
+
+    def variables(self) -> list[Variable]:
+        """Return the variables that were read."""
+        return list(self.trace.variables.values())
+
+    def trainable(self) -> list[Variable]:
+        """Return those of them that are trainable now; where Keras has them, its variables, and what it says."""
+        return self.trace.trainable(self.variables())
+
+    def clear(self) -> None:
+        """Forget everything that was recorded."""
+        self.trace.damaged = True  # until everything is forgotten
+        self._dispatch()
+        self._spans.clear()
+        self._pauses.clear()
+        self._watched.clear()
+        self._stand_ins.clear()
+        if self._stack is not None:
+            self._stack.forget()
+        self.trace.clear()
+        if self._stack is not None and not self._paused_since:
+            self._stack.resume(self.trace)
+
+    def find(self, tensor: Tensor) -> int | None:
+        """Return the var of a tensor."""
+        return self.trace.tensors.find(tensor)
+
+    def history(self, variable: Variable) -> VariableHistory | None:
+        """Return the history of a variable; where it has one for each device, of the first that was used."""
+        return next(iter(self.histories_of(variable)), None)
+
+    def histories_of(self, variable: Variable) -> list[VariableHistory]:
+        """Return the histories of a variable, one for each device; of most variables there is one."""
+        return histories_in(self.trace, variable)
+
+    def why_absent(self, tensor: Tensor) -> tuple[str, str] | None:
+        """Return why a tensor has no var and what to do about it; None if it was made in the block, but by no op."""
+        if not isinstance(tensor, core.EagerTensor):
+            return (
+                "it is symbolic, made inside a tf.function, and the tape was recorded outside",
+                "Return it from the function, or open the tape inside the function.",
+            )
+        made = tensor._id
+        pauses = [*self._pauses, *((begin, sys.maxsize) for begin in self._paused_since)]
+        if any(begin < made < end for begin, end in pauses):
+            return (
+                "it was made while recording was paused",
+                "Move the code that makes it out of `tape.stop_recording()`.",
+            )
+        spans = [*self._spans.items(), *([(self._since, sys.maxsize)] if self.is_open else [])]
+        if not spans:
+            return "the tape was reset since", "Record again: `with tape: ...`, then ask."
+        if made < spans[0][0]:
+            return (
+                "it was made before recording began and was not used in it",
+                "Move the code that makes it into the `with` block.",
+            )
+        if not any(begin < made < end for begin, end in spans):
+            return (
+                "it was made after recording ended",
+                "Move the code that makes it into the `with` block, or enter the block again: `with tape: ...`.",
+            )
+        return None
+
+
+class LoadedSession(EagerSession):
+    """A session of a trace that was recorded elsewhere."""
+
+    def why_absent(self, tensor: Tensor) -> tuple[str, str] | None:
+        """Say that a tensor cannot be on a tape that was not recorded here."""
+        return "it was made in this process, and the tape was loaded", "Ask for what is on it: `tape['name']`."
+
+
+class _Paused(Scope):
+    """Let a session that is open record nothing."""
+
+    def __init__(self, session: EagerSession) -> None:
+        assert session._stack is not None
+        self._session, self._stack, self._begin = session, session._stack, 0
+        self._without = self._stack.without(session.trace)
+
+    def enter(self) -> None:
+        self._stack.read_assigned(self._session.trace)
+        self._begin = core.next_id()
+        self._session._paused_since.append(self._begin)
+        self._without.enter()
+
+    def leave(self) -> None:
+        session, begin = self._session, self._begin
+        self._without.leave()
+        if begin in session._paused_since:
+            pause = begin, core.next_id()
+            session._pauses.append(pause)
+            session.trace.facts.unrecorded_spans.append(pause)
+            session._paused_since.remove(begin)
