@@ -13,8 +13,8 @@ import pytest
 import tensorflow as tf
 
 import retrotape as rt
-from retrotape.execute import _functions as gradients_of_functions
-from retrotape.record import _attrs, _frames, _functions, _traits
+from retrotape.execute import _calls as gradients_of_functions
+from retrotape.record import _attributes, _frames, _functions, _traits
 
 # Caches without bound, each with the reason.
 BOUNDED_BY_ITSELF: dict[str, str] = {}
@@ -47,12 +47,12 @@ def test_names_of_functions_do_not_pile_up():
 
 
 def test_attributes_do_not_pile_up(monkeypatch):
-    monkeypatch.setattr(_attrs, "LARGEST", 50)
-    monkeypatch.setattr(_attrs, "_cache", {})
+    monkeypatch.setattr(_attributes, "LARGEST", 50)
+    monkeypatch.setattr(_attributes, "_cache", {})
     for seed in range(200):
-        found = dict(_attrs.canonical("RandomUniform", ("seed", seed, "seed2", 7)))
+        found = dict(_attributes.canonical("RandomUniform", ("seed", seed, "seed2", 7)))
         assert (found["seed"], found["seed2"]) == (seed, 7)
-    assert len(_attrs._cache) <= 50
+    assert len(_attributes._cache) <= 50
 
 
 def test_files_do_not_pile_up(monkeypatch):

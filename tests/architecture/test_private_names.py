@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import retrotape
-from retrotape.tf import compatibility, hook_table, hooks, private_names
+from retrotape.tf import compatibility, hook_table, hooks, private_names, replicas
 from retrotape.tf.compatibility import PrivateName
 
 SOURCE = Path(retrotape.__file__).parent

@@ -24,10 +24,10 @@ FIELDS: dict[str, Any] = {
     "redacted": [],
     "variables": [],
     "assigned": [],
-    "gaps": [],
+    "unrecorded_updates": [],
     "moments": [],
-    "looks": [],
-    "backwards": [],
+    "host_reads": [],
+    "backward_functions": [],
 }
 PROGRAM = '%0 : float32[2]\n%1 : float32[2] = Neg{T=float32}(%0) @0\n@0 = "steps.py":7 in "step"'
 

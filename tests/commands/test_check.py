@@ -17,7 +17,7 @@ from retrotape.files.checks import _ops
 from store.hostile import ATTACKS
 
 BACK = {"equation": 0, "function": "f", "inputs": [0], "outputs": [1], "captures": []}
-FUNCTION = {"program": "%0 : float32[2]", "grads": [0], "captured": [], "results": [[0]], "backwards": []}
+FUNCTION = {"program": "%0 : float32[2]", "cotangents": [0], "captures": [], "results": [[0]], "backward_functions": []}
 
 
 def test_a_good_tape(run, saved, loop):
@@ -93,23 +93,23 @@ SENSELESS = {
     "a name stands for two things": {"names": {"x": {"var": 0, "variable": 0}}},
     "a name stands for true": {"names": {"x": {"var": True}}},
     "a variable does not exist": {"names": {"x": {"variable": 0}}},
-    "a variable has no values": {"variables": [{"name": "v", "trainable": True, "versions": [], "since": []}]},
-    "a variable has no name": {"variables": [{"trainable": True, "versions": [0], "since": [-1]}]},
-    "since does not fit": {"variables": [{"name": "v", "trainable": True, "versions": [0], "since": []}]},
+    "a variable has no values": {"variables": [{"name": "v", "trainable": True, "versions": [], "made_by": []}]},
+    "a variable has no name": {"variables": [{"trainable": True, "versions": [0], "made_by": [-1]}]},
+    "since does not fit": {"variables": [{"name": "v", "trainable": True, "versions": [0], "made_by": []}]},
     "two variables, one value": {
-        "variables": [{"name": n, "trainable": True, "versions": [0], "since": [-1]} for n in "vw"]
+        "variables": [{"name": n, "trainable": True, "versions": [0], "made_by": [-1]} for n in "vw"]
     },
     "assigned is missing": {"assigned": None},
     "assigned is no var": {"assigned": [7]},
-    "a look at nothing": {"looks": [{"var": 9, "before": 0, "frame": 0, "how": "bool"}]},
-    "a look after the end": {"looks": [{"var": 0, "before": 3, "frame": 0, "how": "bool"}]},
-    "a look from nowhere": {"looks": [{"var": 0, "before": 0, "frame": 1, "how": "bool"}]},
-    "a way back without function": {"backwards": [BACK]},
-    "a way back through nothing": {"backwards": [{**BACK, "equation": 1}]},
+    "a look at nothing": {"host_reads": [{"var": 9, "before": 0, "frame": 0, "method": "bool"}]},
+    "a look after the end": {"host_reads": [{"var": 0, "before": 3, "frame": 0, "method": "bool"}]},
+    "a look from nowhere": {"host_reads": [{"var": 0, "before": 0, "frame": 1, "method": "bool"}]},
+    "a way back without function": {"backward_functions": [BACK]},
+    "a way back through nothing": {"backward_functions": [{**BACK, "equation": 1}]},
     "redacted is a number": {"redacted": [1]},
     "redacted is nobody": {"redacted": ["nobody"]},
-    "born is no pair": {"born": [[0]]},
-    "born is no var": {"born": [[9, 0]]},
+    "born is no pair": {"python_constants": [[0]]},
+    "born is no var": {"python_constants": [[9, 0]]},
     "layers is no list of rows": {"layers": [["dense", 0, 1]]},
     "a layer without a name": {"layers": [[1, 0, 1, -1]]},
     "a layer beyond the program": {"layers": [["dense", 0, 99, -1]]},
@@ -119,7 +119,7 @@ SENSELESS = {
     "called without a name": {"called": [[0, 1]]},
     "layers out of order": {"layers": [["b", 1, 1, -1], ["a", 0, 1, -1]]},
     "a layer that returned no var": {"layers": [["dense", 0, 1, 99]]},
-    "born after more looks than there are": {"born": [[0, 1]]},
+    "born after more looks than there are": {"python_constants": [[0, 1]]},
     "a name for something else": {"names": {"x": {"tensor": 0}}},
 }
 PROGRAMS = {
@@ -134,7 +134,7 @@ FUNCTIONS = {
     "no object": "[]",
     "not JSON": "{",
     "without program": '{"f": {}}',
-    "leaves left over": json.dumps({"f": {**FUNCTION, "grads": []}}),
+    "leaves left over": json.dumps({"f": {**FUNCTION, "cotangents": []}}),
     "a result of two": json.dumps({"f": {**FUNCTION, "results": [[0, 0]]}}),
 }
 
@@ -204,8 +204,8 @@ def test_an_op_in_a_function_that_is_not_allowed(run, loop, tmp_path):
 def test_a_function_that_contains_itself(run, loop, tmp_path):
     def change(parts):
         (function,) = parts["functions"].values()
-        row = dict(parts["fields"]["backwards"][0], equation=0, inputs=[], outputs=[], captures=[])
-        function["backwards"] = [row]
+        row = dict(parts["fields"]["backward_functions"][0], equation=0, inputs=[], outputs=[], captures=[])
+        function["backward_functions"] = [row]
 
     assert "contains itself" in run("check", tamper(loop, tmp_path / "bad.tape", change)).failure()
 

@@ -69,7 +69,7 @@ def test_values_of_a_variable_and_what_is_redacted(run, saved, loop):
 
 def test_inputs_come_first_and_what_is_trained_before_what_is_not(run, tmp_path):
     variables = [
-        {"name": name, "trainable": name == "b", "versions": [n], "since": [-1]} for n, name in enumerate(("a", "b"))
+        {"name": name, "trainable": name == "b", "versions": [n], "made_by": [-1]} for n, name in enumerate(("a", "b"))
     ]
     names = {"a": {"variable": 0}, "b": {"variable": 1}, "y": {"var": 1}, "z": {"var": 0}}
     path = write(tmp_path / "order.tape", names=names, variables=variables)

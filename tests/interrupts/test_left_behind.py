@@ -223,8 +223,8 @@ def test_what_somebody_else_has_put_on_top_of_a_hook_stays(monkeypatch):
 def test_a_tape_that_was_interrupted_says_so(monkeypatch):
     with rt.Tape() as tape:
         y = X * X
-        recording = tape._log.recording
-        monkeypatch.setattr(recording.frames.__class__, "number", _interrupt)
+        trace = tape._session.trace
+        monkeypatch.setattr(trace.frames.__class__, "number", _interrupt)
         with pytest.raises(KeyboardInterrupt):
             tape.gradient(y, X)
         monkeypatch.undo()
@@ -244,7 +244,7 @@ def test_a_tape_that_was_interrupted_says_so(monkeypatch):
 def test_a_tape_that_is_reset_inside_of_its_block_records_again(monkeypatch):
     with rt.Tape() as tape:
         y = X * X
-        monkeypatch.setattr(tape._log.recording.frames.__class__, "number", _interrupt)
+        monkeypatch.setattr(tape._session.trace.frames.__class__, "number", _interrupt)
         with pytest.raises(KeyboardInterrupt):
             tape.gradient(y, X)
         monkeypatch.undo()
@@ -318,7 +318,7 @@ def test_a_call_whose_recording_was_interrupted_is_not_taken_for_another(monkeyp
     function = tf.function(lambda x: x * x)
     function(X)
     with rt.Tape() as tape:
-        _interrupted_once(monkeypatch, tape._log.recording.builder.__class__, "append")
+        _interrupted_once(monkeypatch, tape._session.trace._builder.__class__, "append")
         with pytest.raises(KeyboardInterrupt):
             function(X)
         y = X * X

@@ -21,17 +21,17 @@ FIELDS: dict[str, Json] = {
     "redacted": [],
     "variables": [],
     "assigned": [],
-    "gaps": [],
+    "unrecorded_updates": [],
     "moments": [],
-    "looks": [],
-    "backwards": [],
+    "host_reads": [],
+    "backward_functions": [],
 }
 FUNCTION = {
     "program": f"%0 : float32[2]\n{FRAME}",
-    "grads": [0],
-    "captured": [],
+    "cotangents": [0],
+    "captures": [],
     "results": [[0]],
-    "backwards": [],
+    "backward_functions": [],
 }
 CUSTOM = "%0 : float32[2]\n%1 : float32[2]\n%2 : float32[2] = custom_gradient{attrs}(%0, %1) @0"
 USE = {"equation": 0, "function": "f", "inputs": [0], "outputs": [2], "captures": []}
@@ -67,12 +67,18 @@ def _chain(length: int) -> str:
     for number in range(1, length):
         program = f"{CUSTOM.replace('{attrs}', chr(123) + 'name=b' + chr(39) * 2 + chr(125))}\n{FRAME}"
         use = {**USE, "function": f"f{number - 1}"}
-        found[f"f{number}"] = {**FUNCTION, "program": program, "grads": [0], "captured": [1], "backwards": [use]}
+        found[f"f{number}"] = {
+            **FUNCTION,
+            "program": program,
+            "cotangents": [0],
+            "captures": [1],
+            "backward_functions": [use],
+        }
     return json.dumps({**found, "f": found[f"f{length - 1}"]})
 
 
 def _variable(**changed: Json) -> dict[str, Json]:
-    return {"variables": [{"name": "w", "trainable": True, "read": True, "versions": [0], "since": [-1], **changed}]}
+    return {"variables": [{"name": "w", "trainable": True, "read": True, "versions": [0], "made_by": [-1], **changed}]}
 
 
 # What a reader must not take long over. Some of these are programs, if strange ones: then something else is amiss.
@@ -118,20 +124,22 @@ REFUSED: dict[str, Hostile] = {
         "Cannot read the line",
         CUSTOM.replace("{attrs}", "{name=b''}"),
         _functions(program=TEXTS["braces"](LONG)),
-        {"backwards": [USE]},
+        {"backward_functions": [USE]},
     ),
     "functions: too many in each other": Hostile(
-        "nested more than 16 deep", CUSTOM.replace("{attrs}", "{name=b''}"), _chain(40), {"backwards": [USE]}
+        "nested more than 16 deep", CUSTOM.replace("{attrs}", "{name=b''}"), _chain(40), {"backward_functions": [USE]}
     ),
     "a custom gradient of no name": Hostile("", CUSTOM.replace("{attrs}", "{name=5}"), _functions()),
     "a custom gradient of a name in no alphabet": Hostile(
         "custom gradient without a name",
         CUSTOM.replace("{attrs}", r"{name=b'\xff'}"),
         _functions(),
-        {"backwards": [USE]},
+        {"backward_functions": [USE]},
     ),
     "assigned to no variable": Hostile("assigned says %1, which is no value of a variable", fields={"assigned": [1]}),
-    "a gap of no variable": Hostile("gaps says %0, which is no value of a variable", fields={"gaps": [0]}),
+    "a gap of no variable": Hostile(
+        "unrecorded_updates says %0, which is no value of a variable", fields={"unrecorded_updates": [0]}
+    ),
     "a name of a megabyte": Hostile("makes no sense: the name 'xxx", fields={"names": {"x" * 10**6: 5}}),
     "a name with escapes": Hostile("stands for nothing", fields={"names": {ESCAPES: 5}}),
     "a redacted name with escapes": Hostile("nothing has that name", fields={"redacted": [ESCAPES]}),
@@ -142,9 +150,9 @@ REFUSED: dict[str, Hostile] = {
     "a version that is a fraction": Hostile("versions is not a list of int", fields=_variable(versions=[0.5])),
     "a version that is true": Hostile("versions says True", fields=_variable(versions=[True])),
     "the same version twice": Hostile("are not its own", fields={"variables": _variable()["variables"] * 2}),
-    "ways back that are text": Hostile("a way back is not a list of dict", fields={"backwards": "f"}),
+    "ways back that are text": Hostile("a way back is not a list of dict", fields={"backward_functions": "f"}),
     "a way back through nothing": Hostile(
-        "an equation says 9", functions=_functions(), fields={"backwards": [{**USE, "equation": 9}]}
+        "an equation says 9", functions=_functions(), fields={"backward_functions": [{**USE, "equation": 9}]}
     ),
 }
 # What is in order, but for what it would do to a terminal. The name of a file must not end a line, or begin a color.
@@ -155,7 +163,9 @@ SHOWN: dict[str, Hostile] = {
     "a variable that is called so": Hostile("", fields=_variable(name=ESCAPES)),
     "a layer that is called so": Hostile("", fields={"layers": [[ESCAPES, 0, 1, 1]]}),
     "a function that is called so": Hostile("", fields={"called": [[0, ESCAPES]]}),
-    "a look that is called so": Hostile("", fields={"looks": [{"var": 1, "before": 1, "frame": 0, "how": ESCAPES}]}),
+    "a look that is called so": Hostile(
+        "", fields={"host_reads": [{"var": 1, "before": 1, "frame": 0, "method": ESCAPES}]}
+    ),
     "a name that is so": Hostile("", fields={"names": {ESCAPES: {"var": 0}, "x": {"var": 0}, "y": {"var": 1}}}),
     "a writer that is called so": Hostile("", fields={"retrotape": ESCAPES, "tensorflow": ESCAPES, "keras": ESCAPES}),
 }

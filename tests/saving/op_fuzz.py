@@ -231,7 +231,7 @@ def main() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (mapped + CEILING, mapped + CEILING))
         _Child(given.child, given.trust).run(given.ops, given.cases, given.seed, given.first)
         return
-    from retrotape.files.checks._ops import allowed
+    from retrotape.rules import allowed
 
     ops = given.ops or sorted(allowed() - {"custom_gradient"})
     found = fuzz(ops, given.cases, given.seed, lambda fault: print(fault, flush=True))

@@ -75,10 +75,10 @@ def _record(program: Callable[[Any], Any], sources: Any, found: dict[str, list[S
                 outer.gradient([tf.convert_to_tensor(grad) for grad in first], sources)
         except (LookupError, NotImplementedError, ValueError, TypeError):
             first = []  # there is none
-    recording = tape._log.recording
-    recording.settle()
-    look_up = Values(recording)
-    for eqn in recording.builder.eqns:
+    trace = tape._session.trace
+    trace.flush()
+    look_up = Values(trace)
+    for eqn in trace.program.eqns:
         seeds = found.setdefault(eqn.op, [])
         if len(seeds) >= PER_OP or core.op_def(eqn.op) is None:
             continue

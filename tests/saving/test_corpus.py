@@ -51,12 +51,12 @@ def test_case(case, tmp_path):
     sources, targets = tf.nest.flatten(sources if ask.sources is None else ask.sources), tf.nest.flatten(ask.target)
     if not all(map(_is_one_tensor, [*sources, *targets])):
         pytest.skip("a name stands for one tensor")
-    log = tape._asked()
+    log = tape._recorded()
     parts = [getattr(source, "_value", source) for source in sources]
     known = {
         f"source {number}": part
         for number, part in enumerate(parts)
-        if (log.find(part) if isinstance(part, tf.Tensor) else log.cell(part)) is not None
+        if (log.find(part) if isinstance(part, tf.Tensor) else log.history(part)) is not None
     }
     names = {**known, "target": targets}
     path = tmp_path / "a.tape"
@@ -65,7 +65,7 @@ def test_case(case, tmp_path):
             tape.save(path, names)
         return
     if case.name in UNTOUCHED:
-        with pytest.raises(NotRecordedError, match=r"'target/0', .* took no part in what was recorded"):
+        with pytest.raises(NotRecordedError, match=r"'target/0', .* was not used in what was recorded"):
             tape.save(path, names)
         return
     tape.save(path, names)

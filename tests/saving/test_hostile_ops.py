@@ -281,8 +281,8 @@ def custom_tape(tmp_path: Any, lines: str, results: int = 1) -> Any:
     tape.save(tmp_path / "honest.tape", {"x": x, "y": y})
     parts = take_apart(tmp_path / "honest.tape")
     functions = parts.functions()
-    function = functions[parts.meta["backwards"][0]["function"]]
-    (grad,), fresh = function["grads"], function["program"].count(" : ")
+    function = functions[parts.meta["backward_functions"][0]["function"]]
+    (grad,), fresh = function["cotangents"], function["program"].count(" : ")
     for number in range(9):
         lines = lines.replace(f"%{number}", f"%new{fresh + number}")
     lines = lines.replace("%grad", f"%{grad}").replace("%new", "%")

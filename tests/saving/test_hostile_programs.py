@@ -30,10 +30,10 @@ FIELDS: dict[str, Any] = {
     "redacted": [],
     "variables": [],
     "assigned": [],
-    "gaps": [],
+    "unrecorded_updates": [],
     "moments": [],
-    "looks": [],
-    "backwards": [],
+    "host_reads": [],
+    "backward_functions": [],
 }
 
 
@@ -127,7 +127,7 @@ def test_what_the_user_allows(tmp_path):
 
 def test_no_op_of_the_list_touches_the_world():
     """The list is reviewed by hand; this catches what slips in."""
-    from retrotape.files.checks._ops import allowed
+    from retrotape.rules import allowed
     from retrotape.tf import core
 
     kinds = ("func", "list(func)", "tensor", "list(tensor)")
@@ -410,14 +410,14 @@ def test_a_program_that_owns_up_to_a_lot(tmp_path):
 def test_a_bomb_inside_of_a_function(honest, tmp_path):
     """What a custom gradient does on the way back is watched too."""
     meta, functions = json.loads(json.dumps(honest.meta)), honest.functions()
-    key = meta["backwards"][0]["function"]
+    key = meta["backward_functions"][0]["function"]
     inner, outer = functions[key]["program"].count(" : "), honest.program().count(" : ")  # the next free vars
-    (grad,) = functions[key]["grads"]
+    (grad,) = functions[key]["cotangents"]
     bomb = f"%{inner} : int64[1]\n%{inner + 1} : float32[3] = Tile{{T=float32, Tmultiples=int64}}(%{grad}, %{inner}) @0"
     functions[key]["program"] = functions[key]["program"].replace("@0 = ", f"{bomb}\n@0 = ")
-    functions[key]["captured"].append(inner)
+    functions[key]["captures"].append(inner)
     functions[key]["results"][0] = [inner + 1]
-    meta["backwards"][0]["captures"].append(outer)
+    meta["backward_functions"][0]["captures"].append(outer)
     forged = honest._replace(meta=meta).with_functions(functions)
     forged = forged.with_program(f"%{outer} : int64[1]\n{forged.program()}")
     forged.tensors.append(store.Stored(f"v/{outer}", "int64", (1,), np.array([HUGE]).tobytes()))
@@ -460,9 +460,9 @@ def test_taken_apart_and_put_together_it_is_the_same(honest, honest_file, tmp_pa
 def test_functions_that_contain_themselves(honest, tmp_path):
     functions = honest.functions()
     for key, function in functions.items():
-        for back in function["backwards"]:
+        for back in function["backward_functions"]:
             back["function"] = key
-    assert any(function["backwards"] for function in functions.values())
+    assert any(function["backward_functions"] for function in functions.values())
     with pytest.raises(CorruptTapeError, match=r"function \w+ contains itself"):
         rt.load(honest.with_functions(functions).write(tmp_path / "a.tape"))
 
@@ -514,11 +514,11 @@ def test_fields_of_every_wrong_kind(field, honest, tmp_path):
         ("names", {"x": {"tensor": 0}}, "stands for 'tensor', which is neither a var nor a variable"),
         ("names", {"x": {"var": 0, "variable": 0}}, "the name 'x' stands for nothing"),
         ("redacted", ["nobody"], "'nobody' is redacted, and nothing has that name"),
-        ("looks", [{"var": 0, "before": 999, "frame": 0, "how": "x"}], "looks says 999"),
-        ("looks", [{"var": 0, "before": 0, "frame": 999, "how": "x"}], "looks says 999"),
+        ("host_reads", [{"var": 0, "before": 999, "frame": 0, "method": "x"}], "host_reads says 999"),
+        ("host_reads", [{"var": 0, "before": 0, "frame": 999, "method": "x"}], "host_reads says 999"),
         ("assigned", [0, -1], "assigned says -1"),
-        ("born", [[0]], "born is not a list of pairs"),
-        ("born", [[0, 999]], "born says 999"),
+        ("python_constants", [[0]], "python_constants is not a list of pairs"),
+        ("python_constants", [[0, 999]], "python_constants says 999"),
     ],
 )
 def test_fields_that_point_to_nothing(field, change, text, honest, tmp_path):
@@ -530,9 +530,9 @@ def test_fields_that_point_to_nothing(field, change, text, honest, tmp_path):
 def test_ways_back_that_do_not_fit(part, honest, tmp_path):
     for wrong in (None, [], [0], 0, 10**9, "x", [10**9], [0] * 40):
         meta = json.loads(json.dumps(honest.meta))
-        if meta["backwards"][0][part] == wrong:
+        if meta["backward_functions"][0][part] == wrong:
             continue
-        meta["backwards"][0][part] = wrong
+        meta["backward_functions"][0][part] = wrong
         with pytest.raises(CorruptTapeError):
             rt.load(honest._replace(meta=meta).write(tmp_path / "a.tape"))
 

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from retrotape.files.checks._ops import allowed
+from retrotape.rules import allowed
 from saving.op_fuzz import Report, fuzz
 
 OPS = sorted(allowed() - {"custom_gradient"})

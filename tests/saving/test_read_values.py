@@ -67,13 +67,13 @@ def test_what_was_read_is_held_once(tmp_path):
     path, _ = _saved(tmp_path, "file")
     loaded = rt.load(path)
     found = []
-    real = loaded._log.recording.values[0]._container.tensor
+    real = loaded._session.trace.values[0]._container.tensor
 
     def tensor(name: str) -> np.ndarray:
         found.append(real(name))
         return found[-1]
 
-    loaded._log.recording.values[0]._container.tensor = tensor
+    loaded._session.trace.values[0]._container.tensor = tensor
     value = loaded["x"]
     (array,) = found
     assert np.asarray(memoryview(value)).ctypes.data == array.ctypes.data

@@ -144,7 +144,7 @@ def test_random_numbers_can_be_redacted_and_are_not_drawn_again(tmp_path):
         noise = tf.random.uniform([4])
         y = tf.reduce_sum(x * noise)
     (drawn,) = [eqn.outputs[0] for eqn in tape.program.eqns if eqn.op == "RandomUniform"]
-    value = tape._log.recording.value(drawn)
+    value = tape._session.trace.value(drawn)
     made = trip(tape, {"x": x, "y": y, "noise": value}, tmp_path, redact=["noise"])
     assert not is_in(made.path, noise)
     with pytest.raises(LostValueError, match="The value of 'noise' was left out"):

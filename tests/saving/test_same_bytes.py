@@ -57,7 +57,7 @@ def test_a_loaded_tape_that_is_saved_loses_nothing(tmp_path):
 
 
 def _live(names: dict, name: str, tape: rt.Tape) -> object:
-    return names[name] if name in names else next(v for v in tape._log.variables() if _path(v) == name)
+    return names[name] if name in names else next(v for v in tape._session.variables() if _path(v) == name)
 
 
 def _path(variable: tf.Variable) -> str:
@@ -68,11 +68,20 @@ def _without_order(path: Path) -> tuple:
     """Return what a file says, but for the numbers of vars: leaves may come in another order."""
     loaded = rt.load(path)
     ops = sorted((eqn.op, eqn.attrs, loaded.program.frame_of(eqn)) for eqn in loaded.program.eqns)
-    held = loaded._log.recording
+    held = loaded._session.trace
     values = sorted(repr(np.asarray(held.value(var)).tolist()) for var in held.values)
-    looks = [(look.how, str(loaded.program.frames[look.frame])) for look in held.looks]
+    looks = [(look.method, str(loaded.program.frames[look.frame])) for look in held.facts.host_reads]
     versions = {variable.name: len(loaded.versions(variable)) for variable in loaded.variables}
-    sets = [len(part) for part in (held.assigned, held.opaque, held.gaps, held.moments, held.backwards)]
+    sets = [
+        len(part)
+        for part in (
+            held.facts.assigned,
+            held.facts.opaque,
+            held.facts.unrecorded_updates,
+            held.facts.moments,
+            held.facts.backward_functions,
+        )
+    ]
     return loaded.names, ops, values, looks, versions, sets
 
 

@@ -181,7 +181,7 @@ def test_values_that_are_there_are_not_computed_again(network, tmp_path, monkeyp
     counts = {}
     for values in VALUES:
         loaded = trip(tape, {"x": x, "loss": loss}, tmp_path, values=values).loaded
-        guard, ran = loaded._log.recording.guard, []
+        guard, ran = loaded._session.trace.guard, []
         monkeypatch.setattr(
             guard, "run", lambda eqn, *rest, run=guard.run, ran=ran: ran.append(eqn.op) or run(eqn, *rest)
         )

@@ -21,18 +21,18 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 def fetched(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """Count how values that were not in memory were had again."""
     count: Counter[str] = Counter()
-    evaluate, fetch = _values.Values._evaluate, _values.Values._fetch
+    evaluate, fetch = _values.Values._evaluate, _values.Values._load
 
-    def counted_evaluate(self: Any, eqn: Any) -> Any:
+    def counted_evaluate(self: Any, eqn: Any, inputs: Any) -> Any:
         count["computed"] += 1
-        return evaluate(self, eqn)
+        return evaluate(self, eqn, inputs)
 
     def counted_fetch(self: Any, var: int) -> None:
         count["read"] += 1
         fetch(self, var)
 
     monkeypatch.setattr(_values.Values, "_evaluate", counted_evaluate)
-    monkeypatch.setattr(_values.Values, "_fetch", counted_fetch)
+    monkeypatch.setattr(_values.Values, "_load", counted_fetch)
     return count
 
 

@@ -41,8 +41,8 @@ def test_from_leaves_every_layer_is_computed_again_twice(
 
 def test_what_was_moved_is_read_once(watched: Watched, monkeypatch: pytest.MonkeyPatch):
     reads: list[int] = []
-    fetch = _values.Values._fetch
-    monkeypatch.setattr(_values.Values, "_fetch", lambda self, var: (reads.append(var), fetch(self, var))[1])
+    fetch = _values.Values._load
+    monkeypatch.setattr(_values.Values, "_load", lambda self, var: (reads.append(var), fetch(self, var))[1])
     tape, x, loss = long("disk", 64)
     tape.gradient(loss, x)
     assert len(reads) == len(set(reads)) >= 60

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 import retrotape as rt
 from recording_tools import set_segment
-from retrotape.record import _away, is_away
+from retrotape.record import _offload, is_offloaded
 from segments.tools import LAYER, X, chain, close, frozen, long
 
 pytestmark = pytest.mark.slow  # every program four times, in segments of a hundred bytes
@@ -120,7 +120,7 @@ def refuse(patch: pytest.MonkeyPatch, refuses: Callable[[int], bool]) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return write(file, data, offset)
 
-    patch.setattr(_away.os, "pwrite", refusing)
+    patch.setattr(_offload.os, "pwrite", refusing)
 
 
 @pytest.mark.parametrize("last", [0, 5])
@@ -161,8 +161,8 @@ def test_after_a_full_disk_answers_are_right(monkeypatch: pytest.MonkeyPatch, re
 
 def test_short_reads_and_writes(monkeypatch: pytest.MonkeyPatch):
     write, read = os.pwrite, os.preadv
-    monkeypatch.setattr(_away.os, "pwrite", lambda file, data, offset: write(file, data[:7], offset))
-    monkeypatch.setattr(_away.os, "preadv", lambda file, data, offset: read(file, [data[0][:5]], offset))
+    monkeypatch.setattr(_offload.os, "pwrite", lambda file, data, offset: write(file, data[:7], offset))
+    monkeypatch.setattr(_offload.os, "preadv", lambda file, data, offset: read(file, [data[0][:5]], offset))
     expected, (tape, x, loss) = long("needed", 20), long("disk", 20)
     assert tape.memory().away
     assert frozen(tape.gradient(loss, x)) == frozen(expected[0].gradient(expected[2], expected[1]))
@@ -190,7 +190,7 @@ def test_threads_that_read_at_the_same_time():
 
 def test_a_file_that_was_cut_is_noticed():
     tape, x, loss = long("disk", 64)
-    away = next(value for value in tape._log.recording.values.values() if is_away(value))
+    away = next(value for value in tape._session.trace.values.values() if is_offloaded(value))
     away._spill._file.truncate(100)
     with pytest.raises(OSError, match="too early"):
         tape.gradient(loss, x)

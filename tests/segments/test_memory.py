@@ -82,7 +82,7 @@ def test_asking_keeps_nothing(watched: Watched, keep: str):
 @pytest.mark.parametrize("keep", ["needed", "all", *KEEPS])
 def test_asking_again_does_not_make_the_tape_grow(keep: str):
     tape, x, loss = long(keep, 20)
-    known = tape._log.recording._vars
+    known = tape._session.trace.tensors.by_identity
     tape.gradient(loss, x)
     before = len(known)
     for _ in range(10):

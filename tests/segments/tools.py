@@ -14,7 +14,7 @@ import tensorflow as tf
 import retrotape as rt
 from retrotape.execute import _values
 from retrotape.ir import bytes_of
-from retrotape.record import is_away
+from retrotape.record import is_offloaded
 
 KEEPS = ["leaves", "segments", "disk"]  # each against "needed"
 TINY = 100  # bytes: a few small tensors fill a segment
@@ -108,23 +108,23 @@ class Watched:
         self.times: Counter[int] = Counter()  # by the first output of an equation
         self.peak = 0
         self._kept: tuple[Any, int] = (None, 0)  # by whom, and how many bytes
-        evaluate, fetch = _values.Values._evaluate, _values.Values._fetch
+        evaluate, fetch = _values.Values._evaluate, _values.Values._load
 
-        def watched_evaluate(values: Any, eqn: Any) -> Any:
+        def watched_evaluate(values: Any, eqn: Any, inputs: Any) -> Any:
             self.times[eqn.outputs[0]] += 1
             self._measure(values)
-            return evaluate(values, eqn)
+            return evaluate(values, eqn, inputs)
 
         def watched_fetch(values: Any, var: int) -> None:
             fetch(values, var)
             self._measure(values)
 
         patch.setattr(_values.Values, "_evaluate", watched_evaluate)
-        patch.setattr(_values.Values, "_fetch", watched_fetch)
+        patch.setattr(_values.Values, "_load", watched_fetch)
 
     def _measure(self, values: Any) -> None:
-        types = values._recording.builder.types
+        types = values._trace.program.types
         if self._kept[0] is not values:
-            held = [var for var, value in values._kept.items() if not is_away(value)]
+            held = [var for var, value in values._kept.items() if not is_offloaded(value)]
             self._kept = values, sum(bytes_of(types[var]) for var in held)
         self.peak = max(self.peak, self._kept[1] + sum(bytes_of(types[var]) for var in values._again))

@@ -148,7 +148,7 @@ def test_asking_outside_the_function_that_recorded(x):
 
     y = square(x)
     with pytest.raises(
-        errors.TapeUseError, match=r"recorded inside a tf\.function and is asked outside of it\. Ask inside"
+        errors.TapeUseError, match=r"recorded inside a tf\.function and is queried outside of it\. Query it inside"
     ):
         inside[0].gradient(y, x)
 
@@ -178,7 +178,9 @@ def test_a_jacobian_from_a_function_into_eager_code(x):
             z = y * tf.constant([1.0, 2.0])
         return tape.jacobian(z, x)
 
-    text = r"entered again inside a tf\.function\. There it is asked for a Jacobian.*Record both in eager code, or both"
+    text = (
+        r"entered again inside a tf\.function\. There it is queried for a Jacobian.*Record both in eager code, or both"
+    )
     with pytest.raises(errors.TapeUseError, match=text):
         jacobian()
 

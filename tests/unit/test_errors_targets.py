@@ -41,7 +41,7 @@ def test_target_made_before_recording(x):
     z = x * 2.0
     with rt.Tape() as tape:
         x * x
-    with not_recorded("it was made before recording began and took no part in it", "Move the code that makes it into"):
+    with not_recorded("it was made before recording began and was not used in it", "Move the code that makes it into"):
         tape.gradient(z, x)
 
 
@@ -169,7 +169,7 @@ def test_source_and_target_must_be_tensors(x, bad, shown, wrap):
 def test_the_error_about_a_number_says_what_to_give(x):
     with rt.Tape() as tape:
         x * x
-    with pytest.raises(errors.NotASourceError, match="Give the tensor that took part in the recording, or a nest"):
+    with pytest.raises(errors.NotASourceError, match="Give a tensor that was used while recording, or a nest"):
         tape.gradient(2.0, x)
 
 
@@ -212,5 +212,5 @@ def test_a_block_without_ops_has_nothing_but_what_is_asked_about(x):
     assert len(tape.program.eqns) == 0
     assert tape.memory().bytes == 0
     assert float(tape.gradient(x, x)) == 1.0
-    with not_recorded("it was made before recording began and took no part in it", "Move"):
+    with not_recorded("it was made before recording began and was not used in it", "Move"):
         tape.gradient(made_before, x)

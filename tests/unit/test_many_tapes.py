@@ -97,7 +97,7 @@ def test_the_last_tape_is_gone_before_the_next_one_ends():
         for _ in range(4):
             with rt.Tape() as tape:
                 loss = w * w
-            seen = weakref.ref(tape._log.recording)
+            seen = weakref.ref(tape._session.trace)
             grads = tape.gradient(loss, [w])
             del tape
             assert seen() is None
@@ -118,7 +118,7 @@ def test_asking_again_and_again_leaves_nothing_behind(monkeypatch):
     sizes = []
     for _ in range(3):
         tape.gradient(loss, x)
-        sizes.append(len(dict(tape._log.recording.identities())))
+        sizes.append(len(dict(tape._session.trace.tensors.items())))
     assert sizes[0] == sizes[1] == sizes[2]
 
 

@@ -117,9 +117,9 @@ def test_each_is_told_its_own_reason_although_they_are_planned_together():
 def test_one_plan_for_all_that_are_missing(monkeypatch):
     asked = []
 
-    def make_plan(recording, targets, sources, **options):
+    def make_plan(trace, targets, sources, **options):
         asked.append(len(list(sources)))
-        return real(recording, targets, sources, **options)
+        return real(trace, targets, sources, **options)
 
     real = missing.make_plan
     monkeypatch.setattr(missing, "make_plan", make_plan)
@@ -250,11 +250,11 @@ def test_a_gradient_asked_about_again():
 @pytest.fixture
 def given() -> dict[str, Any]:
     a, b = tf.Variable([1.0, 2.0], name="a"), tf.Variable(3.0, name="b")
-    return {"a": a, "b": b, "grads": rt.Gradients([(a, tf.constant([3.0, 4.0])), (b, None)], [(b, "no path")])}
+    return {"a": a, "b": b, "cotangents": rt.Gradients([(a, tf.constant([3.0, 4.0])), (b, None)], [(b, "no path")])}
 
 
 def test_why(given):
-    grads, b = given["grads"], given["b"]
+    grads, b = given["cotangents"], given["b"]
     assert grads.why(b) == "no path"
     assert grads.why(given["a"]) == "There is a gradient by a."
     assert rt.Gradients([(b, None)]).why(b) == "no reason is known"
@@ -295,13 +295,13 @@ OPERATIONS: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_reasons_survive(name, given):
-    result = OPERATIONS[name](given["grads"])
+    result = OPERATIONS[name](given["cotangents"])
     assert result.why(given["b"]) == "no path"
     assert "missing: no path" in repr(result)
 
 
 def test_dense_results_miss_nothing(given):
-    grads, b = given["grads"], given["b"]
+    grads, b = given["cotangents"], given["b"]
     for result in (grads.unflatten(grads.flatten()), grads.with_noise(0.1)):
         assert result.why(b) == "There is a gradient by b."
 
@@ -318,7 +318,7 @@ def test_of_two_missing_ones_both_reasons_are_kept(given):
 def test_where_one_has_a_gradient_there_is_no_reason(given):
     b = given["b"]
     there = rt.Gradients([(b, tf.constant(1.0))])
-    for total in (there + given["grads"], given["grads"] + there):
+    for total in (there + given["cotangents"], given["cotangents"] + there):
         assert total.why(b) == "There is a gradient by b."
     back = total.map(lambda grad: None)  # the old reason does not come back
     assert back.why(b) == "no reason is known"

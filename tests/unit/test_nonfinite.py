@@ -8,6 +8,7 @@ import tensorflow as tf
 import retrotape as rt
 from retrotape.diagnose.nonfinite import _forward
 from retrotape.diagnose.nonfinite._forward import Pass
+from retrotape.execute import run_eqn
 
 
 def test_all_finite():
@@ -305,9 +306,9 @@ def test_one_pass_that_holds_little():
     with rt.Tape(keep="leaves") as tape:
         for _ in range(200):
             x = tf.sin(x) * 1.1
-    recording = tape._asked().recording
-    run = Pass(recording, range(len(recording.builder.eqns)))
-    assert max(len(run._held) for _ in run.run()) <= 3
+    trace = tape._recorded().trace
+    run = Pass(trace, range(len(trace.program.eqns)))
+    assert max(len(run._env) for _ in run.run()) <= 3
     assert not run.flags
 
 
@@ -318,7 +319,6 @@ def test_each_op_runs_again_only_a_few_times(monkeypatch):
             x = tf.sin(x) * 1.1
         y = tf.math.log(x - x)
     ran = []
-    evaluate = _forward.evaluate
-    monkeypatch.setattr(_forward, "evaluate", lambda *args: ran.append(args[1].op) or evaluate(*args))
+    monkeypatch.setattr(_forward, "evaluator", lambda _: lambda eqn, inputs: ran.append(eqn.op) or run_eqn(eqn, inputs))
     assert tape.first_nonfinite(y).op == "Log"
     assert 602 <= len(ran) <= 2 * 602  # to find it, and to look at what is around it

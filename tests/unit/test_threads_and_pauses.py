@@ -93,7 +93,7 @@ def test_a_question_while_another_thread_records_is_refused():
     with rt.Tape() as tape:
         y = x * x
         in_threads(ask)
-    assert errors == ["This tape is recording on another thread. Ask there, or when its block is left."]
+    assert errors == ["This tape is recording on another thread. Query it there, or when its block is left."]
     assert float(tape.gradient(y, x)) == 4.0
 
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 import retrotape as rt
 from retrotape import errors
 from retrotape.diagnose.why import Verdict, _explain, _walk
-from retrotape.record import born
+from retrotape.record import python_constants
 
 DATA = np.array([0.3, 0.4], np.float32)  # not typed in the code that uses it
 
@@ -65,8 +65,8 @@ def test_numbers_in_the_code_are_not_born():
     with rt.Tape() as tape:
         loss = w * 1.5 - 2.5 + tf.constant([1.5, -2.5])
         other = loss * tf.constant(DATA)
-    recording = tape._log.recording
-    assert [recording.builder.types[var].shape for var in born(recording, recording)] == [(2,)]
+    trace = tape._session.trace
+    assert [trace.program.types[var].shape for var in python_constants(trace, trace)] == [(2,)]
     assert other.shape == (2,)
 
 
@@ -276,7 +276,7 @@ def test_numpy_function_is_a_look_only_while_recording():
             tf.numpy_function(np.square, [part], tf.float32)
         assert script_ops.py_func_common is not before
     assert script_ops.py_func_common is before
-    assert [look.how for look in tape._log.recording.looks] == ["numpy_function"] * 3
+    assert [look.method for look in tape._session.trace.facts.host_reads] == ["numpy_function"] * 3
 
 
 def test_a_tape_that_is_saved_twice_still_knows_what_was_born(tmp_path):

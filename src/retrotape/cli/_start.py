@@ -53,7 +53,7 @@ def _without_chatter() -> Iterator[None]:
 def is_chatter(line: str) -> bool:
     """Say whether a line is one that TensorFlow writes whenever it starts.
 
-    >>> is_chatter("WARNING: All session messages before absl::InitializeLog() is called are written to STDERR")
+    >>> is_chatter("WARNING: All log messages before absl::InitializeLog() is called are written to STDERR")
     True
     >>> is_chatter("ImportError: libtensorflow_cc.so.2 is missing")
     False

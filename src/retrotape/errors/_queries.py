@@ -1,4 +1,4 @@
-"""Errors about trace, and about what a tape is asked."""
+"""Errors about recording, and about what a tape is asked."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class UntriedTensorFlowWarning(UserWarning):
         self.version = version
         super().__init__(
             f"retrotape has not been tried on TensorFlow {version}, only on {_span(TENSORFLOW)}. Its internals are as "
-            "expected and a self test gave the right gradients, so trace goes on. "
+            "expected and a self test gave the right gradients, so recording goes on. "
             f"To be sure, {_install('tensorflow', TENSORFLOW)}; to hide this, "
             '`warnings.filterwarnings("ignore", message="retrotape has not been tried")`.'
         )
@@ -67,7 +67,7 @@ class MalformedProgramError(RetrotapeError, ValueError):
 
 
 class NotRecordedError(RetrotapeError, ValueError):
-    """A target was not made while the tape was trace."""
+    """A target was not made while the tape was recording."""
 
     def __init__(self, target: str, reason: str, remedy: str, role: str = "target") -> None:
         self.target, self.reason = target, reason
@@ -114,7 +114,7 @@ class NotASourceError(RetrotapeError, TypeError, ValueError):
 
     def __init__(self, role: str, got: object) -> None:
         self.role, self.got = role, got
-        hint = "Give the tensor that took part in the trace, or a nest of such tensors."
+        hint = "Give a tensor that was used while recording, or a nest of such tensors."
         if type(got).__name__ == "KerasTensor":
             hint = "It is symbolic: ask about the tensor that the model returned when it was called with data."
         elif hasattr(got, "_type_spec"):
@@ -132,15 +132,15 @@ class EmptyTapeError(RetrotapeError, RuntimeError):
     """A question was asked of a tape that holds nothing."""
 
     def __init__(self, reason: str) -> None:
-        super().__init__(f"This tape holds no trace: {reason}. Record first: `with tape: loss = ...`, then ask.")
+        super().__init__(f"This tape holds no recording: {reason}. Record first: `with tape: loss = ...`, then ask.")
 
 
 class InterruptedTapeError(RetrotapeError, RuntimeError):
-    """A tape is asked that was interrupted while it was trace an op."""
+    """A tape is asked that was interrupted while it was recording an op."""
 
     def __init__(self) -> None:
         super().__init__(
-            "This tape was interrupted, by Ctrl-C or another exception, while it was trace an op. What it holds "
+            "This tape was interrupted, by Ctrl-C or another exception, while it was recording an op. What it holds "
             "may be incomplete, so it gives no result. Record again: `with rt.Tape() as tape: ...`, or `tape.reset()`."
         )
 
@@ -200,7 +200,7 @@ class UnseenUpdateError(RetrotapeError, RuntimeError):
     def __init__(self, variable: str) -> None:
         self.variable = variable
         super().__init__(
-            f"The target depends on a value of {variable} that was assigned while this tape was not trace, so the "
+            f"The target depends on a value of {variable} that was assigned while this tape was not recording, so the "
             "path through its updates is broken there. Assign it inside the `with` block, or ask from that value on: "
             "`since=k`, or without `through_updates`."
         )

@@ -13,7 +13,7 @@ from retrotape._types import Tensor
 from retrotape.errors import LostValueError
 from retrotape.execute._heap import trim
 from retrotape.execute._run import evaluator, run_steps
-from retrotape.ir import CUSTOM, LEAF, bytes_of, slice_to
+from retrotape.ir import CUSTOM, LEAF, Eqn, bytes_of, slice_to
 from retrotape.record import SEGMENT, Trace, current_stack, is_offloaded, read_by_rule
 from retrotape.tf import core
 from retrotape.tf.core import tf
@@ -37,6 +37,7 @@ class Values:
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
         self._kept = trace.values
+        self._run_eqn = evaluator(trace)
         self._again: dict[int, Tensor] = {}
         self._plan: Plan | None = None
         self._passed: set[int] = set()
@@ -129,7 +130,7 @@ class Values:
 
         def compute(others: list[Trace]) -> None:
             env = _Recomputed(self, held, made, others)
-            for index, eqn in run_steps(trace.program, env, indices, evaluator(trace)):
+            for index, eqn in run_steps(trace.program, env, indices, self._evaluate):
                 to_use.subtract(eqn.inputs)
                 done = self._has_run(index)
                 for used in (*eqn.inputs, *eqn.outputs):
@@ -141,6 +142,9 @@ class Values:
         self._unrecorded(compute)
         if var not in self._again:
             raise LostValueError(self._describe(var), "Read the variable inside the block before it is changed.")
+
+    def _evaluate(self, eqn: Eqn, inputs: list[Tensor]) -> list[Tensor]:
+        return self._run_eqn(eqn, inputs)
 
     def add_recomputed(self, var: int, value: Tensor, others: Iterable[Trace]) -> None:
         """Hold a value that was computed again, as the tensor that stands for its var from now on."""

@@ -14,9 +14,11 @@ def walk(plan: Plan, seeds: Mapping[int, Sequence[Cotangent]], vjp: Vjp) -> Iter
     cotangents = {var: list(terms) for var, terms in seeds.items()}
     for step in plan.steps():
         upstream = [_take(cotangents, var) for var in step.outputs]
-        for var, total in zip(step.outputs, upstream, strict=True):
-            if total is not None and var in plan.sources:
-                yield var, total
+        yield from [
+            (var, total)
+            for var, total in zip(step.outputs, upstream, strict=True)
+            if total is not None and var is not None and var in plan.sources
+        ]
         for var, cotangent in zip(step.inputs, vjp(step.index, upstream, plan), strict=True):
             if cotangent is not None and var in plan.reached:
                 cotangents.setdefault(var, []).append(cotangent)

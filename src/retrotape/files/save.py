@@ -144,7 +144,7 @@ def name_everything(trace: Trace, names: Mapping[str, Any]) -> dict[str, dict[st
         if is_variable(part):
             history = next(iter(histories_in(trace, part)), None)
             if history is None:
-                raise _absent(name, part, "no op read or assigned it while trace")
+                raise _absent(name, part, "no op read or assigned it while recording")
             found[name] = {"variable": order[id(history)]}
             continue
         if not hasattr(part, "_id"):

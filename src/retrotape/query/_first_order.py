@@ -40,7 +40,7 @@ class FirstOrder(QueryBase):
         """Return the gradient of `target`, summed over its elements, with respect to each of `sources`.
 
         Args:
-          target: A tensor that was made while trace, or a nest of them, which are summed.
+          target: A tensor that was made while recording, or a nest of them, which are summed.
           sources: Tensors that were used, variables, Keras variables, values from `at`, or a nest of them. A plain
             variable means what it means in TensorFlow: every read counts, and an assignment ends the path.
           output_gradients: What flows into each target, in its shape or one that broadcasts to it: tensors, arrays or
@@ -58,7 +58,7 @@ class FirstOrder(QueryBase):
           a warning says; what else is in the same nest is answered.
 
         Raises:
-          NotRecordedError: If the target was not made while trace.
+          NotRecordedError: If the target was not made while recording.
           NotDifferentiableError: With `none="raise"`, if a target is of integer, boolean or string type.
           NoRuleError: If the path passes an op for which TensorFlow has no gradient.
           MissingGradientError: With `none="raise"`, if a source has no gradient.

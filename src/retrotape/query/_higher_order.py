@@ -15,14 +15,14 @@ from retrotape.tf.version import Version, pick
 
 
 class HigherOrder(QueryBase):
-    """What can be asked beyond the first derivative, from the same flat trace."""
+    """What can be asked beyond the first derivative, from the same flat recording."""
 
     @query
     def jvp(self, target: Tensor, sources: Any, tangents: Any, *, through_updates: bool = False) -> Tensor:
         """Return how `target` changes when `sources` move along `tangents`.
 
         Args:
-          target: A tensor that was made while trace.
+          target: A tensor that was made while recording.
           sources: As for `gradient`.
           tangents: One for each source, in its shape.
           through_updates: As for `gradient`.
@@ -51,7 +51,7 @@ class HigherOrder(QueryBase):
         """Return the product of the Hessian of `target` with respect to `sources` with `vectors`, without the Hessian.
 
         Args:
-          target: A scalar that was made while trace.
+          target: A scalar that was made while recording.
           sources: As for `gradient`.
           vectors: One for each source, in its shape.
           through_updates: As for `gradient`.
@@ -90,7 +90,7 @@ class HigherOrder(QueryBase):
         In a terminal a progress bar is shown on stderr if it takes longer than two seconds.
 
         Args:
-          target: A scalar that was made while trace.
+          target: A scalar that was made while recording.
           sources: As for `gradient`.
           whole: Return one matrix over all elements of all sources, in the order of the flattened nest.
           through_updates: As for `gradient`.

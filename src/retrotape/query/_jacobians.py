@@ -34,7 +34,7 @@ class Jacobians(QueryBase):
         """Return the Jacobian of `target` with respect to each of `sources`: shape of target, then shape of source.
 
         Args:
-          target: A tensor that was made while trace.
+          target: A tensor that was made while recording.
           sources: As for `gradient`.
           unconnected_gradients: As for `gradient`.
           through_updates: As for `gradient`.

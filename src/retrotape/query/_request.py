@@ -86,7 +86,7 @@ def _target(session: Session, results: Results, part: Any) -> int:
     if is_variable(part):
         history = session.history(part)
         if history is None:
-            raise NotRecordedError(describe(part), "it was not read while trace", "Read it inside the block.")
+            raise NotRecordedError(describe(part), "it was not read while recording", "Read it inside the block.")
         return history.current
     var = results.var(part, session)
     if var is None:
@@ -130,7 +130,7 @@ def versions_of(session: Session, variable: Any) -> tuple[Version, ...]:
     if history is None:
         if not is_variable(variable):
             raise TypeError(f"Only a variable has versions, got {type(variable).__name__}; a tensor has one value.")
-        reason = "no op read or assigned it while trace"
+        reason = "no op read or assigned it while recording"
         raise NotRecordedError(describe(variable), reason, "Use it inside the block.", role="variable")
     if len(session.histories_of(variable)) > 1:
         raise ReplicaError(f"{describe(variable)} has values of its own in each replica", _LOCAL)

@@ -136,7 +136,7 @@ class Recorder(Histories):
 
     @whole
     def record(self, events: Sequence[Event]) -> None:
-        """Record ops, many at a time: this loop is what recording costs."""
+        """Record ops, many at a time: this loop is what recorder costs."""
         builder, known, values = self._builder, self.tensors.by_identity, self.values
         types, producers, eqns, facts = builder.types, builder.producers, builder.eqns, builder.facts
         dtype_of, frame_of, new, keep = self._dtype_of, self.frames.number, tuple.__new__, self.keep

@@ -37,7 +37,7 @@ class _InPlaceOfStock(ABCMeta):
 
 
 class _ExitOfTape:
-    """Stop trace."""
+    """Stop recording."""
 
     def __get__(self, tape: Tape | None, owner: type) -> Callable[..., None]:
         if tape is None:
@@ -49,7 +49,7 @@ class _ExitOfTape:
 
 
 def _leave(tape: Tape, kind: Any, error: Any, traceback: Any) -> None:
-    """Stop trace."""
+    """Stop recording."""
     session = tape._session
     if session is not None and session.is_open:
         session.stop()

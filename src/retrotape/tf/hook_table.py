@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from threading import RLock
 from typing import Any
 
-# One lock for all that trace shares between threads, and one that its owner may take again: garbage is collected
+# One lock for all that recording shares between threads, and one that its owner may take again: garbage is collected
 # anywhere, and with it tapes that are still open.
 lock = RLock()
 users: dict[Any, Any] = {}  # who needs the hooks now

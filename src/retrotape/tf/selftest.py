@@ -1,7 +1,7 @@
 """A self test for versions of TensorFlow that nobody has tried: what is recorded gives the right derivatives.
 
 retrotape uses what is private in TensorFlow. That the names are there is checked always (`_compatibility`); that they
-still do the same shows here, on programs whose derivatives are known. On a version where trace missed an op, the
+still do the same shows here, on programs whose derivatives are known. On a version where recording missed an op, the
 number would be wrong; so this finds out first, and raises.
 """
 

@@ -33,8 +33,9 @@ def test_values_are_computed_again_once_for_all(monkeypatch):
         losses = heads.losses()
 
     ran: list[str] = []
-    evaluate = _values.evaluate
-    monkeypatch.setattr(_values, "evaluate", lambda log, eqn, inputs: ran.append(eqn.op) or evaluate(log, eqn, inputs))
+    evaluate = _values.Values._evaluate
+    counted = lambda self, eqn, inputs: ran.append(eqn.op) or evaluate(self, eqn, inputs)  # noqa: E731
+    monkeypatch.setattr(_values.Values, "_evaluate", counted)
 
     def ops(ask: Callable[[], Any]) -> int:
         ran.clear()
@@ -195,15 +196,15 @@ def test_plans_made_together_are_those_made_alone():
             early = heads.losses()
         slope = inner.gradient(early[0], heads.trunk[0])
         losses = [*early[:3], tf.reduce_sum(slope), *heads.losses()[3:5], tf.reduce_sum(heads.x) * 2.0]
-    recording = tape._asked().recording
-    targets = [(recording.find(loss),) for loss in losses]
-    sources = [recording.cells[variable.handle._id].current for variable in heads.trunk]
-    _, plans = make_plans(recording, targets, sources, through_updates=False)
+    trace = tape._recorded().trace
+    targets = [(trace.tensors.find(loss),) for loss in losses]
+    sources = [trace.facts.histories[variable.handle._id].current for variable in heads.trunk]
+    _, plans = make_plans(trace, targets, sources, through_updates=False)
     lengths = []
     for plan, target in zip(plans, targets, strict=True):
-        alone = make_plan(recording, target, sources, through_updates=False)
+        alone = make_plan(trace, target, sources, through_updates=False)
         assert plan.indices == alone.indices
-        assert list(plan.order()) == list(alone.order())
+        assert [step.index for step in plan.steps()] == [step.index for step in alone.steps()]
         assert plan.repaired == alone.repaired
         for index in plan.indices:
             inputs = set(plan.eqns[index].inputs)

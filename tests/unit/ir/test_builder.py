@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from retrotape.errors import MalformedProgramError
@@ -35,7 +37,7 @@ def test_build_freezes_everything():
     (out,) = builder.define([SCALAR])
     builder.append("Const", (), (out,), (("dtype", DType(1)),), frame=0)
     frames = (Frame("a.py", 1, "f"),)
-    program = builder.build(lambda: frames)
+    program = builder.build(frames)
     assert program.types == (SCALAR,)
     assert program.producers == (0,)
     assert program.eqns == (Eqn("Const", (), (0,), (("dtype", DType(1)),), 0),)
@@ -70,19 +72,23 @@ def test_a_new_leaf_alone_gives_a_new_program():
     assert builder.build().types == (*first.types, VECTOR)
 
 
-def test_frames_are_asked_for_only_when_something_is_built():
-    asked = []
+def test_frames_are_resolved_only_when_they_are_read():
+    read: list[int] = []
 
-    def frames() -> tuple[Frame, ...]:
-        asked.append(1)
-        return (Frame("a.py", 1, "f"),)
+    class Lazy(Sequence[Frame]):
+        def __len__(self) -> int:
+            return 1
+
+        def __getitem__(self, index: int) -> Frame:
+            read.append(index)
+            return Frame("a.py", 1, "f")
 
     builder = Builder()
     chain(builder, 3)
-    assert not asked
-    builder.build(frames)
-    builder.build(frames)
-    assert len(asked) == 1
+    program = builder.build(Lazy())
+    assert not read
+    assert program.frames[0] == Frame("a.py", 1, "f")
+    assert read == [0]
 
 
 def test_build_checks():

@@ -111,7 +111,7 @@ def test_a_look_by_a_library_is_the_users(tmp_path):
         y = tf.sin(tf.constant(1.0))
         here = inspect.currentframe().f_lineno + 1
         library["log"](y)
-    look = tape._log.recording.looks[-1]
+    look = tape._session.trace.facts.host_reads[-1]
     assert tape.program.frames[look.frame][:2] == (__file__, here)
 
 

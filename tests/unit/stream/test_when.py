@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 import retrotape as rt
-from retrotape.execute import _pull
+from retrotape.execute import _vjp
 from unit.stream.nets import KEEPS, Net
 
 
@@ -39,13 +39,13 @@ def test_tensors_between_come_in_their_place():
 
 def test_a_gradient_is_yielded_before_the_walk_goes_on(monkeypatch: pytest.MonkeyPatch):
     pulled: list[int] = []
-    call = _pull.Puller.__call__
+    call = _vjp.RuleVjp.__call__
 
     def counted(self: Any, index: int, *rest: Any) -> Any:
         pulled.append(index)
         return call(self, index, *rest)
 
-    monkeypatch.setattr(_pull.Puller, "__call__", counted)
+    monkeypatch.setattr(_vjp.RuleVjp, "__call__", counted)
     net = Net(20)
     tape, loss = net.recorded()
     counts = [len(pulled) for _ in tape.stream(loss)]
@@ -64,13 +64,13 @@ def test_what_was_yielded_is_not_held(keep: str, monkeypatch: pytest.MonkeyPatch
     def alive() -> int:
         return sum(reference() is not None for reference in references)
 
-    call = _pull.Puller.__call__
+    call = _vjp.RuleVjp.__call__
 
     def watched(self: Any, *args: Any) -> Any:
         most.append(alive())
         return call(self, *args)
 
-    monkeypatch.setattr(_pull.Puller, "__call__", watched)
+    monkeypatch.setattr(_vjp.RuleVjp, "__call__", watched)
     gc.collect()
     gc.disable()
     try:
@@ -86,13 +86,13 @@ def test_what_was_yielded_is_not_held(keep: str, monkeypatch: pytest.MonkeyPatch
 
 def test_while_one_is_handed_out_what_led_to_it_is_let_go(monkeypatch: pytest.MonkeyPatch):
     given: list[weakref.ref] = []
-    call = _pull.Puller.__call__
+    call = _vjp.RuleVjp.__call__
 
     def watched(self: Any, index: int, grads: list[Any], plan: Any) -> Any:
         given[:] = [weakref.ref(grad) for grad in grads if grad is not None]
         return call(self, index, grads, plan)
 
-    monkeypatch.setattr(_pull.Puller, "__call__", watched)
+    monkeypatch.setattr(_vjp.RuleVjp, "__call__", watched)
     net = Net(10)
     weights = [weight.read_value() for weight in net.weights]  # a read of its own would hand on what it is given
     with rt.Tape() as tape:

@@ -65,7 +65,7 @@ STEPS = (
     ),
     Step(
         "Why is my gradient None?",
-        "Every verdict has a witness in the trace; without one it says 'unknown'.",
+        "Every verdict has a witness in the recording; without one it says 'unknown'.",
         _ours.why_none,
         _stock.why_none,
     ),

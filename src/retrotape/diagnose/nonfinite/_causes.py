@@ -13,24 +13,24 @@ class Cause(Enum):
 
     WHERE = ("0 · inf from the branch that `tf.where` did not take.", _GUARD)
     LOG_OF_ZERO = (
-        "The session of zero is -inf.",
+        "The log of zero is -inf.",
         "Keep the input away from zero: `tf.math.log(tf.maximum(x, 1e-7))`.",
     )
     LOG_OF_NEGATIVE = (
-        "The session of a negative number is NaN.",
+        "The log of a negative number is NaN.",
         "Check the sign of the input, or bound it: `tf.math.log(tf.maximum(x, 1e-7))`.",
     )
     ZERO_TIMES_LOG = (
-        "The session of zero is -inf, and it is then multiplied by 0, which is NaN.",
+        "The log of zero is -inf, and it is then multiplied by 0, which is NaN.",
         "Use `tf.math.xlogy(y, x)`, which is 0 where y is 0.",
     )
     MASKED_BY_PRODUCT = (
         "It is then multiplied by 0, and 0 · inf is NaN: a product does not mask it.",
         "Use `tf.math.multiply_no_nan(value, mask)` and guard the input: `tf.where(ok, x, 1.0)`.",
     )
-    SIGMOID_CROSS_ENTROPY = ("The session of a sigmoid that is exactly 0 or 1: a cross-entropy by hand.", _FROM_LOGITS)
+    SIGMOID_CROSS_ENTROPY = ("The log of a sigmoid that is exactly 0 or 1: a cross-entropy by hand.", _FROM_LOGITS)
     SOFTMAX_CROSS_ENTROPY = (
-        "The session of a softmax that is exactly 0: a cross-entropy by hand.",
+        "The log of a softmax that is exactly 0: a cross-entropy by hand.",
         "Use `tf.nn.log_softmax(logits)`, or a Keras loss with `from_logits=True` and no softmax.",
     )
     SQRT_OF_NEGATIVE = ("The square root of a negative number is NaN.", "Bound it: `tf.sqrt(tf.maximum(x, 0.0))`.")
@@ -57,7 +57,7 @@ class Cause(Enum):
         "exp overflows in a softmax by hand.",
         "Use `tf.nn.softmax(x)`, or subtract the largest first: `tf.exp(x - tf.reduce_max(x, axis, keepdims=True))`.",
     )
-    LOGSUMEXP_BY_HAND = ("exp overflows in the session of a sum.", "Use `tf.reduce_logsumexp(x, axis)`.")
+    LOGSUMEXP_BY_HAND = ("exp overflows in the log of a sum.", "Use `tf.reduce_logsumexp(x, axis)`.")
     SOFTPLUS_BY_HAND = ("exp overflows in log(1 + exp(x)).", "Use `tf.math.softplus(x)`.")
     SIGMOID_BY_HAND = ("exp overflows in a sigmoid by hand.", "Use `tf.sigmoid(x)`.")
     HALF_OVERFLOW = (

@@ -91,7 +91,7 @@ def _edge(eqn: Eqn) -> str:
 
 
 def _cross_entropy(scene: Scene, eqn: Eqn) -> Cause | None:
-    """Return the function of which this is the session, if it has one of its own."""
+    """Return the function of which this is the log, if it has one of its own."""
     made = scene.maker(eqn.inputs[0])
     if made is not None and made.op == "Sub" and scene.is_all(made.inputs[0], 1.0):
         made = scene.maker(made.inputs[1])
@@ -207,9 +207,9 @@ def _made_of_exp(scene: Scene, eqn: Eqn) -> Cause:
     after_one = {use.op for total in plus_one for _, use in scene.uses(total.outputs)}
     if any(use.op == "RealDiv" for use in uses) and "RealDiv" in after_sum:
         return Cause.SOFTMAX_BY_HAND
-    if "Session" in after_sum:
+    if "Log" in after_sum:
         return Cause.LOGSUMEXP_BY_HAND
-    if "Session" in after_one or any(use.op == "Log1p" for use in uses):
+    if "Log" in after_one or any(use.op == "Log1p" for use in uses):
         return Cause.SOFTPLUS_BY_HAND
     if after_one & {"RealDiv", "Reciprocal", "Inv"}:
         return Cause.SIGMOID_BY_HAND
@@ -241,7 +241,7 @@ def _product(scene: Scene, eqn: Eqn, inputs: list[Numbers], bad: Numbers) -> Ver
 
 
 _JUDGES: dict[str, _Judge] = {
-    "Session": _log,
+    "Log": _log,
     "Log1p": _log,
     "Sqrt": _sqrt,
     "Rsqrt": _sqrt,

@@ -20,7 +20,7 @@ _SAME_VALUES = frozenset(
 )
 # Each element of the result comes from one element in the same place: what is so there is so here.
 _ELEMENTWISE = frozenset(
-    ("Abs", "Cos", "Erf", "Exp", "Expm1", "Inv", "Session", "Log1p", "Neg", "Reciprocal", "Relu", "Rsqrt", "Sigmoid")
+    ("Abs", "Cos", "Erf", "Exp", "Expm1", "Inv", "Log", "Log1p", "Neg", "Reciprocal", "Relu", "Rsqrt", "Sigmoid")
 ) | frozenset(("Sin", "Sqrt", "Square", "Tanh", "Add", "AddV2", "Div", "DivNoNan", "Maximum", "Minimum", "Mul", "Pow"))
 _ELEMENTWISE |= {"RealDiv", "Sub"}
 _CHOICES = ("SelectV2", "Select")

@@ -55,7 +55,7 @@ def _missing(session: EagerSession, target: Any, said: tuple[str, str]) -> Expla
         return None
     else:
         reason, remedy = session.why_absent(target) or (
-            "it was made while trace, but by no op that is on this tape: by Python, on another thread, or "
+            "it was made while recording, but by no op that is on this tape: by Python, on another thread, or "
             "before the tape was reset",
             "Make it with TensorFlow ops, on the thread that records.",
         )

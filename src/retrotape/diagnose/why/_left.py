@@ -89,7 +89,7 @@ class Left:
         """Say whether the target comes from nothing but what Python made in the block.
 
         Programs are full of numbers. Where the target also comes from variables or from inputs, one that Python made
-        after a look is no witness: the look may have been for a session.
+        after a look is no witness: the look may have been for a log.
         """
         between, trace, made = self._between, self._between.trace, {one.var for one in self._constants}
         leaves = [var for var in between.needed if between.producers[var] < 0 and var not in made]

@@ -77,9 +77,9 @@ class Verdict(Enum):
         "the path ends inside a tf.function",
     )
     UNKNOWN = (
-        "There is no gradient, and the trace does not show why.",
+        "There is no gradient, and the recording does not show why.",
         "Look at the two ends below.",
-        "the trace does not show why",
+        "the recording does not show why",
     )
 
     @property

@@ -120,7 +120,7 @@ class Server:
         """Return which equation of the tape it is, and where the user's code ran it; "" for what is not on the tape."""
         if self._tape is None or not eqn.outputs:
             return ""
-        trace = self._tape._log.trace
+        trace = self._tape._session.trace
         producers, var = trace.program.producers, eqn.outputs[0]
         index = producers[var] if var < len(producers) else LEAF
         if index == LEAF or trace.program.eqns[index] is not eqn:
@@ -136,9 +136,9 @@ class Server:
 
 def _described(value: Any) -> list[Any] | None:
     """Return what is told of a tape, None for anything else."""
-    if not hasattr(value, "_log"):
+    if not hasattr(value, "_session"):
         return None
-    return [list(value.names), len(value._log.trace.program.eqns)]
+    return [list(value.names), len(value._session.trace.program.eqns)]
 
 
 def _explained(error: Exception, doing: str) -> list[Any]:
