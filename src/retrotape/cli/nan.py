@@ -49,7 +49,7 @@ def nan(ctx: click.Context, file: str, target: str | None, as_json: bool) -> Non
 def _has_scalars(tape: Any) -> bool:
     from retrotape.diagnose.nonfinite import results, scalars
 
-    trace = tape._asked().trace
+    trace = tape._recorded().trace
     return bool(scalars(trace, results(trace, tape._named_tensors())))
 
 

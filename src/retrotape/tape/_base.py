@@ -14,7 +14,7 @@ from retrotape.query import Queries, make_request
 from retrotape.record import EagerSession, Session, Trace
 from retrotape.tf.core import tf
 from retrotape.tf.methods import locked
-from retrotape.tf.nests import describe, is_variable, take_apart, unwrap
+from retrotape.tf.nests import TensorRef, describe, is_variable, take_apart, unwrap
 
 if TYPE_CHECKING:
     from retrotape.tape.loaded import LoadedTape
@@ -90,7 +90,7 @@ class AnyTape(Queries, Diagnosis, Saved):
         if isinstance(key, str):
             return self._named(key)
         part = unwrap(key)
-        if not (is_variable(part) or isinstance(part, tf.Tensor)):
+        if not (is_variable(part) or isinstance(part, (tf.Tensor, TensorRef))):
             raise TypeError(
                 f"Got {key!r}; this tape has no names, so give a tensor or a variable: `tape.replay([(x, new_x)])`."
             )

@@ -115,8 +115,7 @@ class _Inquiry:
             return None
         seeds: dict[int, list[Any]] = {}
         for var, target in zip(between.targets, self._given, strict=True):
-            seed = tf.ones(target.shape, target.dtype) if is_variable(target) else tf.ones_like(target)
-            seeds.setdefault(var, []).append(seed)
+            seeds.setdefault(var, []).append(tf.ones(target.shape, target.dtype))
         return Walked(between.trace, plan, seeds)
 
     def _gets_through(self, between: Between, plan: Plan, walked: Walked) -> bool:
