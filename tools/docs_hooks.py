@@ -21,6 +21,7 @@ from mkdocs.structure.pages import Page
 ADOPTED = {
     "ARCHITECTURE.md": "architecture.md",
     "CHANGELOG.md": "changelog.md",
+    "CODE_OF_CONDUCT.md": "code_of_conduct.md",
     "CONTRIBUTING.md": "contributing.md",
     "FORMAT.md": "format.md",
     "SECURITY.md": "security.md",

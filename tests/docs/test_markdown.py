@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import tensorflow as tf
 from click.testing import CliRunner
 
 from retrotape.cli import main
@@ -112,8 +113,9 @@ def session(command: str) -> str:
 
 @pytest.fixture
 def _alone(tmp_path, monkeypatch):
-    """A folder of its own, for a page may save files; and no lines of the page before."""
+    """A folder of its own, for a page may save files; no lines of the page before; layers numbered from the first."""
     monkeypatch.chdir(tmp_path)
+    tf.keras.backend.clear_session()
     yield
     linecache.cache.pop(FILE, None)
 

@@ -30,6 +30,7 @@ LINKED = [
     "FORMAT.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
+    "CODE_OF_CONDUCT.md",
     "SECURITY.md",
 ]
 

@@ -79,6 +79,8 @@ def test_source_distribution_can_be_tested(built):
         names = {name.partition("/")[2] for name in archive.getnames()}
     for needed in ("Makefile", "conftest.py", "requirements/dev.lock", "tests/packaging/test_wheel.py", "mkdocs.yml"):
         assert needed in names
+    for needed in (".ci/run", ".github/workflows/ci.yml", ".pre-commit-config.yaml", ".editorconfig", "CITATION.cff"):
+        assert needed in names
     assert not [name for name in names if ".venv" in name or "__pycache__" in name]
 
 
