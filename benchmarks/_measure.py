@@ -1,6 +1,6 @@
-"""Interleaved timing: every contender runs in turn, many short times, and medians are compared.
+"""Interleaved timing: all contenders take turns, in many short runs, and medians are compared.
 
-CPU time of this process, so that other work on the machine does not count.
+Measures CPU time of this process, so that other work on the machine does not count.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Time and peak memory of a gradient through 200 layers, each contender in a process of its own.
+"""Time and peak memory of a gradient through 200 layers, each contender in its own process.
 
 Two chains of `tanh(h @ w)`: a wide one (width 512, batch 256), where gradients are most of the memory, and a long one
-(width 256, batch 4096), where activations are. The peak is of the resident set above weights and input; the time is
+(width 256, batch 4096), where activations are. The peak is the resident set size above weights and input; the time is
 CPU time, median of several steps. Run: `python benchmarks/chains.py`
 """
 
@@ -32,7 +32,7 @@ def status(field: str) -> float:
 
 
 def child(chain: str, contender: str) -> None:
-    """Print the peak of several steps, and their time."""
+    """Print the peak memory of several steps, and their time."""
     import numpy as np
     import tensorflow as tf
 
@@ -74,7 +74,7 @@ def child(chain: str, contender: str) -> None:
 
     gc.collect()
     before = status("VmRSS")
-    with open("/proc/self/clear_refs", "w") as reset:  # the peak so far is not what we measure
+    with open("/proc/self/clear_refs", "w") as reset:  # do not count the peak so far
         reset.write("5")
     first = step()
     times = []
@@ -82,7 +82,7 @@ def child(chain: str, contender: str) -> None:
         start = time.process_time()
         step()
         times.append(time.process_time() - start)
-    peak = status("VmHWM") - before  # of all steps: what a step leaves behind is part of the next one's
+    peak = status("VmHWM") - before  # over all steps, because what one step leaves behind adds to the next
     print(json.dumps({"peak": peak, "seconds": statistics.median(times), "norm": first}))
 
 

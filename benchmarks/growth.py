@@ -1,8 +1,8 @@
 """How time and memory grow with the length of a tape, from recording to `retrotape show`.
 
-Each program runs with 37,500, 75,000, 150,000 and 300,000 ops. Recording and queries, queries on the file, and the two
-commands run in processes of their own. Seconds are CPU seconds; the peak is that of the resident set above what the
-process has after the imports. The exponent is fitted over all sizes, on logarithms: 1 is linear.
+Each program runs with 37,500, 75,000, 150,000 and 300,000 ops. Recording with its queries, queries on the saved file,
+and two commands run in separate processes. Seconds are CPU seconds; the peak is the resident set size above that after
+the imports. The exponent is fitted to the logarithms over all sizes: 1 is linear.
 
 Run: `python benchmarks/growth.py`, or for some programs and other sizes
 `python benchmarks/growth.py constants --ops 5000 10000`.
@@ -42,8 +42,8 @@ class Clock:
         self._base = status("VmRSS")
 
     def __call__(self, stage: str, run: Callable[[], Any]) -> Any:
-        """Run a stage, and note its CPU seconds and its peak."""
-        with open("/proc/self/clear_refs", "w") as reset:  # the peak of earlier stages is not this one's
+        """Run a stage, and store its CPU seconds and its peak."""
+        with open("/proc/self/clear_refs", "w") as reset:  # do not count the peak of earlier stages
             reset.write("5")
         start = time.process_time()
         found = run()
@@ -56,7 +56,7 @@ class Clock:
 
 
 def constants(count: int) -> tuple[Any, Any]:
-    """One chain; every op takes a number of Python's, which becomes a tensor of its own."""
+    """One chain; every op takes a Python number, which becomes a separate constant tensor."""
     import tensorflow as tf
 
     w = tf.Variable(1.0)
@@ -67,7 +67,7 @@ def constants(count: int) -> tuple[Any, Any]:
 
 
 def variables(count: int) -> tuple[Any, Any]:
-    """One variable for every 30 ops, each read, assigned, and looked at from Python again and again."""
+    """One variable for every 30 ops, each read, assigned, and read by Python again and again."""
     import tensorflow as tf
 
     w = tf.Variable(1.0)
@@ -95,7 +95,7 @@ def one_variable(count: int) -> tuple[Any, Any]:
 
 
 def calls(count: int) -> tuple[Any, Any]:
-    """Calls of a function and of a custom gradient, and calls of layers, each of some ops."""
+    """Calls of a function, a custom gradient and a layer, each of a few ops."""
     import keras
     import tensorflow as tf
 
@@ -120,7 +120,7 @@ PROGRAMS = {one.__name__: one for one in (constants, variables, one_variable, ca
 
 
 def record(name: str, count: int, path: str) -> Figures:
-    """Record a program, ask and save."""
+    """Record a program, query it and save it."""
     import keras
     import tensorflow as tf
 
@@ -146,8 +146,8 @@ def record(name: str, count: int, path: str) -> Figures:
     return clock.figures
 
 
-def ask(name: str, count: int, path: str) -> Figures:
-    """Ask the tape in the file."""
+def query(name: str, count: int, path: str) -> Figures:
+    """Query the saved tape."""
     del name, count
     import tensorflow as tf
 
@@ -167,7 +167,7 @@ def ask(name: str, count: int, path: str) -> Figures:
 
 
 def command(verb: str) -> Callable[[str, int, str], Figures]:
-    """Return what runs a verb of the command line."""
+    """Return a stage that runs a command of the command line."""
 
     def run(name: str, count: int, path: str) -> Figures:
         del name, count
@@ -180,7 +180,7 @@ def command(verb: str) -> Callable[[str, int, str], Figures]:
     return run
 
 
-CHILDREN = {"record": record, "ask": ask, "show": command("show"), "check": command("check")}
+CHILDREN = {"record": record, "query": query, "show": command("show"), "check": command("check")}
 
 
 def child(which: str, name: str, count: str, path: str, out: str) -> None:
@@ -190,7 +190,7 @@ def child(which: str, name: str, count: str, path: str, out: str) -> None:
 
 
 def measure(name: str, count: int) -> Figures:
-    """Return the figures of all stages, each group of them in a process of its own."""
+    """Return the figures of all stages, each group in its own process."""
     found: Figures = {}
     with tempfile.TemporaryDirectory() as folder:
         path, out = os.path.join(folder, "long.tape"), os.path.join(folder, "figures.json")
@@ -199,7 +199,7 @@ def measure(name: str, count: int) -> Figures:
             done = subprocess.run(arguments, capture_output=True, text=True, env=os.environ, check=False)
             if done.returncode:
                 print(done.stdout[-2000:], done.stderr[-4000:], file=sys.stderr)
-                raise SystemExit(f"{name}, {count:,} ops: `{which}` ended with {done.returncode}")
+                raise SystemExit(f"{name}, {count:,} ops: `{which}` failed with exit code {done.returncode}")
             with open(out) as file:
                 found.update(json.load(file))
     mine, loaded = found["gradient"]["value"], found["loaded: gradient"]["value"]
@@ -208,7 +208,7 @@ def measure(name: str, count: int) -> Figures:
 
 
 def exponent(sizes: list[int], values: list[float]) -> float:
-    """Return the slope of logarithms, by least squares."""
+    """Return the slope of the logarithms, by least squares."""
     x, y = [math.log(size) for size in sizes], [math.log(max(value, 1e-3)) for value in values]
     mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
     top = sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True))
@@ -225,9 +225,7 @@ def main(names: list[str], sizes: list[int]) -> None:
                 shown = [f"{value:.{digits}f}" for value in values]
                 rows.append([stage, *shown, f"{exponent(sizes, values):.2f}" if len(sizes) > 1 else ""])
             _measure.table(f"{name}: {unit}", ["stage", *(f"{size:,}" for size in sizes), "exponent"], rows)
-        print(
-            f"{name}: the file has", ", ".join(f"{run['save']['bytes'] / 2**20:.1f}" for run in runs), "MiB", flush=True
-        )
+        print(f"{name}: file size", ", ".join(f"{run['save']['bytes'] / 2**20:.1f}" for run in runs), "MiB", flush=True)
 
 
 if __name__ == "__main__":
@@ -235,7 +233,7 @@ if __name__ == "__main__":
         child(*sys.argv[2:])
     else:
         parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-        parser.add_argument("programs", nargs="*", choices=[*PROGRAMS, []], help="all if none is given")
+        parser.add_argument("programs", nargs="*", choices=[*PROGRAMS, []], help="default: all")
         parser.add_argument("--ops", nargs="+", type=int, default=list(SIZES))
         given = parser.parse_args()
         main(given.programs or list(PROGRAMS), given.ops)

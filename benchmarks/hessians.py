@@ -1,6 +1,6 @@
 """The whole Hessian of a small network of 661 weights: `hessian`, `jacobian` of the gradient, and two stock tapes.
 
-CPU time of recording and asking, with one thread, against that of the stock tapes. Run: `python benchmarks/hessians.py`
+CPU time of recording and query, with one thread, relative to the stock tapes. Run: `python benchmarks/hessians.py`
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def main() -> None:
     times = _measure.interleaved(runs, repeat=11)
     base = times["two stock tapes"]
     rows = [[name, f"{seconds / base:.2f}", f"{seconds:.3f}", f"{apart[name]:.0e}"] for name, seconds in times.items()]
-    columns = ["", "of the stock time", "seconds", "largest difference"]
+    columns = ["", "ratio to stock", "seconds", "largest difference"]
     _measure.table(f"the Hessian of {len(reference)} weights", columns, rows)
 
 

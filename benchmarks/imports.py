@@ -1,7 +1,7 @@
-"""What importing costs: beside `import tensorflow`, and of the command line's help.
+"""Import time: of `retrotape` after `import tensorflow`, and of `retrotape --help`.
 
-Each is a new process, in turn, several times; the median is shown. What comes after TensorFlow is timed inside of the
-process, for the import of TensorFlow itself varies by more than that. Byte code is written first, as
+Each is measured several times in a new process; the median is shown. What comes after TensorFlow is timed inside the
+process, because the import time of TensorFlow itself varies more than that. Byte code is written first, as
 an installation does.
 
 Run: `python benchmarks/imports.py`
@@ -41,8 +41,8 @@ def main() -> None:
     rows = []
     run(AFTER)
     for _ in range(ROUNDS):
-        told = run(AFTER)[1].split()
-        rows.append([*map(float, told), run(HELP)[0]])
+        printed = run(AFTER)[1].split()
+        rows.append([*map(float, printed), run(HELP)[0]])
     for name, times in zip(names, zip(*rows, strict=True), strict=True):
         print(f"{name:22} {1000 * statistics.median(times):7.1f} ms")
 

@@ -1,4 +1,4 @@
-"""What a tape holds after the forward pass, and the peak of forward and gradient, each in a process of its own.
+"""Memory that a tape holds after the forward pass, and the peak of forward pass and gradient, each in its own process.
 
 A deep MLP: 20 layers of width 2048, batch 512. Run: `python benchmarks/memory.py`
 """
@@ -29,7 +29,7 @@ def peak() -> float:
 
 
 def child(kind: str, activation: str) -> None:
-    """Print what one tape holds and reaches, in megabytes above the model and its input."""
+    """Print the held and the peak memory of one tape, in megabytes above the model and its input."""
     import tensorflow as tf
 
     import retrotape as rt
@@ -39,12 +39,12 @@ def child(kind: str, activation: str) -> None:
     model = tf.keras.Sequential([tf.keras.Input((WIDTH,)), *layers])
     x = tf.random.normal((BATCH, WIDTH))
     model(x)
-    with (rt.Tape if kind == "ours" else tf.GradientTape)() as warm:  # lazy set-up is not what we measure
+    with (rt.Tape if kind == "ours" else tf.GradientTape)() as warm:  # do not measure lazy initialization
         small = tf.reduce_sum(model.layers[0](x[:1]))
     warm.gradient(small, model.layers[0].trainable_variables)
     del warm, small
     gc.collect()
-    ctypes.CDLL("libc.so.6").malloc_trim(0)  # what lies free now would hide what the tape takes
+    ctypes.CDLL("libc.so.6").malloc_trim(0)  # free memory in the heap would hide what the tape takes
     base = resident()
     with (rt.Tape if kind == "ours" else tf.GradientTape)() as tape:
         loss = tf.reduce_mean(model(x) ** 2)

@@ -1,4 +1,4 @@
-"""What the notes for `tape.why` cost: per op that runs, per look of Python at a value, and per question.
+"""Cost of recording host reads for `tape.why`: per op, per host read (Python reads a value), and per query.
 
 Run: `python benchmarks/notes.py`
 """
@@ -13,21 +13,21 @@ import _measure
 import tensorflow as tf
 
 import retrotape as rt
-from retrotape.tf import hooks
+from retrotape.tf import hook_table
 
 CALLS = 200
 OPS = 100_000
 
 
 @contextmanager
-def without_notes() -> Iterator[None]:
-    """Record without the hooks that note looks."""
-    before = hooks._HOOKS
-    hooks._HOOKS = tuple(hook for hook in before if hook[1] not in ("_numpy", "py_func_common"))
+def without_host_reads() -> Iterator[None]:
+    """Record without the hooks that record host reads."""
+    before = list(hook_table.hooks)
+    hook_table.hooks[:] = [hook for hook in before if hook.name not in ("_numpy", "py_func_common")]
     try:
         yield
     finally:
-        hooks._HOOKS = before
+        hook_table.hooks[:] = before
 
 
 def recorded(work: Callable[[], object]) -> None:
@@ -36,8 +36,8 @@ def recorded(work: Callable[[], object]) -> None:
             work()
 
 
-def unnoted(work: Callable[[], object]) -> None:
-    with without_notes():
+def partly_recorded(work: Callable[[], object]) -> None:
+    with without_host_reads():
         recorded(work)
 
 
@@ -46,33 +46,33 @@ def bare(work: Callable[[], object]) -> None:
         work()
 
 
-def per_note() -> None:
+def per_host_read() -> None:
     x, scalar = tf.constant([1.0, 2.0, 3.0]), tf.constant(2.0)
     works = {
         "op: tf.add": lambda: tf.add(x, x),
         "op: tf.reduce_sum": lambda: tf.reduce_sum(x),
-        "look: x.numpy()": x.numpy,
-        "look: float(x)": lambda: float(scalar),
-        "look: bool(x)": lambda: bool(scalar),
-        "look: f'{x}'": lambda: f"{scalar}",
+        "host read: x.numpy()": x.numpy,
+        "host read: float(x)": lambda: float(scalar),
+        "host read: bool(x)": lambda: bool(scalar),
+        "host read: f'{x}'": lambda: f"{scalar}",
     }
     rows = []
     for name, work in works.items():
         found = _measure.interleaved(
             {
                 "bare": lambda work=work: bare(work),
-                "off": lambda work=work: unnoted(work),
+                "off": lambda work=work: partly_recorded(work),
                 "on": lambda work=work: recorded(work),
             },
             repeat=41,
         )
         micros = [value / CALLS * 1e6 for value in found.values()]
         rows.append([name, *(f"{value:.2f}" for value in micros), f"{micros[2] - micros[1]:+.2f}"])
-    columns = ["work", "no tape", "without notes", "with notes", "a note costs"]
+    columns = ["work", "no tape", "without host reads", "with host reads", "difference"]
     _measure.table("Microseconds each, while recording", columns, rows)
 
 
-def per_question() -> None:
+def per_query() -> None:
     rows = []
     for name, cut in {"connected": tf.identity, "stop_gradient": tf.stop_gradient, "round": tf.round}.items():
         w = tf.Variable(1.0)
@@ -88,5 +88,5 @@ def per_question() -> None:
 
 if __name__ == "__main__":
     _measure.one_thread()
-    per_note()
-    per_question()
+    per_host_read()
+    per_query()

@@ -1,7 +1,7 @@
-"""Whether several tapes are asked faster side by side in threads than one after the other.
+"""Whether gradients of several tapes are computed faster in parallel threads than one after the other.
 
-Wall time, for CPU time would hide what threads gain, and once with TensorFlow's own threads, once with one thread
-for each op; each in a process of its own. Run: `python benchmarks/parallel.py`
+Wall time, because CPU time would hide the gain of threads; once with TensorFlow's default threads and once with one
+thread per op, each in its own process. Run: `python benchmarks/parallel.py`
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import _measure
 
-SETTINGS = {"default": "TensorFlow's threads", "one": "one thread per op"}
+SETTINGS = {"default": "default threads", "one": "one thread per op"}
 
 
 def small(count: int = 16, width: int = 16, batch: int = 8) -> list[Callable[[], Any]]:
@@ -33,7 +33,7 @@ def small(count: int = 16, width: int = 16, batch: int = 8) -> list[Callable[[],
 
 
 def times(losses: list[Callable[[], Any]], repeat: int) -> dict[str, float]:
-    """Return the least seconds of each way to ask, for other work on the machine only adds; recording is not timed."""
+    """Return the minimum seconds of each method, since other work on the machine only adds; recording is not timed."""
     import retrotape as rt
 
     ways = {"in turn": False, "threads": True, "chosen": None}
@@ -76,7 +76,7 @@ def main() -> None:
                 + [f"{ratio:.2f}" for ratio in ratios]
             )
     columns = ["tapes", "in turn", "threads", "chosen", "threads / in turn", "chosen / in turn"]
-    _measure.table("Milliseconds to ask all tapes", columns, rows)
+    _measure.table("Milliseconds for the gradients of all tapes", columns, rows)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""What it costs to read and verify the values of a tape against mapping the file, which trusts the disk.
+"""Cost of reading and verifying the values of a tape, compared with mapping the file, which trusts the disk.
 
-Each is asked in a process of its own, which loads the tape, looks at one value and asks for one gradient that needs all
-of them. Run: `python benchmarks/reading.py`. Medians of several runs, all files in the page cache; CPU milliseconds,
-and the memory that the process holds beyond what TensorFlow had taken before the tape was loaded.
+Each run has its own process, which loads the tape, reads one value and computes one gradient that needs all of them.
+Run: `python benchmarks/reading.py`. Medians of several runs, all files in the page cache; CPU milliseconds,
+and the memory that the process holds above what TensorFlow took before the tape was loaded.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def save(path: str, count: str, rows: str, columns: str) -> dict[str, Any]:
     return {"bytes": tape.save(path, loss=loss)}
 
 
-def ask(path: str, mmap: str) -> dict[str, Any]:
-    """Load a tape and ask it."""
+def query(path: str, mmap: str) -> dict[str, Any]:
+    """Load a tape and query it."""
     import tensorflow as tf
 
     import retrotape as rt
@@ -47,7 +47,7 @@ def ask(path: str, mmap: str) -> dict[str, Any]:
     _measure.one_thread()
     with rt.Tape() as tape:
         y = tf.tanh(tf.ones((2, 2)) @ tf.ones((2, 2)))
-    tape.gradient(y, y)  # what the first question of a process pays is not meant
+    tape.gradient(y, y)  # do not measure what the first query of a process initializes
     before, found = resident(), {}
 
     def timed(part: str, run: Any) -> Any:
@@ -63,7 +63,7 @@ def ask(path: str, mmap: str) -> dict[str, Any]:
 
 
 def resident() -> int:
-    """Return the bytes that this process holds and nobody else can have, and those that it has mapped."""
+    """Return the resident bytes of this process, including mapped files."""
     with open("/proc/self/statm") as statm:
         return int(statm.read().split()[1]) * os.sysconf("SC_PAGESIZE")
 
@@ -79,7 +79,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "a.tape")
             in_child("save", path, *map(str, shape))
-            runs = [(in_child("ask", path, "read"), in_child("ask", path, "mmap")) for _ in range(RUNS)]
+            runs = [(in_child("query", path, "read"), in_child("query", path, "mmap")) for _ in range(RUNS)]
         rows = []
         for part in (*PARTS, "memory"):
             read, mapped = (statistics.median(run[which][part] for run in runs) for which in (0, 1))
@@ -90,6 +90,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        print(json.dumps({"save": save, "ask": ask}[sys.argv[1]](*sys.argv[2:])))
+        print(json.dumps({"save": save, "query": query}[sys.argv[1]](*sys.argv[2:])))
     else:
         main()

@@ -1,4 +1,4 @@
-"""What recording costs, per op and per step, against no tape and against the stock tape.
+"""Cost of recording, per op and per step, compared with no tape and with the stock tape.
 
 Run: `python benchmarks/recording.py`
 """

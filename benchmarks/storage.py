@@ -1,12 +1,12 @@
-"""What it costs to save a gradient computation and to ask it in a fresh process, against what others offer for that.
+"""Cost of saving a gradient computation and running it in a new process, compared with other libraries.
 
 Ours: `tape.save`, `rt.load`, `tape.backward`. SavedModel: a `tf.Module` with a traced gradient function. JAX:
-`jax.export` with its vjp, parameters in an npz. PyTorch: `torch.export`, then `backward`. All files hold weights and
-data of one step, and are loaded without the model's code.
+`jax.export` with its vjp, parameters in an npz. PyTorch: `torch.export`, then `backward`. All files contain the weights
+and data of one step, and are loaded without the model's code.
 
-Run: `python benchmarks/storage.py`. JAX and PyTorch are measured if the interpreter has them; one that has them can be
-named: `python benchmarks/storage.py --peers /path/to/python`. Every number is the median of several runs, in CPU
-milliseconds, wall milliseconds behind it: only the former means much on a busy machine.
+Run: `python benchmarks/storage.py`. JAX and PyTorch are measured if they are installed; to use another interpreter for
+them: `python benchmarks/storage.py --peers /path/to/python`. Every number is the median of several runs, in CPU
+milliseconds with wall milliseconds in parentheses; on a busy machine only the former is reliable.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import _measure
 
 RUNS = 5
 MODELS = ("MLP 6 x 64", "CNN", "Transformer")
-Times = dict[str, tuple[float, float]]  # what: seconds of CPU, seconds
+Times = dict[str, tuple[float, float]]  # name: CPU seconds, wall seconds
 
 
 class Clock:
@@ -37,7 +37,7 @@ class Clock:
         self.times: Times = {}
 
     def __call__(self, name: str, run: Callable[[], Any]) -> Any:
-        """Run a function, and remember how long it took."""
+        """Run a function, and store how long it took."""
         cpu, wall = time.process_time(), time.perf_counter()
         found = run()
         self.times[name] = (time.process_time() - cpu, time.perf_counter() - wall)
@@ -101,7 +101,7 @@ def save_savedmodel(clock: Clock, model: str, path: str) -> None:
         return [tf.convert_to_tensor(grad) for grad in tape.gradient(loss, weights)]
 
     module.gradients = gradients
-    gradients.get_concrete_function()  # as recording is not part of saving for ours
+    gradients.get_concrete_function()  # recording is not timed for ours either
     tf.saved_model.save(module, f"{path}.first")
     clock("save", lambda: tf.saved_model.save(module, path))
 
@@ -116,7 +116,7 @@ def load_savedmodel(clock: Clock, path: str) -> float:
 
 
 def _jax_model(name: str) -> tuple[Callable[..., Any], Any, Any, Any]:
-    """Return a loss of (parameters, x, y), and values for all three; the same sizes as those of `models.py`."""
+    """Return a loss of (parameters, x, y), and values for all three; with the sizes of `models.py`."""
     import jax
     import jax.numpy as jnp
     import numpy as np
@@ -185,7 +185,7 @@ def save_jax(clock: Clock, model: str, path: str) -> None:
     import numpy as np
 
     loss, params, x, y = _jax_model(model)
-    exported = jax.export.export(jax.jit(loss))(params, x, y)  # as tracing is not part of saving for the others
+    exported = jax.export.export(jax.jit(loss))(params, x, y)  # tracing is not timed for the others either
 
     def save() -> None:
         os.makedirs(path, exist_ok=True)
@@ -272,7 +272,7 @@ def save_torch(clock: Clock, model: str, path: str) -> None:
     import torch
 
     torch.set_num_threads(1)
-    exported = torch.export.export(_torch_model(model), ())  # as tracing is not part of saving for the others
+    exported = torch.export.export(_torch_model(model), ())  # tracing is not timed for the others either
     torch.export.save(exported, f"{path}.first.pt2")
     os.makedirs(path, exist_ok=True)
     clock("save", lambda: torch.export.save(exported, os.path.join(path, "step.pt2")))
@@ -353,7 +353,7 @@ def row(name: str, found: dict[str, dict[str, Any]]) -> list[str]:
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--peers", default=sys.executable, help="an interpreter that has JAX or PyTorch")
+    options.add_argument("--peers", default=sys.executable, help="a Python interpreter with JAX or PyTorch")
     options.add_argument("--runs", type=int, default=RUNS)
     given = options.parse_args()
     pythons = {}

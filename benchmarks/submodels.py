@@ -1,6 +1,6 @@
-"""Sixteen small sub-models with a shared variable: a tape for each and the sum of the gradients, or one tape over all.
+"""Sixteen small sub-models with a shared variable: one tape each and the sum of the gradients, or one tape over all.
 
-CPU time of recording and asking, with one thread. Run: `python benchmarks/submodels.py`
+CPU time of recording and query, with one thread. Run: `python benchmarks/submodels.py`
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ def matrix(*shape: int) -> tf.Variable:
 
 
 class SubModel:
-    """Two layers, of which the first is shared."""
+    """Two layers; the first one is shared."""
 
     def __init__(self, shared: tf.Variable) -> None:
         self.variables = [shared, matrix(WIDTH, WIDTH), matrix(WIDTH), matrix(WIDTH, 1)]
         self.x, self.y = tf.random.normal((BATCH, WIDTH)), tf.random.normal((BATCH, 1))
 
     def loss(self) -> Any:
-        """Return how far off the model is."""
+        """Return the mean squared error of the model."""
         shared, inner, bias, outer = self.variables
         hidden = tf.tanh(tf.tanh(self.x @ shared) @ inner + bias)
         return tf.reduce_mean((hidden @ outer - self.y) ** 2)
@@ -79,14 +79,14 @@ def contenders(models: list[SubModel], shared: tf.Variable) -> dict[str, Callabl
 def main() -> None:
     shared = matrix(WIDTH, WIDTH)
     runs = contenders([SubModel(shared) for _ in range(COUNT)], shared)
-    answers = [run() for name, run in runs.items() if "no tape" not in name]
-    for answer in answers[1:]:
-        for got, expected in zip(answer, answers[0], strict=True):
+    results = [run() for name, run in runs.items() if "no tape" not in name]
+    for result in results[1:]:
+        for got, expected in zip(result, results[0], strict=True):
             tf.debugging.assert_near(got, expected, rtol=1e-4, atol=1e-6)
     found = _measure.interleaved(runs, repeat=61)
     many, one, *_ = found.values()
     rows = [[name, f"{1000.0 * time:.1f}", f"{time / many:.2f}", f"{time / one:.2f}"] for name, time in found.items()]
-    _measure.table("Milliseconds per step", ["", "time", f"to {COUNT} stock tapes", "to one stock tape"], rows)
+    _measure.table("Milliseconds per step", ["", "time", f"/ {COUNT} stock tapes", "/ one stock tape"], rows)
 
 
 if __name__ == "__main__":

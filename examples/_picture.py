@@ -1,4 +1,4 @@
-"""The `--picture` of the examples: only asked for does it need matplotlib, which is an extra.
+"""The `--picture` option of the examples. Only this option needs matplotlib, which is an extra.
 
 `python examples/pinn.py --picture` saves `examples/pictures/pinn.png`; `--picture heat.png` saves it there.
 """
@@ -20,8 +20,8 @@ def start(main: Callable[[], dict[str, Any]], draw: Draw) -> None:
     """Run an example, and save its picture if the command line asks for it."""
     name = Path(inspect.getfile(main)).stem
     parser = argparse.ArgumentParser(description=main.__globals__["__doc__"])
-    asked = "save a picture, too; where, if not there (needs matplotlib)"
-    parser.add_argument("--picture", nargs="?", const=FOLDER / f"{name}.png", type=Path, metavar="PATH", help=asked)
+    text = "also save a picture, at PATH if given (needs matplotlib)"
+    parser.add_argument("--picture", nargs="?", const=FOLDER / f"{name}.png", type=Path, metavar="PATH", help=text)
     path = parser.parse_args().picture
     if path is not None:
         need_matplotlib()  # before the example trains for seconds
@@ -32,7 +32,7 @@ def start(main: Callable[[], dict[str, Any]], draw: Draw) -> None:
 
 
 def need_matplotlib() -> None:
-    """Leave with what to type if there is no matplotlib."""
+    """Exit with an install command if matplotlib is missing."""
     try:
         import matplotlib  # noqa: F401
     except ImportError:
@@ -40,7 +40,7 @@ def need_matplotlib() -> None:
 
 
 def save(draw: Draw, numbers: dict[str, Any], path: Path) -> None:
-    """Draw what an example's `main` returned, and save it; the end of the path says as what."""
+    """Draw what an example's `main` returned, and save it; the extension of the path sets the format."""
     from matplotlib.figure import Figure  # no pyplot: no window, and no backend to choose
 
     figure = Figure(figsize=(9.0, 3.6), dpi=100, layout="constrained")

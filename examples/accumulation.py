@@ -1,6 +1,6 @@
-"""A batch that does not fit into memory, in micro-batches of any size: the step is that of the whole batch.
+"""A batch that does not fit into memory, split into micro-batches of any size: the step equals that of the whole batch.
 
-Each counts by its size, and its tape is let go before the next one begins.
+Each micro-batch is weighted by its size, and its tape is freed before the next one begins.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Y = tf.sin(X[:, :1]) + X[:, 1:2] ** 2
 
 
 def train(stock: bool) -> tuple[list[np.ndarray], list[float]]:
-    """Return the weights after some steps, and the losses on the way."""
+    """Return the weights after some steps, and the losses."""
     keras.utils.set_random_seed(0)
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(32, activation="tanh"), keras.layers.Dense(1)])
     adam, history = keras.optimizers.Adam(0.02), []

@@ -1,6 +1,6 @@
-"""Three tapes with matrices between them, joined: the chain rule as one stock tape has it.
+"""Three tapes with matrices between them, joined: the same gradients as from one stock tape.
 
-The gradients of the pieces, multiplied element by element, are no chain rule: wrong where the shapes happen to fit.
+Multiplying the gradients of the tapes element by element is not the chain rule: it is wrong even if the shapes fit.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ def main() -> dict[str, object]:
     joined = rt.join(first, second, third).gradient(loss, [X, W, BIAS])
     apart = [gap(ours, theirs) for ours, theirs in zip(joined, stock.gradient(loss, [X, W, BIAS]), strict=True)]
 
-    by_gates, by_hidden = third.gradient(loss, [gates, hidden])
-    carried = second.gradient(gates, hidden, output_gradients=by_gates)  # what flows in belongs into the question
-    by_hand = first.gradient(hidden, X, output_gradients=carried + by_hidden)
-    element_wise = by_gates * second.gradient(gates, hidden)
+    grad_gates, grad_hidden = third.gradient(loss, [gates, hidden])
+    carried = second.gradient(gates, hidden, output_gradients=grad_gates)  # pass in what flows back from the next tape
+    by_hand = first.gradient(hidden, X, output_gradients=carried + grad_hidden)
+    element_wise = grad_gates * second.gradient(gates, hidden)
     possible = element_wise.shape == first.gradient(hidden, X).shape
     numbers = {"apart": max(apart), "by hand": gap(by_hand, joined[0]), "wrong by": gap(element_wise, carried)}
-    print(f"three tapes, joined: differs from one stock tape by {numbers['apart']:.1e}")
-    print(f"by hand, with output_gradients: differs from that by {numbers['by hand']:.1e}")
+    print(f"three joined tapes: differ from one stock tape by {numbers['apart']:.1e}")
+    print(f"by hand, with output_gradients: differs from the joined tape by {numbers['by hand']:.1e}")
     print(f"element by element: off by {numbers['wrong by']:.3f} after two tapes;", end=" ")
-    print("the third one's shape fits" if possible else "the third one's shape does not even fit")
+    print("the shape for the third tape fits" if possible else "the shape for the third tape does not even fit")
     return {**numbers, "possible": possible}
 
 

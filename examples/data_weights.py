@@ -1,6 +1,6 @@
-"""Which training examples do harm? Weigh each one, train, and differentiate the validation loss by the weights.
+"""Which training examples do harm? Weight each one, train, and differentiate the loss with respect to the weights.
 
-Through twenty steps of stock Adam, the examples with wrong labels come out on top: more of them, more loss.
+Through twenty steps of stock Adam, the examples with wrong labels have the largest derivatives of the validation loss.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import tensorflow as tf
 import retrotape as rt
 
 STEPS, EXAMPLES = 20, 40
-WRONG = np.array([3, 8, 13, 22, 27, 31])  # whose labels are turned over
+WRONG = np.array([3, 8, 13, 22, 27, 31])  # examples whose labels are flipped
 
 
 def data(seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return two clouds of points and the cloud of each, as 0.0 or 1.0."""
+    """Return two clusters of points and the cluster of each point, as 0.0 or 1.0."""
     rng = np.random.default_rng(seed)
     label = np.arange(EXAMPLES) % 2
     centre = np.where(label[:, None] == 1, 1.0, -1.0) * np.array([1.0, 0.5])

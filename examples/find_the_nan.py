@@ -1,4 +1,4 @@
-"""The loss is finite, and after one step all weights are NaN: the tape names the op, the line, why, and the remedy."""
+"""The loss is finite, but after one step all weights are NaN: the tape names the op, line, cause and fix."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import retrotape as rt
 tf.keras.utils.set_random_seed(1)
 net = tf.keras.Sequential([tf.keras.layers.Dense(8, activation="tanh"), tf.keras.layers.Dense(2)])
 left = tf.random.normal([6, 4])
-right = tf.concat([left[:1], tf.random.normal([5, 4])], axis=0)  # the first pair is twice the same
+right = tf.concat([left[:1], tf.random.normal([5, 4])], axis=0)  # the first pair is identical
 
 
 def main() -> dict[str, object]:
@@ -21,7 +21,7 @@ def main() -> dict[str, object]:
         distances = tf.sqrt(tf.reduce_sum((net(left) - net(right)) ** 2, axis=-1) + 1e-12)
         loss = tf.reduce_mean(distances)
     fixed, norm = tape.first_nonfinite(loss), float(tape.backward(loss).norm())
-    print(f"with that: loss {float(loss):.3f}, its gradient has the norm {norm:.3f}, and what is left to find: {fixed}")
+    print(f"fixed: loss {float(loss):.3f}, gradient norm {norm:.3f}, first value that is not finite: {fixed}")
     return {"broken": broken, "fixed": fixed, "norm": norm}
 
 

@@ -1,6 +1,6 @@
-"""A GAN with two losses, two optimizers and one tape, which is asked twice.
+"""A GAN with two losses, two optimizers and one tape, which computes both gradients.
 
-Nothing has to be persistent, and each question names the part of the model that it is about.
+The tape does not have to be persistent, and each query names the part of the model that it differentiates.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Grad-CAM on a stock Keras model that is called as it is: the last convolution is found on the tape afterwards.
+"""Grad-CAM on an unchanged Keras model: the last convolution is found on the tape afterwards.
 
-The model learned which shapes are in an image, never where; one recording shows where it saw each of them.
+The model was trained on which shapes are in an image, not on where they are; one tape shows where it saw each of them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def images(rng: np.random.Generator, kinds: np.ndarray) -> tuple[np.ndarray, np.
 
 
 def train(rng: np.random.Generator) -> keras.Model:
-    """Return a small CNN that says of each kind of shape whether there is one."""
+    """Return a small CNN that predicts for each kind of shape whether it is in the image."""
     keras.utils.set_random_seed(0)
     first = keras.layers.Conv2D(8, 5, activation="relu", padding="same")
     last = keras.layers.Conv2D(16, 5, activation="relu", padding="same", name="last_conv")
@@ -44,7 +44,7 @@ def train(rng: np.random.Generator) -> keras.Model:
 
 
 def grad_cam(tape: rt.Tape, scores: tf.Tensor, kind: int) -> np.ndarray:
-    """Return for each image how much each place speaks for a class."""
+    """Return for each image how much each position contributes to a class."""
     features = tape.tensors(op="Relu", layer="last_conv")[0]
     of_kind = tf.one_hot([kind] * len(scores), len(KINDS))
     weights = tf.reduce_mean(tape.gradient(scores, features, output_gradients=of_kind), axis=(1, 2), keepdims=True)
@@ -63,9 +63,9 @@ def main() -> dict[str, Any]:
     for kind, name in enumerate(KINDS):
         heat.append(grad_cam(tape, scores, kind))
         peak = np.stack(np.unravel_index(heat[-1].reshape(200, -1).argmax(axis=1), heat[-1].shape[1:]), axis=1)
-        inside = 2 * peak + 1 - corners[kinds == kind]  # two pixels are one place on the map
+        inside = 2 * peak + 1 - corners[kinds == kind]  # two pixels are one position on the map
         hits[name] = float(((inside >= 0) & (inside <= SHAPE)).all(axis=1).mean())
-        print(f"the place that speaks most for {name!r} lies on the {name} in {hits[name]:.0%} of 200 new images")
+        print(f"the strongest position for {name!r} lies on the {name} in {hits[name]:.0%} of 200 new images")
     return {"hits": hits, "heat": heat, "pixels": pixels, "model": model}
 
 

@@ -1,7 +1,7 @@
-"""Integrated gradients on a stock Keras model: which bars of a clock's display make this an 8, and not a 0 or a 6?
+"""Integrated gradients on a stock Keras model: which bars of a digital clock make this an 8, and not a 0 or a 6?
 
-The way from a black image to this one is recorded once. The attributions add up to the change of the model's answer:
-those of the pixels, and those of every layer inside, which nobody watched.
+The path from a black image to this one is recorded once. The attributions add up to the change of the model's output:
+those of the pixels, and those of every layer inside, without `watch`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def train(rng: np.random.Generator) -> keras.Model:
 
 
 def attributions(tape: rt.Tape, scores: tf.Tensor, contrast: tf.Tensor, along: tf.Tensor) -> tf.Tensor:
-    """Return what each element of a tensor adds to an answer on the way from its first row to its last."""
+    """Return the contribution of each element of a tensor to the score, along the path of its rows."""
     grads = tape.gradient(scores, along, output_gradients=tf.ones_like(scores) * contrast)
     return tf.reduce_sum((along[1:] - along[:-1]) * (grads[1:] + grads[:-1]) / 2.0, axis=0)
 
@@ -57,10 +57,10 @@ def main() -> dict[str, Any]:
         change = float(tf.reduce_sum((scores[-1] - scores[0]) * contrast))
         found = [attributions(tape, scores, contrast, along).numpy() for along in places]
         numbers["change"][other], numbers["found"][other] = change, found
-        print(f"why {DIGIT} and not {other}? From black to this image the answer changes by {change:+.3f}.")
-        print("  added up: {:+.3f} over the pixels, {:+.3f} and {:+.3f} over the layers".format(*map(np.sum, found)))
+        print(f"why {DIGIT} and not {other}? From black to this image the score changes by {change:+.3f}.")
+        print("  sums: {:+.3f} over the pixels, {:+.3f} and {:+.3f} over the layers".format(*map(np.sum, found)))
         bars = sorted(zip(np.einsum("byx,yx->b", MASKS, found[0]), BARS, strict=True), reverse=True)
-        print("  bar by bar:", ", ".join(f"{bar} {value:+.1f}" for value, bar in bars))
+        print("  per bar:", ", ".join(f"{bar} {value:+.1f}" for value, bar in bars))
     return numbers
 
 

@@ -1,7 +1,7 @@
-"""Tune the learning rate of stock Adam by gradient descent on it.
+"""Tune the learning rate of stock Adam by gradient descent.
 
-A short training run is recorded whole; the loss on held-out data after it is differentiated by the learning rate
-that every one of its steps used.
+A whole short training run is recorded. The held-out loss after it is differentiated with respect to the learning rate
+that all of its steps used.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def make_model() -> keras.Model:
 
 
 def run(rate: float) -> tuple[float, float]:
-    """Train afresh; return the validation loss after it and its derivative by the rate."""
+    """Train from scratch; return the held-out loss and its derivative with respect to the rate."""
     model, adam = make_model(), keras.optimizers.Adam(rate)
     (x, y), (x_held, y_held) = data(0), data(1)
     weights = model.trainable_variables
@@ -39,21 +39,21 @@ def run(rate: float) -> tuple[float, float]:
             loss = tf.reduce_mean((model(x) - y) ** 2)
             adam.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
         held_out = tf.reduce_mean((model(x_held) - y_held) ** 2)
-    by_rate = tape.gradient(held_out, adam.learning_rate, through_updates=True)
-    return float(held_out), float(by_rate)
+    slope = tape.gradient(held_out, adam.learning_rate, through_updates=True)
+    return float(held_out), float(slope)
 
 
 def main() -> dict[str, list[float]]:
     rate, rates, losses, slopes = 0.001, [], [], []
     for step in range(ROUNDS):
-        loss, by_rate = run(rate)
+        loss, slope = run(rate)
         rates.append(rate)
         losses.append(loss)
-        slopes.append(by_rate)
+        slopes.append(slope)
         if step % 3 == 0 or step == ROUNDS - 1:
-            print(f"rate {rate:.4f}: held-out loss {loss:.4f}, d loss / d rate {by_rate:+.2f}")
-        # A rate is positive and spans decades, so the step is taken on its logarithm, and is kept short.
-        rate *= float(np.exp(np.clip(-3.0 * rate * by_rate, -1.0, 1.0)))
+            print(f"rate {rate:.4f}: held-out loss {loss:.4f}, d loss / d rate {slope:+.2f}")
+        # A rate is positive and spans decades, so take the step on its logarithm, and limit its length.
+        rate *= float(np.exp(np.clip(-3.0 * rate * slope, -1.0, 1.0)))
     return {"rates": rates, "losses": losses, "slopes": slopes}
 
 
@@ -63,9 +63,9 @@ def draw(figure: Any, numbers: dict[str, list[float]]) -> None:
         ends = rate * np.array([-0.25, 0.25])
         left.plot(rate + ends, loss + slope * ends, color="tab:orange", linewidth=2.0)
     left.plot(numbers["rates"], numbers["losses"], "k.")
-    left.set(title="every run, with its derivative by the rate", xlabel="learning rate of Adam", ylabel="held-out loss")
+    left.set(title="every run, and its derivative w.r.t. rate", xlabel="learning rate of Adam", ylabel="held-out loss")
     right.plot(numbers["losses"], "o-")
-    right.set(title="the rate learns", xlabel="round", ylabel="held-out loss", ylim=(0.0, None))
+    right.set(title="the rate is learned", xlabel="round", ylabel="held-out loss", ylim=(0.0, None))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Second-order MAML: learn weights from which five plain SGD steps fit any sine wave.
 
-Model and optimizer are stock Keras and change the weights in place; nothing is rewritten as pure functions.
+Model and optimizer are stock Keras and change the weights in place; nothing has to be rewritten as pure functions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def make_model(seed: int = 0) -> keras.Model:
 
 
 def sine_wave(rng: np.random.Generator, points: int = 10) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return x and y of shape [2, points, 1]: points to adapt to, and points to be judged by."""
+    """Return x and y of shape [2, points, 1]: points to adapt to, and points to evaluate on."""
     x = rng.uniform(-3.0, 3.0, (2, points, 1))
     y = rng.uniform(0.5, 2.0) * np.sin(x + rng.uniform(0.0, np.pi))
     return tf.constant(x, tf.float32), tf.constant(y, tf.float32)
@@ -38,7 +38,7 @@ def adapt(tape: rt.Tape, model: keras.Model, inner: keras.Optimizer, x: tf.Tenso
 
 
 def meta_gradient(model: keras.Model, inner: keras.Optimizer, x: tf.Tensor, y: tf.Tensor) -> tuple:
-    """Return the loss after adapting to a task, and its gradient by the weights before."""
+    """Return the loss after adapting to a task, and its gradient with respect to the weights before."""
     weights = model.trainable_variables
     start = [tf.identity(weight) for weight in weights]
     with rt.Tape() as tape:
@@ -50,7 +50,7 @@ def meta_gradient(model: keras.Model, inner: keras.Optimizer, x: tf.Tensor, y: t
 
 
 def new_wave(model: keras.Model, inner: keras.Optimizer) -> dict[str, np.ndarray]:
-    """Return a wave that was never seen, and what the model makes of it before and after adapting."""
+    """Return a wave that was not in training, and the model's predictions before and after adapting."""
     grid = np.linspace(-3.0, 3.0, 121).reshape(-1, 1)
     truth, before = 1.5 * np.sin(grid + 0.3), model(grid).numpy()
     with rt.Tape() as tape:
@@ -62,11 +62,11 @@ def new_wave(model: keras.Model, inner: keras.Optimizer) -> dict[str, np.ndarray
 
 def main() -> dict[str, Any]:
     model, inner, outer = make_model(), keras.optimizers.SGD(0.02), keras.optimizers.Adam(0.005)
-    inner.build(model.trainable_variables)  # a tf.function makes no variables when it is called again
-    ask, rng, history = tf.function(meta_gradient), np.random.default_rng(0), []
+    inner.build(model.trainable_variables)  # a tf.function may not create variables in later calls
+    compiled, rng, history = tf.function(meta_gradient), np.random.default_rng(0), []
     fresh = new_wave(make_model(), keras.optimizers.SGD(0.02))
     for step in range(META_STEPS):
-        losses, grads = zip(*(ask(model, inner, *sine_wave(rng)) for _ in range(TASKS)), strict=True)
+        losses, grads = zip(*(compiled(model, inner, *sine_wave(rng)) for _ in range(TASKS)), strict=True)
         mean = [tf.add_n(parts) / TASKS for parts in zip(*grads, strict=True)]
         outer.apply_gradients(zip(mean, model.trainable_variables, strict=True))
         history.append(float(tf.add_n(losses)) / TASKS)
@@ -74,7 +74,7 @@ def main() -> dict[str, Any]:
             print(f"{step + 1:4} meta-steps: loss after five steps on a new wave {np.mean(history[-40:]):.3f}")
     waves = {"random weights": fresh, "weights learned by MAML": new_wave(model, inner)}
     for name, wave in waves.items():
-        print("one more wave, from {}: loss {:.3f} → {:.3f} in five steps".format(name, *wave["losses"]))
+        print("a new wave, from {}: loss {:.3f} → {:.3f} in five steps".format(name, *wave["losses"]))
     return {"first": float(np.mean(history[:10])), "last": float(np.mean(history[-10:])), "waves": waves}
 
 

@@ -1,4 +1,4 @@
-"""Tapes nest like the ones you know; but one flat recording answers the same questions.
+"""Tapes nest like `tf.GradientTape`, but a single tape gives the same derivatives.
 
 The inner derivative, the outer one and the second derivative come from the same three lines.
 """
@@ -11,7 +11,7 @@ import retrotape as rt
 
 
 def inner_in_outer(x: tf.Variable) -> dict[str, float]:
-    """Ask the inner tape while the outer one listens."""
+    """Query the inner tape while the outer one records."""
     with rt.Tape(persistent=True) as outer:
         with rt.Tape() as inner:
             y = x**2
@@ -25,7 +25,7 @@ def inner_in_outer(x: tf.Variable) -> dict[str, float]:
 
 
 def flat(x: tf.Variable) -> dict[str, float]:
-    """Record once, ask everything afterwards."""
+    """Record once, compute everything afterwards."""
     with rt.Tape() as tape:
         y = x**2
         z = tf.sin(y)

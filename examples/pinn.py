@@ -1,6 +1,6 @@
-"""A net that solves the heat equation: first and second derivatives by its inputs are part of its loss.
+"""A net that solves the heat equation: its loss contains first and second derivatives with respect to its inputs.
 
-One tape, nothing watched, nothing nested. The same tape then gives the gradient of that loss by the weights.
+One tape, without `watch` or nesting, also gives the gradient of that loss with respect to the weights.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ def make_model() -> keras.Model:
 
 
 def heat(model: keras.Model, t: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
-    """Return u(t, x): sin πx at the start and zero at both ends whatever the net says."""
+    """Return u(t, x): sin πx at the start and zero at both ends, whatever the net predicts."""
     return tf.sin(np.pi * x) + t * x * (1.0 - x) * model(tf.concat([t, x], axis=1))
 
 
 def solve(model: keras.Model) -> list[float]:
-    """Train the net to obey the equation at random points; return the losses."""
+    """Train the net to satisfy the equation at random points; return the losses."""
     weights, adam = model.trainable_variables, keras.optimizers.Adam(0.01)
     adam.build(weights)
 
@@ -54,8 +54,8 @@ def main() -> dict[str, Any]:
     exact = np.exp(-RATE * np.pi**2 * t) * np.sin(np.pi * x)
     solved = heat(model, tf.constant(t), tf.constant(x)).numpy()
     error = float(np.abs(solved - exact).max())
-    print(f"what the equation is off by: {losses[0]:.4f} → {losses[-1]:.6f} in {STEPS} steps of Adam")
-    print(f"largest error of u anywhere: {error:.4f}, where u itself goes up to 1")
+    print(f"mean squared residual of the equation: {losses[0]:.4f} → {losses[-1]:.6f} in {STEPS} steps of Adam")
+    print(f"largest error of u: {error:.4f}, where u itself goes up to 1")
     tables = {name: values.reshape(21, 21) for name, values in [("solved", solved), ("exact", exact)]}
     return {"first": losses[0], "last": losses[-1], "error": error, **tables}
 
@@ -66,12 +66,12 @@ def draw(figure: Any, numbers: dict[str, Any]) -> None:
         numbers["solved"], origin="lower", extent=(0, 1, 0, 1), cmap="inferno", aspect="auto", interpolation="bilinear"
     )
     figure.colorbar(shown, ax=left, label="u")
-    left.set(title="what the net says", xlabel="time t", ylabel="place x")
+    left.set(title="the net's solution", xlabel="time t", ylabel="position x")
     axis = np.linspace(0.0, 1.0, 21)
     for column in (0, 5, 10, 20):
         right.plot(axis, numbers["exact"][:, column], color="0.75", linewidth=5.0)
         right.plot(axis, numbers["solved"][:, column], label=f"t = {axis[column]:.2f}")
-    right.set(title="lines: the net, grey: exact", xlabel="place x", ylabel="u")
+    right.set(title="lines: the net, grey: exact", xlabel="position x", ylabel="u")
     right.legend(fontsize=8)
 
 

@@ -1,4 +1,4 @@
-"""Hessian-vector products, whole Hessians and third derivatives from a recording that was made for none of them."""
+"""Hessian-vector products, whole Hessians and third derivatives from one plain tape."""
 
 from __future__ import annotations
 

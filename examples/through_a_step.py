@@ -1,6 +1,6 @@
-"""An optimizer's step is part of the computation: differentiate the loss after it by the learning rate before it.
+"""An optimizer's step is part of the computation: differentiate the loss with respect to the rate.
 
-The optimizers are those of Keras, unchanged. The last part shows a variable that changes while it is recorded.
+The optimizers are those of Keras, unchanged. The last part shows a variable that changes during recording.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ def train(optimizer: Any, steps: int) -> tuple[rt.Tape, tf.Tensor]:
     return tape, after
 
 
-def by_rate(make: Callable[[float], Any], steps: int, rate: float = 0.1) -> float:
-    """Return the derivative of the loss after some steps by the learning rate."""
+def rate_gradient(make: Callable[[float], Any], steps: int, rate: float = 0.1) -> float:
+    """Return the derivative of the loss after some steps with respect to the learning rate."""
     optimizer = make(rate)
     tape, after = train(optimizer, steps)
     return float(tape.gradient(after, optimizer.learning_rate, through_updates=True))
 
 
-def by_difference(make: Callable[[float], Any], steps: int, rate: float = 0.1, gap: float = 1e-3) -> float:
-    """Return the same, by training twice with rates a little apart."""
+def finite_difference(make: Callable[[float], Any], steps: int, rate: float = 0.1, gap: float = 1e-3) -> float:
+    """Return a finite difference: train twice, with slightly different rates."""
     more, less = (float(train(make(rate + sign * gap), steps)[1]) for sign in (1.0, -1.0))
     return (more - less) / (2.0 * gap)
 
@@ -55,24 +55,24 @@ def changing_variable() -> dict[str, object]:
             ys.append(x**2)
             x.assign_add(1.0)
     found: dict[str, object] = {
-        "by the first x": float(tape.gradient(ys[-1], x, through_updates=True)),
+        "w.r.t. the first x": float(tape.gradient(ys[-1], x, through_updates=True)),
         "step by step": [float(tape.gradient(y, tape.at(x, k))) for k, y in enumerate(ys)],
     }
-    tape.reset()  # outside of its block: the tape is empty and can be used again
+    tape.reset()  # outside the block: the tape is empty and can be used again
     with tape:
         y = 5.0 * x
     return {**found, "after reset": float(tape.gradient(y, x))}
 
 
 def main() -> dict[str, object]:
-    numbers: dict[str, object] = {"one step": by_rate(OPTIMIZERS["SGD"], steps=1)}
+    numbers: dict[str, object] = {"one step": rate_gradient(OPTIMIZERS["SGD"], steps=1)}
     print(f"SGD, one step: d loss / d rate = {numbers['one step']}")
     for name, make in OPTIMIZERS.items():
-        numbers[name] = by_rate(make, steps=3), by_difference(make, steps=3)
-        print("{:8} three steps: {:.4f}, by difference {:.4f}".format(name, *numbers[name]))
+        numbers[name] = rate_gradient(make, steps=3), finite_difference(make, steps=3)
+        print("{:8} three steps: {:.4f}, finite difference {:.4f}".format(name, *numbers[name]))
     numbers |= changing_variable()
-    print(f"y = x², x += 1, three times: the last y by the first x {numbers['by the first x']},", end=" ")
-    print(f"each y by the x that it was made from {numbers['step by step']}")
+    print(f"y = x², x += 1, three times: the last y w.r.t. the first x {numbers['w.r.t. the first x']},", end=" ")
+    print(f"each y w.r.t. the x it was computed from {numbers['step by step']}")
     return numbers
 
 

@@ -1,6 +1,6 @@
-"""Two losses, two optimizers, two parts of a model: one recording, asked as often as needed.
+"""Two losses, two optimizers, two parts of a model: one tape, as many gradients as needed.
 
-The stock tape runs beside it and must be told `persistent=True`; the weights come out the same.
+The stock tape, which needs `persistent=True`, gives the same weights.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class TwoHeads:
         self.label = tf.cast(self.x[:, 0] > 0.0, tf.int32)
 
     def losses(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return how far off the numbers are, and how wrong the classes."""
+        """Return the squared error of the number and the cross entropy of the class."""
         features = self.trunk(self.x)
         off = tf.reduce_mean((self.number(features) - self.y) ** 2)
         logits = self.kind(features)
@@ -44,7 +44,7 @@ class TwoHeads:
 
 
 def one_loss_per_part(make_tape: Callable[[], Any]) -> tuple[list[np.ndarray], float]:
-    """Let the first loss move trunk and number head, the second its own head, with another optimizer."""
+    """Train trunk and number head on the first loss, the other head on the second, with another optimizer."""
     net = TwoHeads()
     mine = net.trunk.trainable_variables + net.number.trainable_variables
     theirs = net.kind.trainable_variables
@@ -59,7 +59,7 @@ def one_loss_per_part(make_tape: Callable[[], Any]) -> tuple[list[np.ndarray], f
 
 
 def joint_then_a_part(make_tape: Callable[[], Any]) -> tuple[list[np.ndarray], float]:
-    """Move everything along the sum of the losses, then one head once more along its own."""
+    """Take a step on the sum of the losses, then one more step of one head on its own loss."""
     net = TwoHeads()
     head = net.kind.trainable_variables
     everything = net.trunk.trainable_variables + net.number.trainable_variables + head

@@ -1,6 +1,6 @@
-"""Two Keras models with a tape each, and one Adam for both: the gradients add up to one, which is clipped as a whole.
+"""Two Keras models with a tape each, and one Adam for both: the gradients are added and clipped together.
 
-The weights come out as from one stock tape over everything.
+The weights are the same as with one stock tape over everything.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ X = tf.constant(np.random.default_rng(0).normal(size=(32, 3)), tf.float32)
 
 
 def train(stock: bool) -> tuple[list[np.ndarray], list[float]]:
-    """Return the weights of both models after some steps, and the losses on the way."""
+    """Return the weights of both models after some steps, and the losses."""
     keras.utils.set_random_seed(0)
     curved = keras.Sequential([keras.Input((3,)), keras.layers.Dense(16, activation="tanh"), keras.layers.Dense(1)])
     linear = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])

@@ -1,6 +1,6 @@
-"""One variable on two tapes: each part of the work has its own recording, and the gradients are added up.
+"""One variable on two tapes: each part of the loss has its own tape, and the gradients are added.
 
-Addition is all there is to it, because the derivative of a sum of losses is the sum of their derivatives.
+This is correct because the derivative of a sum of losses is the sum of their derivatives.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import retrotape as rt
 
 
 def descend(variable: tf.Variable, parts: list, rate: float = 0.1) -> tuple[float, float]:
-    """Record each part on a tape of its own and take one step down their sum."""
+    """Record each part on its own tape and take one gradient step on their sum."""
     total = tf.zeros_like(variable)
     for part in parts:
         with rt.Tape() as tape:

@@ -1,7 +1,7 @@
-"""A variational autoencoder, and a question for afterwards: which of its latent numbers does the decoder use?
+"""A variational autoencoder, and a check after training: which of its latent numbers does the decoder use?
 
-The images have two degrees of freedom, the code has four numbers. The Jacobian by the code, which nobody watched, shows
-that two collapsed; and one recording gives the gradients of the two parts of the loss apart.
+The images have two degrees of freedom, the code has four numbers. The Jacobian with respect to the code shows that two
+of them collapsed, and the same tape gives separate gradients for the two parts of the loss.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ STEPS, BATCH, SIZE, CODE, NOISE = 600, 64, 12, 4, 0.5
 
 
 def blobs(count: int) -> tf.Tensor:
-    """Return images of one round blob, which can be anywhere."""
+    """Return images of one round blob at a random position."""
     centre = tf.random.uniform((count, 2, 1), 0.2, 0.8)
     bell = tf.exp(-(((tf.linspace(0.0, 1.0, SIZE) - centre) / 0.25) ** 2))
     return tf.reshape(bell[:, 0, :, None] * bell[:, 1, None, :], (count, SIZE * SIZE))
@@ -62,7 +62,7 @@ def main() -> dict[str, Any]:
     apart = tape.backward_each([error, divergence], encoder.trainable_variables)
     lengths = [float(grads.norm()) for grads in apart]
     cosine = float(apart[0] @ apart[1]) / np.prod(lengths)
-    print("gradients by the encoder: reconstruction {:.1f} long, KL divergence {:.1f},".format(*lengths), end=" ")
+    print("norms of the encoder's gradients: reconstruction {:.1f}, KL divergence {:.1f},".format(*lengths), end=" ")
     print(f"cosine between them {cosine:+.2f}")
     shift = np.linspace(-2.0, 2.0, 9)[:, None, None] * np.eye(CODE)  # one number changes, the others stay 0
     rows = decoder(shift.reshape(-1, CODE)).numpy().reshape(9, CODE, SIZE, SIZE)
@@ -73,9 +73,9 @@ def draw(figure: Any, numbers: dict[str, Any]) -> None:
     left, right = figure.subplots(1, 2, width_ratios=[2.25, 1.0])
     tiles = numbers["rows"].transpose(1, 2, 0, 3).reshape(CODE * SIZE, -1)
     left.imshow(tiles, cmap="gray", extent=(-2.25, 2.25, CODE - 0.5, -0.5), aspect="auto")
-    left.set(title="what the decoder makes", xlabel="one latent number, the others are 0", ylabel="which number")
+    left.set(title="decoded images", xlabel="one latent number, the others are 0", ylabel="which number")
     right.barh(range(CODE), numbers["used"])
-    right.set(title="mean length of the derivative", xlabel="change of the image by a unit", ylim=(CODE - 0.5, -0.5))
+    right.set(title="mean norm of the derivative", xlabel="change of the image per unit", ylim=(CODE - 0.5, -0.5))
     for axis in (left, right):
         axis.set_yticks(range(CODE))
 

@@ -1,6 +1,6 @@
-"""WGAN-GP: the critic's loss contains its own derivative by the points between real and fake ones.
+"""WGAN-GP: the critic's loss contains its gradient with respect to points between real and fake ones.
 
-That derivative is asked inside the block of one tape, and the same tape gives the gradient of the whole loss.
+That gradient is computed inside the block of a tape, and the same tape gives the gradient of the whole loss.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ def make_net(inputs: int, outputs: int) -> keras.Model:
 
 
 def ring(points: int) -> tf.Tensor:
-    """Return points from eight small clouds on a circle."""
+    """Return points from eight small clusters on a circle."""
     which = tf.random.uniform((points,), 0, len(CENTRES), tf.int32)
     return tf.gather(CENTRES, which) + tf.random.normal((points, 2), stddev=0.05)
 
 
 def critic_grads(critic: keras.Model, real: tf.Tensor, fake: tf.Tensor, mix: tf.Tensor) -> tuple:
-    """Return how far apart the critic holds real and fake, how steep it is between them, and the loss's gradient."""
+    """Return the critic's distance between real and fake, its mean slope between them, and the loss's gradient."""
     with rt.Tape() as tape:
         between = mix * real + (1.0 - mix) * fake
         slope = tape.gradient(critic(between), between)  # part of the loss, and differentiated with it
@@ -64,8 +64,8 @@ def main() -> dict[str, Any]:
         if number in made:
             distance, steepness = np.mean(history[-50:], axis=0)
             near = np.linalg.norm(made[number][:, None] - CENTRES, axis=2).min(axis=1) < 0.2
-            print(f"{number:4} steps: {near.mean():4.0%} of what is made lies in a cloud,", end=" ")
-            print(f"the critic's distance {distance:.2f}, its steepness {steepness:.2f} (wanted: 1)")
+            print(f"{number:4} steps: {near.mean():4.0%} of generated points lie in a cluster,", end=" ")
+            print(f"critic's distance {distance:.2f}, mean slope {steepness:.2f} (target: 1)")
     return {"history": np.array(history), "near": float(near.mean()), "made": made, "data": ring(1000).numpy()}
 
 
@@ -74,7 +74,7 @@ def draw(figure: Any, numbers: dict[str, Any]) -> None:
     axes = figure.subplots(1, len(numbers["made"]), sharex=True, sharey=True)
     for axis, (number, made) in zip(axes, numbers["made"].items(), strict=True):
         axis.scatter(*numbers["data"].T, s=3, color="0.6", label="data")
-        axis.scatter(*made.T, s=2, color="tab:red", alpha=0.5, label="made")
+        axis.scatter(*made.T, s=2, color="tab:red", alpha=0.5, label="generated")
         axis.set(title=f"{number} steps", aspect="equal", xlim=(-1.7, 1.7), ylim=(-1.7, 1.7))
     axes[0].legend(loc="upper left", markerscale=3.0, fontsize=8, handletextpad=0.0)
 

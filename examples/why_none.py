@@ -1,4 +1,4 @@
-"""A gradient that is None, and the tape that says why: which op cuts the path, in which line, and what to do."""
+"""A gradient is None, and the tape explains why: which op cuts the path, on which line, and what to do."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def main() -> dict[str, rt.Explanation]:
         accuracy = tf.reduce_mean(tf.cast(chosen == labels, tf.float32))
         loss = tf.reduce_sum(scores)
     found = {"accuracy": tape.why(accuracy, bias), "loss": tape.why(loss, kernel)}
-    print(found["accuracy"], f"and of the loss by the kernel: {found['loss'].detail}", found["loss"].remedy, sep="\n")
+    print(found["accuracy"], f"and loss w.r.t. kernel: {found['loss'].detail}", found["loss"].remedy, sep="\n")
     return found
 
 

@@ -24,9 +24,9 @@ def test_through_a_step():
     numbers = run("through_a_step").numbers
     assert numbers["one step"] == pytest.approx(-16.0, abs=1e-5)
     for name in ("SGD", "momentum", "Adam", "RMSprop"):
-        exact, by_difference = numbers[name]
-        assert exact == pytest.approx(by_difference, rel=2e-3), name
-    assert numbers["by the first x"] == 4.0
+        exact, difference = numbers[name]
+        assert exact == pytest.approx(difference, rel=2e-3), name
+    assert numbers["w.r.t. the first x"] == 4.0
     assert numbers["step by step"] == [0.0, 2.0, 4.0]
     assert numbers["after reset"] == 5.0
 
