@@ -8,7 +8,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 3
 # What a test computes must not depend on which custom kernels the machine has.
 export TF_ENABLE_ONEDNN_OPTS ?= 0
 
-.PHONY: env demo test test-all compat lint format bench fuzz docs wheel pictures lock clean
+.PHONY: env demo test test-all compat lint format bench compare fuzz docs wheel pictures lock clean
 
 env: $(VENV)/.ready
 
@@ -48,6 +48,10 @@ bench: env
 	$(BIN)/python benchmarks/notes.py
 	$(BIN)/python benchmarks/growth.py
 	$(BIN)/python benchmarks/imports.py
+
+# Is this checkout slower than another version? `make compare OLD=main~3`; OLD may also be a checkout or a Python.
+compare: env
+	$(BIN)/python benchmarks/compare_trees.py "$(OLD)"
 
 # Two minutes for each reader of files. Atheris has no wheels for some Pythons, so it is not in the lock and has an
 # environment of its own, which sees the packages of the other one.
