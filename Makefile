@@ -55,6 +55,10 @@ bench: env
 	$(BIN)/python benchmarks/growth.py
 	$(BIN)/python benchmarks/imports.py
 
+# Is this checkout slower than another version? `make compare OLD=main~3`; OLD may also be a checkout or a Python.
+compare: env
+	$(BIN)/python benchmarks/compare_trees.py "$(OLD)"
+
 # Two minutes for each reader of files. Atheris has no wheels for some Pythons, so it is not in the lock and has an
 # environment of its own, which sees the packages of the other one.
 FUZZ_SECONDS ?= 120

@@ -14,12 +14,32 @@ from collections.abc import Callable, Mapping
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
-def one_thread() -> None:
-    """Let TensorFlow use one thread, so that CPU time and wall time mean the same."""
+def limit_threads(count: int) -> None:
+    """Let TensorFlow use so many threads for one op, and as many for several."""
     import tensorflow as tf
 
-    tf.config.threading.set_intra_op_parallelism_threads(1)
-    tf.config.threading.set_inter_op_parallelism_threads(1)
+    tf.config.threading.set_intra_op_parallelism_threads(count)
+    tf.config.threading.set_inter_op_parallelism_threads(count)
+
+
+def one_thread() -> None:
+    """Let TensorFlow use one thread, so that CPU time and wall time mean the same."""
+    limit_threads(1)
+
+
+def cpu_seconds(run: Callable[[], object], inner: int = 1) -> float:
+    """Return the CPU seconds of one call, measured over a block of calls without garbage collection."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        start = time.process_time()
+        for _ in range(inner):
+            run()
+        return (time.process_time() - start) / inner
+    finally:
+        gc.collect(0)
+        if enabled:
+            gc.enable()
 
 
 def interleaved(contenders: Mapping[str, Callable[[], object]], repeat: int = 25, inner: int = 1) -> dict[str, float]:
@@ -28,17 +48,9 @@ def interleaved(contenders: Mapping[str, Callable[[], object]], repeat: int = 25
         run()
     times: dict[str, list[float]] = {name: [] for name in contenders}
     gc.collect()
-    gc.disable()
-    try:
-        for _ in range(repeat):
-            for name, run in contenders.items():
-                start = time.process_time()
-                for _ in range(inner):
-                    run()
-                times[name].append((time.process_time() - start) / inner)
-                gc.collect(0)
-    finally:
-        gc.enable()
+    for _ in range(repeat):
+        for name, run in contenders.items():
+            times[name].append(cpu_seconds(run, inner))
     return {name: statistics.median(values) for name, values in times.items()}
 
 
