@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -79,7 +78,7 @@ def write(path: Path, program: str = PROGRAM, functions: str = "{}", **fields: A
 
 
 def tamper(source: Path, path: Path, change: Callable[[dict[str, Any]], None]) -> Path:
-    """Write a copy of a tape with its fields changed, and check sums that hold."""
+    """Write a copy of a tape with its fields changed, and checksums that hold."""
     with store.open_tape(source) as tape:
         fields = json.loads(json.dumps(tape.meta))
         entries = {name: tape.entry(name) for name in tape.names() if name != "tape.json"}
@@ -96,13 +95,14 @@ def tamper(source: Path, path: Path, change: Callable[[dict[str, Any]], None]) -
     return path
 
 
-def flip(source: Path, path: Path, entry: str, offset: int = -1) -> Path:
-    """Write a copy of a tape with one bit of an entry changed."""
+def flip(source: Path, path: Path, part: str, offset: int = -1) -> Path:
+    """Write a copy of a tape with one bit of a part changed: an entry, the last tensor ("tensors") or the "header"."""
     data = bytearray(source.read_bytes())
-    with zipfile.ZipFile(source) as archive:
-        info = archive.getinfo(entry)
-        with archive.open(entry) as opened:
-            start = data.index(opened.read(), info.header_offset)
-    data[start + offset % info.file_size] ^= 1
+    begin = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:begin])
+    spans = {name: (begin + item["data_offsets"][0], begin + item["data_offsets"][1]) for name, item in header.items()}
+    last = max(spans, key=lambda name: spans[name])
+    start, end = {**spans, "tensors": spans[last], "header": (8, begin)}[part]
+    data[start + offset % (end - start)] ^= 1
     path.write_bytes(data)
     return path

@@ -42,7 +42,7 @@ def test_the_list_of_ops_is_the_one_that_loading_has():
     assert allowed_ops() == _ops.allowed()
 
 
-@pytest.mark.parametrize("entry", ["program.txt", "functions.json", "opdefs.pb", "tensors.safetensors", "tape.json"])
+@pytest.mark.parametrize("entry", ["program.txt", "functions.json", "opdefs.pb", "tensors", "tape.json", "header"])
 def test_one_bit_is_noticed(run, loop, tmp_path, entry):
     damaged = flip(loop, tmp_path / "damaged.tape", entry)
     done = run("check", damaged)
@@ -217,12 +217,14 @@ def test_a_tensor_that_belongs_to_nothing(run, tmp_path):
 
 
 def test_bytes_that_are_no_bools_and_strings_that_overlap(run, tmp_path, monkeypatch):
-    """Check sums hold, since whoever forges a tape makes them too."""
+    """Checksums hold, since whoever forges a tape makes them too."""
     forged = {"v/0": b"\2", "s/off/v/0": struct.pack("<3q", 0, 9, 2), "s/dat/v/0": b"ab"}
-    monkeypatch.setattr("retrotape.files.store._write.content", lambda path, name, part: memoryview(forged[name]))
+    monkeypatch.setattr(
+        "retrotape.files.store._write.content", lambda path, name, part: memoryview(forged.get(name, part.data))
+    )
     for kind, data, told in (
         ("bool", b"\1", "other than 0 and 1"),
-        ("string", [b"a", b"b"], "do not follow each other"),
+        ("string", [b"a", b"b"], "are not in order"),
     ):
         program = f"%0 : {kind}[{len(data)}]"
         entries = {"program.txt": program.encode(), "functions.json": b"{}"}

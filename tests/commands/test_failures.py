@@ -30,7 +30,7 @@ def test_a_failure_with_json_is_one_line_too(run, tmp_path):
     for verb in (("show",), ("grad", "loss"), ("show", "--ops")):
         done = run(verb[0], tmp_path / "text.tape", *verb[1:], "--json")
         assert done.code == 1
-        assert "so it is no tape" in done.failure()
+        assert "so it is not a tape" in done.failure()
 
 
 def test_a_directory_that_is_no_tape(run, tmp_path):

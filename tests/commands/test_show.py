@@ -133,7 +133,7 @@ def test_showing_needs_no_tensorflow(saved):
 
 
 def test_tensors_are_not_read(run, saved, tmp_path):
-    damaged = flip(saved["plain"], tmp_path / "damaged.tape", "tensors.safetensors")
+    damaged = flip(saved["plain"], tmp_path / "damaged.tape", "tensors")
     assert run("show", damaged).code == 0
     assert "is wrong, so it was changed" in run("show", damaged, "--values").failure()
 

@@ -113,7 +113,7 @@ REFUSED: dict[str, Hostile] = {
     ),
     "functions: NaN": Hostile("functions.json holds NaN", functions="[NaN]"),
     "functions: infinity": Hostile("functions.json holds", functions="[1e999]"),
-    "functions: a name twice": Hostile("functions.json gives 'f' twice", functions='{"f": 1, "f": 2}'),
+    "functions: a name twice": Hostile("functions.json has 'f' twice", functions='{"f": 1, "f": 2}'),
     "functions: half a surrogate pair": Hostile("functions.json is not UTF-8", functions=r'{"\ud800": 1}'),
     "functions: not UTF-8": Hostile("functions.json is not UTF-8", functions=b'{"\xff": 1}'),
     "functions: not JSON": Hostile("functions.json is not JSON", functions="{"),

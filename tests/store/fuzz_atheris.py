@@ -5,10 +5,10 @@
 Needs `atheris`, which is not among the locked requirements. The arguments after the target are libFuzzer's; the folder
 is where it keeps what it found. None of the targets loads TensorFlow.
 
-container: the first byte says what the rest is: a whole file, `tape.json` after its check sum, the tensors, or
-    `tape.json` of a folder. The last three get right check sums, or nothing would come past them.
+container: the first byte says what the rest is: a whole file, `tape.json` after its checksum, the header, or
+    `tape.json` of a folder. `tape.json` gets a right checksum, or nothing would get past it.
 text: `Program.parse`; what it reads, it writes and reads again.
-fields: `tape.json` of a small program, every field; the check sum is right.
+fields: `tape.json` of a small program, every field; the checksum is right.
 functions: `functions.json` of a program with a custom gradient.
 """
 
@@ -77,7 +77,7 @@ def container(folder: Path) -> Target:
             (tape / "tape.json").write_bytes(forge.seal(data))
             return tape
         path = folder / "a.tape"
-        path.write_bytes([data, forge.file(forge.seal(data)), forge.file(tensors=data)][kind])
+        path.write_bytes([data, forge.file(forge.seal(data)), forge.file(text=data)][kind])
         return path
 
     def read(data: bytes) -> bool:
@@ -93,7 +93,7 @@ def container(folder: Path) -> Target:
         return True
 
     in_folder = forge.as_rest(forge.fields(features=["blobs"], store="blobs"))
-    seeds = [forge.file(), forge.as_rest(forge.fields()), forge.safetensors(), in_folder]
+    seeds = [forge.file(), forge.as_rest(forge.fields()), forge.padded(forge.header()), in_folder]
     return read, [bytes([number]) + seed for number, seed in enumerate(seeds)]
 
 
@@ -125,8 +125,8 @@ def _refusals() -> tuple[type[Exception], ...]:
 def fields(folder: Path) -> Target:
     """Return what reads the fields of `tape.json`."""
     from retrotape.files.store import Limits
+    from retrotape.files.store._errors import TapeErrors
     from retrotape.files.store._json import unseal
-    from retrotape.files.store._where import Where
     from retrotape.ir import Fields, Program, makes_no_sense
     from store import forge
 
@@ -134,7 +134,7 @@ def fields(folder: Path) -> Target:
 
     def read(data: bytes) -> bool:
         try:
-            found = Fields(unseal(Where("a.tape"), forge.seal(b'",' + data), Limits()), program)
+            found = Fields(unseal(TapeErrors("a.tape"), forge.seal(b'",' + data), Limits()), program)
             found.check()
         except refusals as error:
             return _refused(makes_no_sense(error))
@@ -148,15 +148,15 @@ def fields(folder: Path) -> Target:
 def functions(folder: Path) -> Target:
     """Return what reads `functions.json`."""
     from retrotape.files.store import Limits
+    from retrotape.files.store._errors import TapeErrors
     from retrotape.files.store._json import parse
-    from retrotape.files.store._where import Where
     from retrotape.ir import Functions, Program, makes_no_sense
 
     program, refusals = Program.parse(PROGRAM), _refusals()
 
     def read(data: bytes) -> bool:
         try:
-            found = Functions(parse(Where("a.tape"), "functions.json", data, Limits()), lambda program: None)
+            found = Functions(parse(TapeErrors("a.tape"), "functions.json", data, Limits()), lambda program: None)
             for key in found:
                 assert found[key].program.types
             found.ways_back([USE], program, whole=True)

@@ -1,22 +1,24 @@
-"""Files that must be refused: one function for each attack, with the error and a piece of its text."""
+"""Files that must be refused: a function or a row of a table for each, with the error and a piece of its text."""
 
 from __future__ import annotations
 
 import gzip
+import io
+import json
 import os
 import pickle
 import socket
 import struct
-import zlib
+import zipfile
 from collections.abc import Callable
-from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from retrotape.errors import CorruptTapeError, TapeVersionError, UnsafeTapeError
 from retrotape.files.store import Limits
 from store import forge
-from store.forge import Entry, archive, as_rest, changed, entries, fields, file, folder, seal, tensor_table
+from store.forge import as_rest, entry_table, fields, file, folder, padded, seal, tensor_table
 
 
 class Attack(NamedTuple):
@@ -31,61 +33,82 @@ class Attack(NamedTuple):
 ATTACKS: dict[str, Attack] = {}
 
 
+def add(name: str, error: type[Exception], text: str, make: Any, limits: Limits | None = None) -> None:
+    """Register a function that returns the bytes of a file, or that builds one in a directory and returns its path."""
+
+    def build(directory: Path) -> Path:
+        made = make(directory) if "directory" in signature(make).parameters else make()
+        if isinstance(made, Path):
+            return made
+        path = directory / "hostile.tape"
+        path.write_bytes(made)
+        return path
+
+    assert name not in ATTACKS, name
+    ATTACKS[name] = Attack(build, error, text, limits or Limits())
+
+
 def attack(error: type[Exception], text: str, limits: Limits | None = None) -> Callable[[Any], Any]:
-    """Register a function that returns the bytes of a file, or that builds one in a folder and returns its path."""
+    """Register the function below under its name."""
 
     def register(make: Any) -> Any:
-        def build(directory: Path) -> Path:
-            made = make(directory) if make.__code__.co_argcount else make()
-            if isinstance(made, Path):
-                return made
-            path = directory / "hostile.tape"
-            path.write_bytes(made)
-            return path
-
-        assert make.__name__ not in ATTACKS
-        ATTACKS[make.__name__] = Attack(build, error, text, limits or Limits())
+        add(make.__name__, error, text, make, limits)
         return make
 
     return register
 
 
-def with_entry(name: bytes, data: bytes = b"x", **what: Any) -> bytes:
-    """Return a good tape with one more entry."""
-    return archive([Entry(name, data, **what), *entries()])
-
-
 # ------------------------------------------------------------------ not a tape
 
 
-@attack(CorruptTapeError, "it is empty")
+@attack(CorruptTapeError, "it is empty. Give the path of a saved tape")
 def empty_file():
     return b""
 
 
-@attack(CorruptTapeError, "begins with .*PNG.* so it is no tape. Give the path of a saved tape")
+@attack(CorruptTapeError, "begins with .*PNG.*, so it is not a tape or was cut short. Give the path of a saved tape")
 def a_picture():
     return b"\x89PNG\r\n\x1a\n" + bytes(100)
 
 
-@attack(CorruptTapeError, "it is no tape")
+@attack(CorruptTapeError, "it is not a tape")
 def a_pickle():
     return pickle.dumps(os.getcwd)
 
 
-@attack(CorruptTapeError, "it is no tape")
+@attack(CorruptTapeError, "it is not a tape")
 def a_weights_file_of_hdf5():
     return b"\x89HDF\r\n\x1a\n" + bytes(2000)
 
 
-@attack(CorruptTapeError, "it is no tape")
+@attack(CorruptTapeError, "it is not a tape")
 def a_tape_inside_gzip():
     return gzip.compress(file())
 
 
-@attack(CorruptTapeError, "it is no tape")
-def an_archive_without_entries():
-    return archive([])
+@attack(CorruptTapeError, r"begins with b'PK\\x03\\x04.*, so it is not a tape")
+def a_tape_inside_a_zip():
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for name, data in {**forge.ENTRIES, "tape.json": forge.good_tape()}.items():
+            archive.writestr(name, data)
+    return packed.getvalue()
+
+
+@attack(CorruptTapeError, "it is not a tape")
+def other_tensors():
+    text = padded(b'{"weight":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}}')
+    return len(text).to_bytes(8, "little") + text + forge.LEAF
+
+
+@attack(CorruptTapeError, "it is not a tape")
+def no_tensors_at_all():
+    return (2).to_bytes(8, "little") + b"{}"
+
+
+@attack(CorruptTapeError, "it is not a tape")
+def script_in_front():
+    return b"#!/bin/sh\nrm -rf /\n" + file()
 
 
 @attack(UnsafeTapeError, r"symbolic link, which may change while it is read. Open the file itself: '.*good.tape'")
@@ -106,436 +129,396 @@ def a_device(directory: Path):
     return Path("/dev/zero")
 
 
-# ------------------------------------------------------------------ names of entries
+# ------------------------------------------------------------------ the length of the header
 
 
-@attack(UnsafeTapeError, r"b'../evil.txt' is no name for an entry")
-def name_that_leaves_the_folder():
-    return with_entry(b"../evil.txt")
+TEXT = forge.header()
+LENGTH = len(padded(TEXT))
 
 
-@attack(UnsafeTapeError, r"b'/etc/passwd' is no name")
-def name_that_is_absolute():
-    return with_entry(b"/etc/passwd")
+@attack(CorruptTapeError, r"tape.json begins with b'\{\"tape.json.*, not with its format and checksum")
+def header_of_no_bytes():
+    return file(length=0)
 
 
-@attack(UnsafeTapeError, r"is no name")
-def name_with_backslashes():
-    return with_entry(b"..\\evil.txt")
+@attack(CorruptTapeError, r"tape.json begins with b' \{\"format.*, not with its format and checksum")
+def header_one_byte_short():
+    return file(length=LENGTH - 1)
 
 
-@attack(UnsafeTapeError, r"b'C:evil.txt' is no name")
-def name_on_another_drive():
-    return with_entry(b"C:evil.txt")
+@attack(CorruptTapeError, r"tape.json begins with b'\"format.*, not with its format and checksum")
+def header_one_byte_long():
+    return file(length=LENGTH + 1)
 
 
-@attack(UnsafeTapeError, r"\\x00")
-def name_that_ends_early():
-    return with_entry(b"program.txt\0.sh")
+@attack(CorruptTapeError, "it was cut short: it has .* bytes, and tape.json ends at byte")
+def header_that_ends_with_the_file():
+    return file(length=len(file()) - 8)
 
 
-@attack(UnsafeTapeError, r"\\x1b\[2J\\n")
-def name_that_clears_the_screen():
-    return with_entry(b"\x1b[2J\nAll is well.")
+@attack(CorruptTapeError, "it was cut short: it has .* bytes, and tape.json ends at byte 92233720368547")
+def header_of_exabytes():
+    return file(length=2**63)
 
 
-@attack(UnsafeTapeError, r"b'Program.txt' is no name")
-def name_that_differs_in_case():
-    return with_entry(b"Program.txt")
+@attack(CorruptTapeError, "it was cut short: it has .* bytes, and tape.json ends at byte 184467440737095")
+def header_of_the_greatest_length():
+    return file(length=2**64 - 1)
 
 
-@attack(UnsafeTapeError, r"b'blobs/' is no name")
-def name_of_a_folder():
-    return with_entry(b"blobs/", b"")
+@attack(UnsafeTapeError, r"the header is too large: 200,000,008, .*`Limits\(header_bytes=200000008\)`")
+def header_that_is_too_large(directory: Path):
+    return sparse(directory, file(length=200_000_000), 1 << 30)
 
 
-@attack(UnsafeTapeError, r"b'' is no name")
-def name_that_is_empty():
-    return with_entry(b"")
+@attack(UnsafeTapeError, "the header is too large", Limits(header_bytes=100))
+def larger_header_than_agreed():
+    return file()
 
 
-@attack(UnsafeTapeError, r"b'\.hidden' is no name")
-def name_that_is_hidden():
-    return with_entry(b".hidden")
+@attack(CorruptTapeError, "the header has .* at byte 0, and according to tape.json it should be")
+def another_tape_json_behind_the_header():
+    return file(length=len(file()) - 8) + forge.good_tape()
 
 
-@attack(UnsafeTapeError, "the directory of the archive has 65813 bytes, too many for 5 entries")
-def name_that_is_very_long():
-    return with_entry(b"a" * 65535)
+@attack(CorruptTapeError, "the header has .* at byte 0, and according to tape.json it should be")
+def header_that_hides_something():
+    return file(text=padded(TEXT) + b" " * 64)
 
 
-@attack(UnsafeTapeError, r"is no name")
-def name_that_is_not_text():
-    return with_entry(b"\xff\xfe.txt")
+@attack(CorruptTapeError, "the header has .* at byte 0")
+def header_without_padding():
+    return file(text=TEXT)
 
 
-@attack(UnsafeTapeError, "the entry program.txt is there twice")
-def entry_twice():
-    return with_entry(b"program.txt")
+@attack(CorruptTapeError, "the header has .* at byte")
+def header_of_megabytes_that_differs_at_its_end():
+    names = [f"t{number:05}" for number in range(20_000)]
+    parts = {name: ("uint8", [0], b"") for name in names}
+    table = {name: ["uint8", [0], forge.sha256(b"")] for name in names}
+    tape = seal(as_rest(fields(entries={}, tensors=table, strings={})))
+    text = padded(forge.header(tape, {}, parts)[:-1] + b" }")
+    return file(tape, text=text, entries={}, parts=parts)
 
 
-@attack(UnsafeTapeError, "the entry tape.json is there twice")
-def tape_json_twice():
-    return with_entry(b"tape.json", seal(as_rest(fields(note="another"))))
+def sparse(directory: Path, data: bytes, size: int) -> Path:
+    """Make a file that goes on after `data` with zeros that take no space."""
+    path = directory / "hostile.tape"
+    path.write_bytes(data)
+    os.truncate(path, size)
+    return path
 
 
-@attack(UnsafeTapeError, "tape.json does not know the entry run.sh")
-def entry_that_nobody_knows():
-    return with_entry(b"run.sh")
+# ------------------------------------------------------------------ the first item of the header
 
 
-@attack(CorruptTapeError, "the entry functions.json is missing")
-def entry_that_is_missing():
-    return file(seal(as_rest(fields(sha256={**fields()["sha256"], "functions.json": "0" * 64}))))
+SIZE = len(forge.good_tape())
+ITEM = b'{"tape.json":{"dtype":"U8","shape":[%d],"data_offsets":[0,%d]}'
+FIRST = ITEM % (SIZE, SIZE)
+assert TEXT.startswith(FIRST)
+NO_TAPE = "begins with .*, so it is not a tape or was cut short"
 
 
-@attack(CorruptTapeError, "it has no entry tape.json")
-def no_tape_json():
-    return archive(entries()[:-1])
+def with_first(item: bytes) -> bytes:
+    """Return a good tape whose header begins with `item`."""
+    return file(text=padded(TEXT.replace(FIRST, item)))
 
 
-@attack(CorruptTapeError, "it has no entry tensors.safetensors")
-def no_tensors():
-    return archive([entry for entry in entries() if entry.name != b"tensors.safetensors"])
-
-
-# ------------------------------------------------------------------ compression and encryption
-
-
-@attack(UnsafeTapeError, r"the entry program.txt is compressed \(method 8\)")
-def entry_that_is_compressed():
-    deflated = zlib.compress(forge.ENTRIES["program.txt"])[2:-4]
-    size = len(forge.ENTRIES["program.txt"])
-    both = {"method": 8, "size": size}
-    return changed("program.txt", data=deflated, local=both, central=both)
-
-
-@attack(UnsafeTapeError, "the entry bomb.txt is compressed|the entry bomb.txt is too large")
-def bomb():
-    deflated = zlib.compress(bytes(1 << 24), 9)[2:-4]
-    both = {"method": 8, "size": (1 << 32) - 2, "crc": 0}
-    return with_entry(b"bomb.txt", deflated, local=both, central=both)
-
-
-@attack(UnsafeTapeError, r"compressed \(method 12\)")
-def entry_with_another_method():
-    return changed("program.txt", local={"method": 12}, central={"method": 12})
-
-
-@attack(UnsafeTapeError, r"the entry opdefs.pb has 5 bytes that become 500, so it is compressed")
-def entry_that_grows_without_saying_so():
-    return changed("opdefs.pb", local={"size": 500}, central={"size": 500})
-
-
-@attack(UnsafeTapeError, "the entry program.txt is encrypted")
-def entry_that_is_encrypted():
-    return changed("program.txt", local={"flags": 1}, central={"flags": 1})
-
-
-@attack(UnsafeTapeError, "the entry program.txt is encrypted")
-def entry_that_is_encrypted_in_one_place():
-    return changed("program.txt", local={"flags": 1})
-
-
-@attack(UnsafeTapeError, "has the flags 0x0008, and none are allowed")
-def entry_whose_size_comes_later():
-    return changed("program.txt", local={"flags": 8}, central={"flags": 8})
-
-
-@attack(UnsafeTapeError, "has the flags 0x2000")
-def entry_with_masked_header():
-    return changed("program.txt", local={"flags": 0x2000}, central={"flags": 0x2000})
-
-
-# ------------------------------------------------------------------ two places that do not agree
-
-
-@attack(UnsafeTapeError, "the entry program.txt is called b'functions.json' in another place")
-def two_names():
-    return changed("program.txt", local={"name": b"functions.json"})
-
-
-@attack(CorruptTapeError, "the size or check sum of the entry program.txt is not the same in two places")
-def two_sizes():
-    return changed("program.txt", local={"size": 3, "packed": 3})
-
-
-@attack(CorruptTapeError, "the size or check sum of the entry program.txt")
-def two_check_sums():
-    return changed("program.txt", local={"crc": 1})
-
-
-@attack(UnsafeTapeError, "the entry program.txt is compressed")
-def two_methods():
-    return changed("program.txt", local={"method": 8})
-
-
-@attack(CorruptTapeError, "the check sum of the entry program.txt is wrong")
-def wrong_check_sum():
-    return changed("program.txt", local={"crc": 1}, central={"crc": 1})
-
-
-@attack(CorruptTapeError, "the check sum of the entry tensors.safetensors is wrong")
-def wrong_check_sum_of_the_tensors():
-    return changed("tensors.safetensors", local={"crc": 1}, central={"crc": 1})
-
-
-@attack(CorruptTapeError, "the sha256 of the entry program.txt is wrong")
-def entry_that_was_exchanged():
-    return changed("program.txt", data=b"%0 : float32[9,9]")
-
-
-@attack(UnsafeTapeError, "the extra field 0x7075, which may change what it is")
-def another_name_in_unicode():
-    name = b"evil.sh"
-    extra = struct.pack("<HHBI", 0x7075, 5 + len(name), 1, zlib.crc32(b"program.txt")) + name
-    return changed("program.txt", central={"extra": extra})
-
-
-@attack(UnsafeTapeError, "the extra field 0x7075")
-def another_name_in_unicode_in_front():
-    return changed("program.txt", extra=struct.pack("<HH", 0x7075, 0))
-
-
-@attack(CorruptTapeError, "the extra field of the entry program.txt is cut short")
-def extra_field_that_goes_on():
-    return changed("program.txt", extra=struct.pack("<HH", 0xD935, 200) + bytes(10))
-
-
-@attack(CorruptTapeError, "the extra field of the entry program.txt is cut short")
-def extra_field_of_one_byte():
-    return changed("program.txt", extra=b"\1")
-
-
-@attack(CorruptTapeError, "the extra field of the entry program.txt is cut short or too long")
-def extra_field_that_is_huge():
-    return changed("program.txt", extra=struct.pack("<HH", 0xD935, 60000) + bytes(60000))
-
-
-@attack(UnsafeTapeError, "the extra field 0xd935")
-def padding_twice():
-    return changed("program.txt", extra=struct.pack("<HHHHHH", 0xD935, 2, 64, 0xD935, 2, 64))
-
-
-@attack(UnsafeTapeError, "the padding before the entry program.txt is not empty")
-def something_hidden_in_the_padding():
-    return changed("program.txt", extra=struct.pack("<HHH", 0xD935, 10, 64) + b"#!/bin/s")
-
-
-# ------------------------------------------------------------------ ranges
-
-
-@attack(UnsafeTapeError, "the entry opdefs.pb overlaps the one before it")
-def two_entries_in_one_place():
-    return changed("opdefs.pb", central={"start": 0})
-
-
-@attack(UnsafeTapeError, "the entry functions.json overlaps the one before it")
-def entry_inside_of_another():
-    inner = archive([Entry(b"functions.json", b"inner")])
-    return archive([Entry(b"outer.pb", inner), Entry(b"functions.json", b"inner", central={"start": 64}), *entries()])
-
-
-@attack(UnsafeTapeError, "7 bytes before the entry opdefs.pb belong to none")
-def something_hidden_between_entries():
-    return changed("opdefs.pb", before=b"hidden!")
-
-
-@attack(UnsafeTapeError, "7 bytes before the directory of the archive belong to no entry")
-def something_hidden_before_the_directory():
-    return archive(entries(), before_directory=b"hidden!")
-
-
-@attack(CorruptTapeError, "begins with b'#!/bin/s', so it is no tape")
-def script_in_front():
-    return archive([replace(entries()[0], before=b"#!/bin/sh\nrm -rf /\n"), *entries()[1:]])
-
-
-@attack(UnsafeTapeError, "bytes come before the first entry")
-def archive_in_front():
-    return archive([replace(entries()[0], before=archive([Entry(b"a.txt", b"a")])), *entries()[1:]])
-
-
-@attack(CorruptTapeError, "does not end as a tape does: it was cut short or something follows")
+FIRST_ITEMS = {
+    "metadata_in_front": b'{"__metadata__":{"format":"tape/1"},' + FIRST[1:],
+    "space_in_front": b" " + FIRST,
+    "byte_order_mark_in_front": b"\xef\xbb\xbf" + FIRST,
+    "name_with_escapes": FIRST.replace(b"tape.json", b"t\\u0061pe.json"),
+    "space_within_the_first_item": FIRST.replace(b"[0,", b"[0, "),
+    "fields_of_the_first_item_in_another_order": b'{"tape.json":{"shape":[%d],"dtype":"U8","data_offsets":[0,%d]}'
+    % (SIZE, SIZE),
+    "tape_json_with_two_sizes": ITEM % (SIZE, SIZE - 1),
+    "tape_json_of_no_bytes": ITEM % (0, 0),
+    "tape_json_of_negative_size": ITEM % (-SIZE, -SIZE),
+    "tape_json_with_a_leading_zero": FIRST.replace(b"%d" % SIZE, b"0%d" % SIZE),
+    "tape_json_of_a_real_size": FIRST.replace(b"%d" % SIZE, b"%d.0" % SIZE),
+    "tape_json_of_many_digits": ITEM % (10**80, 10**80),
+    "tape_json_not_at_the_beginning": ITEM.replace(b"[0,", b"[64,") % (SIZE, SIZE),
+    "tape_json_of_another_dtype": FIRST.replace(b"U8", b"I8"),
+    "tape_json_of_two_dimensions": FIRST.replace(b"[%d]" % SIZE, b"[1,%d]" % SIZE),
+    "tape_json_with_more_to_say": FIRST[:-1] + b',"dtype":"U8"}',
+}
+for _name, _item in FIRST_ITEMS.items():
+    add(_name, CorruptTapeError, NO_TAPE, lambda item=_item: with_first(item))
+
+
+@attack(CorruptTapeError, "it was cut short: it has .* bytes, and tape.json ends at byte 10000")
+def tape_json_of_a_petabyte():
+    return with_first(ITEM % (10**15 - 1, 10**15 - 1))
+
+
+@attack(CorruptTapeError, "the checksum of tape.json is wrong")
+def tape_json_one_byte_short():
+    return with_first(ITEM % (SIZE - 1, SIZE - 1))
+
+
+@attack(CorruptTapeError, "the checksum of tape.json is wrong")
+def tape_json_one_byte_long():
+    return with_first(ITEM % (SIZE + 1, SIZE + 1))
+
+
+@attack(UnsafeTapeError, r"tape.json takes too many bytes of memory: 650,000,000, .*`Limits\(json_memory=2080000000\)`")
+def tape_json_that_is_too_large(directory: Path):
+    return sparse(directory, with_first(ITEM % (130_000_000, 130_000_000)), 1 << 30)
+
+
+# ------------------------------------------------------------------ the rest of the header
+
+
+ITEMS = json.loads(TEXT)
+
+
+def span(name: str, start: int = 0, end: int = 0) -> bytes:
+    """Return the offsets of a tensor in the header, moved by `start` and `end`."""
+    first, last = ITEMS[name]["data_offsets"]
+    return b'"data_offsets":[%d,%d]' % (first + start, last + end)
+
+
+def item(name: str) -> bytes:
+    """Return the item of a tensor in the header, with the comma before it."""
+    return f',"{name}":{json.dumps(ITEMS[name], separators=(",", ":"))}'.encode()
+
+
+PADDING = next(name for name, value in ITEMS.items() if value["data_offsets"][1] == ITEMS["leaf"]["data_offsets"][0])
+LEAF_NAME = b'"leaf":'
+# What stands in the header of a good tape, and what stands there instead.
+HEADERS: dict[str, tuple[bytes, bytes]] = {
+    "tensors_that_overlap": (span("leaf"), span("flags", end=21)),
+    "tensor_in_the_place_of_tape_json": (span("leaf"), b'"data_offsets":[0,24]'),
+    "tensor_in_the_padding": (span("leaf"), span("leaf", -24, -24)),
+    "tensors_with_a_gap": (item(PADDING), b""),
+    "padding_of_another_name": (f'"{PADDING}"'.encode(), b'"pad/99"'),
+    "padding_of_another_dtype": (item(PADDING), item(PADDING).replace(b"U8", b"I8")),
+    "padding_in_two_dimensions": (b'"shape":[61]', b'"shape":[1,61]'),
+    "padding_at_the_end": (
+        item("s/off/words"),
+        item("s/off/words") + b',"pad/9":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}',
+    ),
+    "offsets_that_go_backwards": (span("leaf"), b'"data_offsets":[%d,%d]' % tuple(ITEMS["leaf"]["data_offsets"][::-1])),
+    "offsets_that_are_negative": (span("leaf"), b'"data_offsets":[-64,-40]'),
+    "offsets_beyond_the_file": (span("leaf"), b'"data_offsets":[18446744073709551552,18446744073709551576]'),
+    "offsets_one_byte_late": (span("leaf"), span("leaf", 1, 1)),
+    "offsets_as_reals": (span("leaf"), span("leaf").replace(b"]", b".0]")),
+    "offsets_as_text": (span("leaf"), b'"data_offsets":["%d","%d"]' % tuple(ITEMS["leaf"]["data_offsets"])),
+    "offsets_with_an_exponent": (b'"shape":[61]', b'"shape":[61e0]'),
+    "offsets_with_a_leading_zero": (b'"shape":[61]', b'"shape":[061]'),
+    "three_offsets": (span("leaf"), span("leaf").replace(b"]", b",0]")),
+    "dtype_of_another_size": (b'"F32"', b'"F64"'),
+    "dtype_of_the_same_size": (b'"F32"', b'"I32"'),
+    "dtype_that_is_none": (b'"F32"', b'"O8"'),
+    "another_shape_in_the_header": (b"[2,3]", b"[3,2]"),
+    "shape_of_exabytes_in_the_header": (b"[2,3]", b"[4294967296,4294967296,4294967296]"),
+    "metadata_in_the_header": (item("leaf"), b',"__metadata__":{"a":"b"}' + item("leaf")),
+    "tensor_twice_in_the_header": (item("leaf"), item("leaf") * 2),
+    "tensor_with_the_name_of_another": (b'"flags"', b'"leaf"'),
+    "tape_json_twice_in_the_header": (LEAF_NAME, b'"tape.json":'),
+    "dtype_twice_in_the_header": (b'"dtype":"F32"', b'"dtype":"F32","dtype":"F64"'),
+    "two_tensors_exchanged": (
+        item("flags") + item(PADDING) + item("leaf"),
+        item("leaf") + item(PADDING) + item("flags"),
+    ),
+    "tensor_that_the_header_lacks": (item("s/off/words"), b""),
+    "tensor_that_tape_json_lacks": (item("s/off/words"), item("s/off/words") + item("leaf").replace(b"leaf", b"more")),
+    "entry_that_the_header_lacks": (item("opdefs.pb"), b""),
+    "entry_that_is_a_tensor": (b'"opdefs.pb"', b'"opdefs"'),
+    "space_in_the_header": (LEAF_NAME, LEAF_NAME + b" "),
+    "line_break_in_the_header": (LEAF_NAME, b"\n" + LEAF_NAME),
+    "escape_in_the_header": (b'"leaf"', b'"l\\u0065af"'),
+    "comment_in_the_header": (LEAF_NAME, b"/* a good tape */" + LEAF_NAME),
+    "header_that_is_not_utf8": (b'"leaf"', b'"le\xff\xfe"'),
+    "header_that_clears_the_screen": (b'"leaf"', b'"\x1b[2J"'),
+    "header_with_nothing_in_it": (item("leaf"), b",null"),
+    "header_that_is_not_json": (item("leaf"), b",}{" + item("leaf")),
+    "header_as_deep_as_the_stack": (item("leaf"), b',"leaf":' + b"[" * 100_000),
+    "header_with_a_long_number": (b"[2,3]", b"[" + b"9" * 100_000 + b"]"),
+    "header_with_an_infinity": (b"[2,3]", b"[Infinity]"),
+    "header_that_ends_early": (item("leaf"), b"}" + item("leaf")),
+    "header_that_never_ends": (item("s/off/words") + b"}", item("s/off/words")),
+}
+
+
+def with_header(old: bytes, new: bytes) -> bytes:
+    """Return a good tape with something else in its header."""
+    assert TEXT.count(old) >= 1, old
+    return file(text=padded(TEXT.replace(old, new, 1)))
+
+
+for _name, _edit in HEADERS.items():
+    add(_name, CorruptTapeError, "the header has .* at byte .* should be", lambda edit=_edit: with_header(*edit))
+
+
+@attack(CorruptTapeError, "the header has .* at byte")
+def something_hidden_after_the_header():
+    return file(text=TEXT + b" " * (len(padded(TEXT)) - len(TEXT) - 1) + b"!")
+
+
+@attack(CorruptTapeError, "the header has .* at byte")
+def header_padded_with_zeros():
+    return file(text=padded(TEXT).replace(b" ", b"\0"))
+
+
+# ------------------------------------------------------------------ the data
+
+
+@attack(CorruptTapeError, "something was appended: it has .* bytes and should have")
 def something_follows():
     return file() + b"\n"
 
 
-@attack(CorruptTapeError, "the directory is said to lie at|begin")
+@attack(CorruptTapeError, "something was appended: it has .* bytes and should have")
 def two_tapes_in_one_file():
     return file() + file()
 
 
-@attack(CorruptTapeError, "does not end as a tape does")
-def comment_of_the_archive():
-    return archive(entries(), comment=b"hello")
+@attack(CorruptTapeError, "something was appended: it has .* bytes and should have")
+def zip_behind_the_tape():
+    return file() + a_tape_inside_a_zip()
 
 
-@attack(UnsafeTapeError, "several parts or a comment")
-def comment_that_looks_like_an_end():
-    good = file()
-    return good[:-2] + struct.pack("<H", 22) + good[-22:-2] + struct.pack("<H", 22)
+@attack(CorruptTapeError, "it was cut short: it has .* bytes and should have")
+def last_byte_missing():
+    return file()[:-1]
 
 
-@attack(UnsafeTapeError, "the entry program.txt has a comment or lies on another disk")
-def comment_of_an_entry():
-    return changed("program.txt", central={"comment": b"hello"})
+@attack(CorruptTapeError, "it was cut short: it has .* bytes and should have")
+def only_tape_json():
+    return file()[: 8 + LENGTH + SIZE]
 
 
-@attack(UnsafeTapeError, "the entry program.txt has a comment or lies on another disk")
-def entry_on_another_disk():
-    return changed("program.txt", central={"disk": 1})
+@attack(CorruptTapeError, "it was cut short: it has .* bytes, and tape.json ends at byte")
+def only_the_header():
+    return file()[: 8 + LENGTH]
 
 
-@attack(UnsafeTapeError, "several parts")
-def archive_in_several_parts():
-    return archive(entries(), disk=1)
+@attack(CorruptTapeError, "the padding before (the entry program.txt|tensor leaf) is not zeros")
+def something_hidden_in_the_padding():
+    return file(fill=b"x")
 
 
-@attack(UnsafeTapeError, r"the number of entries is too high: 1,004, the limit is 32. .*`Limits\(entries=1004\)`")
+@attack(CorruptTapeError, "the padding before tensor leaf is not zeros")
+def one_byte_hidden_before_a_tensor():
+    good, at = file(), 8 + LENGTH + ITEMS["leaf"]["data_offsets"][0] - 1
+    return good[:at] + b"!" + good[at + 1 :]
+
+
+@attack(CorruptTapeError, "the sha256 of the entry program.txt is wrong, so it was changed")
+def entry_that_was_exchanged():
+    return file(entries={**forge.ENTRIES, "program.txt": b"%0 : float32[9,9]"})
+
+
+@attack(CorruptTapeError, "the sha256 of tensor leaf is wrong, so it was changed")
+def tensor_that_was_exchanged():
+    return file(parts={**forge.PARTS, "leaf": ("float32", [2, 3], bytes(24))})
+
+
+# ------------------------------------------------------------------ the table of entries
+
+
+def with_entry(name: str, data: bytes = b"x", row: Any = None) -> bytes:
+    """Return a good tape with one more entry, in the header and in the table."""
+    table = entry_table(**{name: row or [len(data), forge.sha256(data)]})
+    return file(seal(as_rest(fields(entries=table))), entries={**forge.ENTRIES, name: data})
+
+
+def with_entries(table: Any) -> bytes:
+    """Return a good tape with another table of entries."""
+    return file(seal(as_rest(fields(entries=table))))
+
+
+ENTRY_NAMES = {
+    "name_that_leaves_the_folder": ("../evil.txt", r"'\.\./evil\.txt' is not a valid name for an entry"),
+    "name_that_is_absolute": ("/etc/passwd", "'/etc/passwd' is not a valid name"),
+    "name_with_backslashes": ("..\\evil.txt", "is not a valid name"),
+    "name_on_another_drive": ("C:evil.txt", "'C:evil.txt' is not a valid name"),
+    "name_that_ends_early": ("program.txt\0.sh", r"\\x00"),
+    "name_that_clears_the_screen": ("\x1b[2J\nAll is well.", r"\\x1b\[2J\\n"),
+    "name_that_differs_in_case": ("Program.txt", "'Program.txt' is not a valid name"),
+    "name_of_a_folder": ("blobs/", "'blobs/' is not a valid name"),
+    "name_that_is_empty": ("", "'' is not a valid name"),
+    "name_that_is_hidden": (".hidden", r"'\.hidden' is not a valid name"),
+    "name_that_is_very_long": ("a" * 65535, "is not a valid name"),
+    "name_that_is_not_ascii": ("größer.txt", "is not a valid name"),
+    "name_that_breaks_out_of_the_header": ('x":{"dtype":"U8"},"y', "is not a valid name"),
+    "entry_named_as_padding": ("pad/0", "'pad/0' is not a valid name for an entry"),
+    "entry_named_as_metadata": ("__metadata__", "'__metadata__' is not a valid name for an entry"),
+}
+for _name, (_entry, _text) in ENTRY_NAMES.items():
+    add(_name, UnsafeTapeError, _text, lambda entry=_entry: with_entry(entry))
+
+
+@attack(UnsafeTapeError, "'tape.json' is not a valid name for an entry")
+def tape_json_in_its_own_table():
+    return with_entries(entry_table(**{"tape.json": [SIZE, "0" * 64]}))
+
+
+@attack(UnsafeTapeError, "the name leaf is that of an entry and of a tensor")
+def entry_with_the_name_of_a_tensor():
+    return with_entry("leaf")
+
+
+@attack(UnsafeTapeError, "the name tape.json is that of an entry and of a tensor")
+def tensor_with_the_name_of_tape_json():
+    return with_row(["float32", [2, 3], DIGEST], "tape.json")
+
+
+@attack(CorruptTapeError, "the header has .* at byte")
+def entry_that_is_missing():
+    return with_entries(entry_table(**{"functions.json": [1, forge.sha256(b"x")]}))
+
+
+@attack(CorruptTapeError, "the header has .* at byte")
+def entry_of_no_bytes_that_is_missing():
+    return with_entries(entry_table(**{"functions.json": [0, forge.sha256(b"")]}))
+
+
+@attack(CorruptTapeError, "the header has .* at byte")
+def entry_that_nobody_knows():
+    return file(entries={**forge.ENTRIES, "run.sh": b"rm -rf /"})
+
+
+@attack(CorruptTapeError, "the header has .* at byte")
+def entries_in_another_order():
+    return file(entries=dict(reversed(forge.ENTRIES.items())))
+
+
+ENTRY_ROWS = {
+    "entry_without_a_size": (["0" * 64], "the entry program.txt should have a size and a sha256, and has"),
+    "entry_with_more_to_say": ([17, "0" * 64, 0], "the entry program.txt should have a size and a sha256"),
+    "entry_that_is_a_number": (7, "the entry program.txt should have a size and a sha256, and has 7"),
+    "entry_of_negative_size": ([-1, "0" * 64], "the entry program.txt has the size -1, not a number of bytes"),
+    "entry_of_a_true_size": ([True, "0" * 64], "the entry program.txt has the size True"),
+    "entry_of_a_real_size": ([17.0, "0" * 64], "the entry program.txt has the size 17.0"),
+    "checksum_that_is_none": ([17, "ABC"], "the sha256 of 'program.txt' is 'ABC', not 64 hexadecimal digits"),
+    "checksum_that_is_a_number": ([17, 0], "the sha256 of 'program.txt' is 0, not 64 hexadecimal digits"),
+    "entry_of_another_size": ([18, "0" * 64], "the header has .* at byte"),
+}
+for _name, (_row, _text) in ENTRY_ROWS.items():
+    add(_name, CorruptTapeError, _text, lambda row=_row: with_entries(entry_table(**{"program.txt": row})))
+
+
+@attack(UnsafeTapeError, r"the number of entries is too high: 1,003, the limit is 32. .*`Limits\(entries=1003\)`")
 def thousand_entries():
-    return archive([*(Entry(b"e%d.txt" % number, b"") for number in range(1000)), *entries()])
-
-
-@attack(CorruptTapeError, "the directory of the archive has .* bytes, and its 3 entries take")
-def fewer_entries_than_there_are():
-    return archive(entries(), count=3)
-
-
-@attack(CorruptTapeError, "the directory of the archive cannot be read")
-def more_entries_than_there_are():
-    return archive(entries(), count=6)
-
-
-@attack(CorruptTapeError, "the directory is said to lie at")
-def directory_beyond_the_end():
-    return archive(entries(), start=1 << 30)
-
-
-@attack(CorruptTapeError, "the directory is said to lie at")
-def directory_of_gigabytes():
-    return archive(entries(), length=(1 << 32) - 1)
-
-
-@attack(CorruptTapeError, "the entry program.txt is said to begin at byte 1073741824, after all entries")
-def entry_beyond_the_end():
-    return changed("program.txt", central={"start": 1 << 30})
-
-
-@attack(CorruptTapeError, "the entry tensors.safetensors reaches beyond the directory")
-def entry_longer_than_the_file():
-    both = {"size": 1 << 30, "packed": 1 << 30}
-    return changed("tensors.safetensors", local=both, central=both)
+    return with_entries(entry_table(**{f"e{number}.txt": [0, forge.sha256(b"")] for number in range(1000)}))
 
 
 @attack(UnsafeTapeError, r"the entry program.txt is too large: 300,000,000, .*`Limits\(program_bytes=300000000\)`")
 def program_that_is_too_large():
-    both = {"size": 300_000_000, "packed": 300_000_000}
-    return changed("program.txt", local=both, central=both)
+    return with_entries(entry_table(**{"program.txt": [300_000_000, "0" * 64]}))
 
 
 @attack(UnsafeTapeError, r"the entry functions.json is too large")
 def functions_that_are_too_large():
-    both = {"size": 300_000_000, "packed": 300_000_000}
-    return with_entry(b"functions.json", local=both, central=both)
+    return with_entries(entry_table(**{"functions.json": [300_000_000, "0" * 64]}))
 
 
-@attack(UnsafeTapeError, r"tape.json takes too many bytes of memory: 650,000,000, .*`Limits\(json_memory=2080000000\)`")
-def tape_json_that_is_too_large():
-    both = {"size": 130_000_000, "packed": 130_000_000}
-    return changed("tape.json", local=both, central=both)
-
-
-# ------------------------------------------------------------------ zip64
-
-
-@attack(UnsafeTapeError, "the entry program.txt is too large")
-def size_of_sixteen_exabytes():
-    wide = {"size": forge.FULL, "packed": forge.FULL, "extra": forge.zip64(2**64 - 1, 2**64 - 1)}
-    return changed("program.txt", local=wide, central=wide)
-
-
-@attack(CorruptTapeError, "the entry tensors.safetensors reaches beyond the directory")
-def tensors_of_sixteen_exabytes():
-    wide = {"size": forge.FULL, "packed": forge.FULL, "extra": forge.zip64(2**64 - 1, 2**64 - 1)}
-    return changed("tensors.safetensors", local=wide, central=wide)
-
-
-@attack(CorruptTapeError, "is said to begin at byte 18446744073709551615")
-def place_of_sixteen_exabytes():
-    return changed("program.txt", central={"start": forge.FULL, "extra": forge.zip64(2**64 - 1)})
-
-
-@attack(UnsafeTapeError, "the zip64 field of the entry program.txt does not fit what it is for")
-def zip64_field_without_need():
-    size = len(forge.ENTRIES["program.txt"])
-    return changed("program.txt", central={"extra": forge.zip64(size, size)})
-
-
-@attack(UnsafeTapeError, "the zip64 field of the entry program.txt")
-def zip64_field_that_is_empty():
-    return changed("program.txt", central={"extra": forge.zip64()})
-
-
-@attack(UnsafeTapeError, "the zip64 field of the entry program.txt")
-def zip64_field_that_is_missing():
-    return changed("program.txt", central={"size": forge.FULL})
-
-
-@attack(UnsafeTapeError, "the zip64 field of the entry program.txt")
-def zip64_field_that_is_short():
-    wide = {"size": forge.FULL, "packed": forge.FULL, "extra": struct.pack("<HHI", 1, 4, 0)}
-    return changed("program.txt", local=wide, central=wide)
-
-
-@attack(CorruptTapeError, "the zip64 record that the archive speaks of is not there")
-def zip64_record_that_is_missing():
-    return archive(entries(), start=forge.FULL)
-
-
-def record64(start: int, length: int, count: int, /, **what: int) -> bytes:
-    said = {"place": start + length, "size": 44, "disks": 1, "start": start, "length": length, "count": count, **what}
-    record = struct.pack("<4sQHHII", b"PK\6\6", said["size"], 45, 45, 0, 0)
-    record += struct.pack("<QQQQ", said["count"], said["count"], said["length"], said["start"])
-    return record + struct.pack("<4sIQI", b"PK\6\7", 0, said["place"], said["disks"])
-
-
-def with_record64(**what: int) -> bytes:
-    good = file()
-    count, length, start = struct.unpack("<HII", good[-12:-2])
-    return archive(entries(), start=forge.FULL, record64=record64(start, length, count, **what))
-
-
-@attack(UnsafeTapeError, "the two end records of the archive do not agree")
-def zip64_record_without_need():
-    return with_record64()
-
-
-@attack(UnsafeTapeError, "the zip64 record of the archive is not where and what it should be")
-def zip64_record_elsewhere():
-    return with_record64(place=0)
-
-
-@attack(UnsafeTapeError, "the zip64 record of the archive is not where and what it should be")
-def zip64_record_of_another_size():
-    return with_record64(size=1 << 40)
-
-
-@attack(UnsafeTapeError, "the two end records of the archive do not agree")
-def zip64_record_with_another_count():
-    return with_record64(count=2**64 - 1)
-
-
-@attack(CorruptTapeError, "the directory is said to lie at")
-def zip64_record_that_points_far_away():
-    return with_record64(start=2**63)
-
-
-@attack(CorruptTapeError, "the directory is said to lie at")
-def zip64_record_that_nobody_asked_for():
-    good = file()
-    count, length, start = struct.unpack("<HII", good[-12:-2])
-    return archive(entries(), record64=record64(start, length, count))
+@attack(UnsafeTapeError, "the entry opdefs.pb is too large: 18,446,744,073,709,551,615")
+def entry_of_sixteen_exabytes():
+    return with_entries(entry_table(**{"opdefs.pb": [2**64 - 1, "0" * 64]}))
 
 
 # ------------------------------------------------------------------ tape.json
@@ -551,17 +534,17 @@ def later_features():
     return file(seal(as_rest(fields(features=["quantum", "blobs", "lazy"]))))
 
 
-@attack(CorruptTapeError, "not with its format and check sum")
+@attack(CorruptTapeError, "not with its format and checksum")
 def no_format():
     return file(b'{"features":[]}')
 
 
-@attack(CorruptTapeError, "not with its format and check sum")
+@attack(CorruptTapeError, "not with its format and checksum")
 def format_that_is_no_name():
     return file(seal(as_rest(fields()), b'{"format":"\x1b[2J","check":"'))
 
 
-@attack(CorruptTapeError, "the check sum of tape.json is wrong, so it was changed after it was written")
+@attack(CorruptTapeError, "the checksum of tape.json is wrong, so it was changed after it was written")
 def tape_json_that_was_edited():
     return file(seal(as_rest(fields())).replace(b"a good tape", b"a bad  tape"))
 
@@ -685,23 +668,23 @@ def number_that_becomes_infinite():
     return file(seal(as_rest(fields(note="?")).replace(b'"?"', b"1e999")))
 
 
-@attack(UnsafeTapeError, "tape.json gives 'note' twice")
+@attack(UnsafeTapeError, "tape.json has 'note' twice")
 def field_twice():
     return file(seal(as_rest(fields())[:-3] + b',"note":"another"\n}\n'))
 
 
-@attack(UnsafeTapeError, "tape.json gives 'check' twice")
+@attack(UnsafeTapeError, "tape.json has 'check' twice")
 def check_twice():
     return file(seal(as_rest(fields(check="0" * 64))))
 
 
-@attack(UnsafeTapeError, "tape.json gives 'leaf' twice")
+@attack(UnsafeTapeError, "tape.json has 'leaf' twice")
 def tensor_twice_in_the_table():
     row = b'"leaf": ["float32", [2, 3], "' + forge.sha256(forge.LEAF).encode() + b'"]'
     return file(seal(as_rest(fields()).replace(row, row + b", " + row)))
 
 
-@attack(UnsafeTapeError, "tape.json gives 'n199999' twice")
+@attack(UnsafeTapeError, "tape.json has 'n199999' twice")
 def name_twice_after_many_others():
     names = b",".join(b'"n%d":0' % number for number in range(200_000)) + b',"n199999":1'
     return file(seal(as_rest(fields(note="?")).replace(b'"?"', b"{" + names + b"}")))
@@ -722,9 +705,9 @@ def features_that_are_lists():
     return file(seal(as_rest(fields(features=[["blobs"]]))))
 
 
-@attack(CorruptTapeError, "the field 'sha256' of tape.json should be an object")
-def check_sums_that_are_a_list():
-    return file(seal(as_rest(fields(sha256=[]))))
+@attack(CorruptTapeError, "the field 'entries' of tape.json should be an object")
+def entries_that_are_a_list():
+    return file(seal(as_rest(fields(entries=[]))))
 
 
 @attack(CorruptTapeError, "the field 'tensors' of tape.json should be an object and is 7")
@@ -737,16 +720,6 @@ def strings_that_are_missing():
     return file(seal(as_rest(fields(strings=None))))
 
 
-@attack(CorruptTapeError, "the sha256 of 'program.txt' is 'ABC', not 64 digits")
-def check_sum_that_is_none():
-    return file(seal(as_rest(fields(sha256={**fields()["sha256"], "program.txt": "ABC"}))))
-
-
-@attack(UnsafeTapeError, "'../x' is no name for an entry")
-def check_sum_of_a_file_elsewhere():
-    return file(seal(as_rest(fields(sha256={**fields()["sha256"], "../x": "0" * 64}))))
-
-
 # ------------------------------------------------------------------ the table of tensors
 
 
@@ -757,47 +730,47 @@ def with_row(row: Any, name: str = "leaf") -> bytes:
 DIGEST = forge.sha256(forge.LEAF)
 
 
-@attack(UnsafeTapeError, r"tensor leaf has the impossible shape \[-2, -3\]")
+@attack(UnsafeTapeError, r"tensor leaf has the invalid shape \[-2, -3\]")
 def negative_shape():
     return with_row(["float32", [-2, -3], DIGEST])
 
 
-@attack(UnsafeTapeError, "tensor leaf has the impossible shape")
+@attack(UnsafeTapeError, "tensor leaf has the invalid shape")
 def shape_of_truth_values():
     return with_row(["float32", [6, True], DIGEST])
 
 
-@attack(UnsafeTapeError, "tensor leaf has the impossible shape")
+@attack(UnsafeTapeError, "tensor leaf has the invalid shape")
 def shape_of_fractions():
     return with_row(["float32", [2.0, 3.0], DIGEST])
 
 
-@attack(UnsafeTapeError, "tensor leaf has the impossible shape")
+@attack(UnsafeTapeError, "tensor leaf has the invalid shape")
 def shape_that_overflows():
     return with_row(["float32", [2**32, 2**32, 6], DIGEST])
 
 
-@attack(UnsafeTapeError, "tensor leaf has the impossible shape")
+@attack(UnsafeTapeError, "tensor leaf has the invalid shape")
 def shape_that_overflows_behind_a_zero():
     return with_row(["float32", [0, 2**62, 2**62], forge.sha256(b"")])
 
 
-@attack(UnsafeTapeError, "tensor leaf has the impossible shape")
+@attack(UnsafeTapeError, "tensor leaf has the invalid shape")
 def dimension_beyond_sixty_four_bits():
     return with_row(["float32", [2**70], DIGEST])
 
 
-@attack(UnsafeTapeError, "tensor leaf has the impossible shape")
+@attack(UnsafeTapeError, "tensor leaf has the invalid shape")
 def rank_of_thousands():
     return with_row(["float32", [1] * 5000, DIGEST])
 
 
-@attack(UnsafeTapeError, "tensor leaf has the impossible shape None")
+@attack(UnsafeTapeError, "tensor leaf has the invalid shape None")
 def shape_that_is_unknown():
     return with_row(["float32", None, DIGEST])
 
 
-@attack(CorruptTapeError, "the header of tensors.safetensors reads .* at byte .* and tape.json asks for")
+@attack(CorruptTapeError, "the header has .* at byte .* and according to tape.json it should be")
 def shape_of_a_terabyte():
     return with_row(["float32", [2**38], DIGEST])
 
@@ -827,32 +800,32 @@ def row_that_is_an_object():
     return with_row({"dtype": "float32"})
 
 
-@attack(CorruptTapeError, "the sha256 of 'leaf' is '../../etc/passwd', not 64 digits")
+@attack(CorruptTapeError, "the sha256 of 'leaf' is '../../etc/passwd', not 64 hexadecimal digits")
 def digest_that_is_a_path():
     return with_row(["float32", [2, 3], "../../etc/passwd"])
 
 
-@attack(UnsafeTapeError, "is no name for a tensor")
+@attack(UnsafeTapeError, "is not a valid name for a tensor")
 def tensor_name_that_breaks_out_of_the_header():
     return with_row(["float32", [2, 3], DIGEST], 'x":{"dtype":"F32"},"y')
 
 
-@attack(UnsafeTapeError, r"'pad/0' is no name for a tensor")
+@attack(UnsafeTapeError, r"'pad/0' is not a valid name for a tensor")
 def tensor_named_as_a_gap():
     return with_row(["uint8", [61], DIGEST], "pad/0")
 
 
-@attack(UnsafeTapeError, r"'s/off/s/off/x' is no name for a tensor")
+@attack(UnsafeTapeError, r"'s/off/s/off/x' is not a valid name for a tensor")
 def tensor_named_as_a_part_of_a_part():
     return with_row(["int64", [1], DIGEST], "s/off/s/off/x")
 
 
-@attack(UnsafeTapeError, r"'' is no name for a tensor")
+@attack(UnsafeTapeError, r"'' is not a valid name for a tensor")
 def tensor_without_a_name():
     return with_row(["float32", [2, 3], DIGEST], "")
 
 
-@attack(UnsafeTapeError, "is no name for a tensor")
+@attack(UnsafeTapeError, "is not a valid name for a tensor")
 def tensor_name_of_a_megabyte():
     return with_row(["float32", [2, 3], DIGEST], "a" * (1 << 20))
 
@@ -867,110 +840,13 @@ def larger_tensors_than_agreed():
     return file()
 
 
-@attack(UnsafeTapeError, "the header of tensors.safetensors is too large", Limits(header_bytes=100))
-def larger_header_than_agreed():
-    return file()
-
-
-# ------------------------------------------------------------------ tensors.safetensors
-
-
-def with_header(text: bytes) -> bytes:
-    return file(tensors=forge.safetensors(text))
-
-
-def edited_header(old: bytes, new: bytes) -> bytes:
-    text = forge.header().rstrip(b" ")
-    assert old in text
-    text = text.replace(old, new)
-    return with_header(text + b" " * (-(len(text) + 8) % 64))
-
-
-@attack(CorruptTapeError, "the header of tensors.safetensors reads")
-def tensors_that_overlap():
-    return edited_header(b"[64,88]", b"[0,24]")
-
-
-@attack(CorruptTapeError, "the header of tensors.safetensors reads")
-def tensors_with_a_gap():
-    return edited_header(b'"pad/0":{"dtype":"U8","shape":[61],"data_offsets":[3,64]},', b"")
-
-
-@attack(CorruptTapeError, "the header of tensors.safetensors reads")
-def offsets_that_go_backwards():
-    return edited_header(b"[64,88]", b"[88,64]")
-
-
-@attack(CorruptTapeError, "the header of tensors.safetensors reads")
-def offsets_that_are_negative():
-    return edited_header(b"[64,88]", b"[-64,-40]")
-
-
-@attack(CorruptTapeError, "the header of tensors.safetensors reads")
-def offsets_beyond_the_file():
-    return edited_header(b"[64,88]", b"[18446744073709551552,18446744073709551576]")
-
-
-@attack(CorruptTapeError, "reads b'\"F64\",.* and tape.json asks for b'|reads b'64.*asks for b'32")
-def another_dtype_in_the_header():
-    return edited_header(b'"F32"', b'"F64"')
-
-
-@attack(CorruptTapeError, "the header of tensors.safetensors reads")
-def another_shape_in_the_header():
-    return edited_header(b"[2,3]", b"[3,2]")
-
-
-@attack(CorruptTapeError, "the header of tensors.safetensors reads")
-def metadata_in_the_header():
-    return edited_header(b"{", b'{"__metadata__":{"a":"b"},')
-
-
-@attack(CorruptTapeError, "the header of tensors.safetensors reads")
-def tensor_twice_in_the_header():
-    return edited_header(b'"flags"', b'"leaf"')
-
-
-@attack(CorruptTapeError, "the header of tensors.safetensors reads")
-def header_that_is_empty():
-    return with_header(b"")
-
-
-@attack(CorruptTapeError, "the header of tensors.safetensors reads")
-def header_of_exabytes():
-    good = forge.safetensors()
-    return file(tensors=(2**63).to_bytes(8, "little") + good[8:])
-
-
-@attack(CorruptTapeError, "the header of tensors.safetensors reads b'' at byte 3")
-def tensors_of_three_bytes():
-    return file(tensors=forge.safetensors()[:3])
-
-
-@attack(CorruptTapeError, "tensors.safetensors has .* bytes, and its tensors need")
-def tensors_that_are_cut_short():
-    return file(tensors=forge.safetensors()[:-1])
-
-
-@attack(CorruptTapeError, "tensors.safetensors has .* bytes, and its tensors need")
-def something_after_the_tensors():
-    return file(tensors=forge.safetensors() + b"x")
-
-
-@attack(CorruptTapeError, "the gap before tensor leaf is not empty")
-def something_hidden_in_the_gaps():
-    return file(tensors=forge.safetensors(fill=b"x"))
-
-
-@attack(CorruptTapeError, "the sha256 of tensor leaf is wrong, so it was changed")
-def tensor_that_was_exchanged():
-    return file(tensors=forge.safetensors(parts={**forge.PARTS, "leaf": ("float32", [2, 3], bytes(24))}))
+# ------------------------------------------------------------------ values
 
 
 def with_part(name: str, dtype: str, shape: list[int], data: bytes, **more: Any) -> bytes:
     parts = {**forge.PARTS, name: (dtype, shape, data)}
     table = tensor_table(**{name: [dtype, shape, forge.sha256(data)]})
-    return file(seal(as_rest(fields(tensors=table, **more))), forge.safetensors(parts=parts))
+    return file(seal(as_rest(fields(tensors=table, **more))), parts=parts)
 
 
 @attack(UnsafeTapeError, "tensor flags of bool holds bytes other than 0 and 1")
@@ -978,37 +854,37 @@ def truth_value_that_is_two():
     return with_part("flags", "bool", [3], b"\0\1\2")
 
 
-@attack(CorruptTapeError, "the strings words do not follow each other")
+@attack(CorruptTapeError, "the offsets of the string tensor words are not in order")
 def strings_that_go_backwards():
     return with_part("s/off/words", "int64", [4], struct.pack("<4q", 0, 4, 2, 5))
 
 
-@attack(CorruptTapeError, "the strings words do not follow each other")
+@attack(CorruptTapeError, "the offsets of the string tensor words are not in order")
 def strings_beyond_their_letters():
     return with_part("s/off/words", "int64", [4], struct.pack("<4q", 0, 2, 2, 5000))
 
 
-@attack(CorruptTapeError, "the strings words do not follow each other")
+@attack(CorruptTapeError, "the offsets of the string tensor words are not in order")
 def strings_before_their_letters():
     return with_part("s/off/words", "int64", [4], struct.pack("<4q", -3, 2, 2, 5))
 
 
-@attack(CorruptTapeError, r"the parts of the strings 'words' do not fit their shape \[1099511627776\]")
+@attack(CorruptTapeError, r"the parts of the string tensor 'words' do not fit its shape \[1099511627776\]")
 def strings_by_the_trillion():
     return file(seal(as_rest(fields(strings={"words": [2**40]}))))
 
 
-@attack(CorruptTapeError, "the parts of the strings 'words' do not fit")
+@attack(CorruptTapeError, "the parts of the string tensor 'words' do not fit")
 def strings_with_narrow_offsets():
     return with_part("s/off/words", "uint8", [4], bytes(4))
 
 
-@attack(CorruptTapeError, "the strings 'other' lack a shape or a part")
+@attack(CorruptTapeError, "the string tensor 'other' lacks a shape or a part")
 def strings_without_parts():
     return file(seal(as_rest(fields(strings={"other": [3]}))))
 
 
-@attack(CorruptTapeError, "tape.json names 0 tensors of strings, and the tensors have other parts")
+@attack(CorruptTapeError, "tape.json lists 0 string tensors, and the tensors have other parts")
 def parts_without_strings():
     return file(seal(as_rest(fields(strings={}))))
 
@@ -1016,20 +892,20 @@ def parts_without_strings():
 def without_strings(shape: list[int]) -> bytes:
     parts = {**forge.PARTS, "s/off/words": ("int64", [1], bytes(8)), "s/dat/words": ("uint8", [0], b"")}
     table = {name: [dtype, dims, forge.sha256(data)] for name, (dtype, dims, data) in parts.items()}
-    return file(seal(as_rest(fields(tensors=table, strings={"words": shape}))), forge.safetensors(parts=parts))
+    return file(seal(as_rest(fields(tensors=table, strings={"words": shape}))), parts=parts)
 
 
-@attack(CorruptTapeError, "the strings 'words' lack a shape")
+@attack(CorruptTapeError, "the string tensor 'words' lacks a shape")
 def strings_whose_shape_overflows_behind_a_zero():
     return without_strings([0, 2**62, 2**62])
 
 
-@attack(CorruptTapeError, "the strings 'words' lack a shape")
+@attack(CorruptTapeError, "the string tensor 'words' lacks a shape")
 def strings_with_a_dimension_beyond_sixty_four_bits():
     return without_strings([0, 2**70])
 
 
-@attack(CorruptTapeError, "the strings 'words' lack a shape")
+@attack(CorruptTapeError, "the string tensor 'words' lacks a shape")
 def strings_of_a_negative_shape():
     return file(seal(as_rest(fields(strings={"words": [-3]}))))
 
@@ -1047,7 +923,7 @@ def folder_without_a_tape(directory: Path):
     return directory / "empty"
 
 
-@attack(CorruptTapeError, "it is a folder, and its tape.json belongs into a file")
+@attack(CorruptTapeError, "it is a folder, and its tape.json is that of a file")
 def folder_with_the_tape_json_of_a_file(directory: Path):
     return in_folder(directory, features=[])
 
@@ -1057,49 +933,47 @@ def folder_without_a_store(directory: Path):
     return in_folder(directory, store=None)
 
 
-@attack(UnsafeTapeError, "tape.json places the store at '/etc', which is no relative path")
+@attack(UnsafeTapeError, "tape.json places the store at '/etc', which is not an allowed relative path")
 def store_that_is_absolute(directory: Path):
     return in_folder(directory, store="/etc")
 
 
-@attack(UnsafeTapeError, "which is no relative path")
+@attack(UnsafeTapeError, "which is not an allowed relative path")
 def store_that_goes_up_after_going_down(directory: Path):
     return in_folder(directory, store="blobs/../../../etc")
 
 
-@attack(UnsafeTapeError, "which is no relative path")
+@attack(UnsafeTapeError, "which is not an allowed relative path")
 def store_that_only_goes_up(directory: Path):
     return in_folder(directory, store="..")
 
 
-@attack(UnsafeTapeError, "which is no relative path")
+@attack(UnsafeTapeError, "which is not an allowed relative path")
 def store_that_is_too_far_up(directory: Path):
     return in_folder(directory, store="../" * 17 + "etc")
 
 
-@attack(UnsafeTapeError, r"at 'blobs\\x00', which is no relative path")
+@attack(UnsafeTapeError, r"at 'blobs\\x00', which is not an allowed relative path")
 def store_with_a_zero_byte(directory: Path):
     return in_folder(directory, store="blobs\0")
 
 
-@attack(UnsafeTapeError, "which is no relative path")
+@attack(UnsafeTapeError, "which is not an allowed relative path")
 def store_on_a_share(directory: Path):
     return in_folder(directory, store="\\\\evil\\share")
 
 
-@attack(UnsafeTapeError, "which is no relative path")
+@attack(UnsafeTapeError, "which is not an allowed relative path")
 def store_without_a_name(directory: Path):
     return in_folder(directory, store="")
 
 
-@attack(UnsafeTapeError, "which is no relative path")
+@attack(UnsafeTapeError, "which is not an allowed relative path")
 def store_of_a_million_steps(directory: Path):
     return in_folder(directory, store="a/" * 1_000_000 + "a")
 
 
-@attack(
-    CorruptTapeError, "the store '../gone' beside it is not there. A tape that is a folder has to be moved together"
-)
+@attack(CorruptTapeError, "its store '../gone' does not exist. A tape that is a folder has to be moved together")
 def store_that_is_gone(directory: Path):
     return in_folder(directory, store="../gone")
 
@@ -1186,11 +1060,11 @@ def data_that_were_exchanged(directory: Path):
 @attack(CorruptTapeError, "the sha256 of the entry program.txt .* is wrong, so it was changed. Remove that file")
 def program_in_a_folder_that_was_exchanged(directory: Path):
     path = in_folder(directory)
-    forge.blob(path, forge.ENTRIES["program.txt"]).write_bytes(b"rm -rf /")
+    forge.blob(path, forge.ENTRIES["program.txt"]).write_bytes(b"rm -rf / # a tape")
     return path
 
 
-@attack(UnsafeTapeError, "the entry program.txt is too large: 1,099,511,627,776")
+@attack(CorruptTapeError, "has 1099511627776 bytes, not 17")
 def program_in_a_folder_that_is_too_large(directory: Path):
     path = in_folder(directory)
     os.truncate(forge.blob(path, forge.ENTRIES["program.txt"]), 1 << 40)
@@ -1203,7 +1077,7 @@ def one_file_with_two_sizes(directory: Path):
     return in_folder(directory, tensors=table)
 
 
-@attack(CorruptTapeError, "the check sum of tape.json is wrong")
+@attack(CorruptTapeError, "the checksum of tape.json is wrong")
 def tape_json_of_a_folder_that_was_edited(directory: Path):
     path = in_folder(directory)
     tape = path / "tape.json"
@@ -1259,6 +1133,6 @@ def data_that_are_a_socket(directory: Path):
     return path
 
 
-@attack(CorruptTapeError, "the store .* beside it is not there")
+@attack(CorruptTapeError, "its store 'tape.json' does not exist")
 def store_that_is_a_file(directory: Path):
     return in_folder(directory, store="tape.json")

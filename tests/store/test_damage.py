@@ -15,7 +15,7 @@ from store import forge
 from store.reading import read_all
 
 OURS = (CorruptTapeError, UnsafeTapeError, TapeVersionError)
-FLIPS = (0x01, 0x20, 0x80, 0xFF)
+FLIPS = (*(1 << bit for bit in range(8)), 0xFF)
 
 
 def small_tape(path: Path, **form) -> None:
@@ -50,7 +50,7 @@ def test_cut_short_at_every_length(tmp_path):
     data = path.read_bytes()
     for length in range(len(data)):
         path.write_bytes(data[:length])
-        with pytest.raises(CorruptTapeError, match=r"it is empty|does not end as a tape does: it was cut short"):
+        with pytest.raises(CorruptTapeError, match=r"it is empty|not a tape or was cut short|it was cut short: it has"):
             read_all(path)
     path.write_bytes(data)
     read_all(path)
@@ -72,10 +72,8 @@ def change_every_byte(path: Path) -> dict[str, int]:
 def test_every_byte_changed(tmp_path):
     small_tape(tmp_path / "a.tape")
     seen = change_every_byte(tmp_path / "a.tape")
-    # What may change without notice are dates, attributes and versions: less than 30 bytes for each entry.
-    assert seen["same"] < 5 * 30 * len(FLIPS)
+    assert seen.keys() <= {"CorruptTapeError", "TapeVersionError"}  # not "same": no byte may change without notice
     assert seen["CorruptTapeError"] > 1000
-    assert seen["UnsafeTapeError"] > 0
 
 
 def test_a_reader_that_does_not_verify_would_be_noticed(tmp_path, monkeypatch):
@@ -144,21 +142,20 @@ def mutated(data: bytes, chance: random.Random) -> bytes:
             other = chance.randrange(len(changed) + 1)
             changed[at : at + size] = changed[other : other + size]
         else:
-            changed[at:at] = chance.choice(
-                [b"PK\3\4", b"PK\1\2", b"PK\5\6", b'"', b"[", b"{}", b"-", b"9" * 30, b"\\u"]
-            )
+            changed[at:at] = chance.choice([b'"tape.json":', b'"', b"[", b"{}", b"-", b"0", b"9" * 30, b"\\u"])
     return bytes(changed)
 
 
 def forged(chance: random.Random) -> bytes:
-    """Return a tape with changes in its middle and right check sums, so that they are not what stops it."""
-    rest, tensors = forge.as_rest(forge.fields()), forge.safetensors()
+    """Return a tape with changes in its middle and a right checksum, so that it is not what stops it."""
+    rest, text = forge.as_rest(forge.fields()), None
     which = chance.randrange(3)
     if which != 1:
         rest = mutated(rest, chance)
+    tape = forge.seal(rest)
     if which != 0:
-        tensors = mutated(tensors, chance)
-    return forge.file(forge.seal(rest), tensors)
+        text = forge.padded(mutated(forge.header(tape), chance))
+    return forge.file(tape, text=text)
 
 
 def refused_or_consistent(path: Path, mmap: bool) -> bool:
@@ -176,7 +173,7 @@ def refused_or_consistent(path: Path, mmap: bool) -> bool:
 
 
 def fuzz(folder: Path, rounds: int, seed: int) -> tuple[int, int]:
-    """Return how many of as many tapes with changes, and with forged check sums, were refused."""
+    """Return how many of as many tapes with changes, and with forged checksums, were refused."""
     chance = random.Random(seed)
     path = folder / "a.tape"
     small_tape(path)
@@ -195,12 +192,12 @@ def fuzz(folder: Path, rounds: int, seed: int) -> tuple[int, int]:
 
 def test_two_thousand_changes_at_random(tmp_path):
     changed, sealed = fuzz(tmp_path, 2000, seed=0)
-    assert 900 < changed <= 1000
+    assert changed > 980  # a few changes put the same bytes back
     assert 800 < sealed < 1000  # some only change the note, which is free text
 
 
 @pytest.mark.slow
 def test_fifty_thousand_changes_at_random(tmp_path):
     changed, sealed = fuzz(tmp_path, 50_000, seed=1)
-    assert changed > 22_500
+    assert changed > 24_500
     assert sealed > 20_000

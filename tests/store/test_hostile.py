@@ -3,7 +3,6 @@ from __future__ import annotations
 import re
 import time
 import tracemalloc
-import zipfile
 
 import pytest
 
@@ -15,7 +14,7 @@ from store.reading import read_all
 
 MEGABYTES = 256  # a hostile tape.json is held, and copied twice, before it is refused
 
-JSON_MEMORY = 12_605  # of the good tape
+JSON_MEMORY = 13_073  # of the good tape
 
 
 @pytest.mark.parametrize("name", ATTACKS)
@@ -52,11 +51,11 @@ def test_it_is_refused_without_much_memory(name, tmp_path):
 
 
 def test_there_are_many():
-    assert len(ATTACKS) >= 35
+    assert len(ATTACKS) >= 230
 
 
 # What lies beside the data, and is no part of them, is only looked at when everything is verified.
-BESIDE = {"something_hidden_in_the_gaps", "wrong_check_sum_of_the_tensors"}
+BESIDE = {"something_hidden_in_the_padding", "one_byte_hidden_before_a_tensor"}
 
 
 @pytest.mark.parametrize("name", ATTACKS)
@@ -87,7 +86,6 @@ def test_the_file_that_the_attacks_start_from_is_good(tmp_path):
     assert found["entries"] == forge.ENTRIES
     assert found["meta"] == {"note": "a good tape"}
     assert found["values"] == {"flags": forge.FLAGS, "leaf": forge.LEAF, "words": [b"ab", b"", b"cde"]}
-    assert zipfile.ZipFile(path).testzip() is None
 
 
 def test_the_folder_that_the_attacks_start_from_is_good(tmp_path):
@@ -98,17 +96,9 @@ def test_the_folder_that_the_attacks_start_from_is_good(tmp_path):
 def test_a_limit_is_the_most_that_is_allowed(tmp_path):
     path = tmp_path / "good.tape"
     path.write_bytes(forge.file())
-    header = len(forge.header()) + 8
-    exact = Limits(json_memory=JSON_MEMORY, entries=4, tensors=4, total_bytes=64, program_bytes=17, header_bytes=header)
+    header = len(forge.padded(forge.header())) + 8
+    exact = Limits(json_memory=JSON_MEMORY, entries=3, tensors=4, total_bytes=64, program_bytes=17, header_bytes=header)
     read_all(path, limits=exact)
     for field in ("json_memory", "entries", "tensors", "total_bytes", "program_bytes", "header_bytes"):
         with pytest.raises(RetrotapeError, match=rf"Limits\({field}={getattr(exact, field)}\)"):
             read_all(path, limits=exact._replace(**{field: getattr(exact, field) - 1}))
-
-
-def test_zip64_where_it_is_needed_is_read(tmp_path, monkeypatch):
-    size = len(forge.ENTRIES["program.txt"])
-    wide = {"size": forge.FULL, "packed": forge.FULL, "extra": forge.zip64(size, size)}
-    path = tmp_path / "wide.tape"
-    path.write_bytes(forge.changed("program.txt", local=wide, central=wide))
-    assert read_all(path)["entries"] == forge.ENTRIES

@@ -30,7 +30,7 @@ def test_an_entry_that_is_json(tmp_path):
             UnsafeTapeError,
             "lists and objects in functions.json are too deep: 100, the limit is 64",
         ),
-        (b'{"a":1,"a":2}', UnsafeTapeError, "functions.json gives 'a' twice"),
+        (b'{"a":1,"a":2}', UnsafeTapeError, "functions.json has 'a' twice"),
         (b'"\xff"', CorruptTapeError, "functions.json is not UTF-8"),
         (b"{", CorruptTapeError, "functions.json is not JSON: .* at character 1"),
     ],

@@ -23,3 +23,8 @@ def version_of(path: Path) -> int:
     values = [*found["entries"].values(), *(found["values"][f"x{n}"] for n in range(3)), *found["values"]["words"]]
     assert {letter for value in values for letter in value} == {version}
     return version
+
+
+def left_behind(folder: Path) -> list[str]:
+    """Return the files in a folder that belong to no finished tape."""
+    return [path.name for path in folder.rglob("*") if path.name.startswith(".retrotape")]

@@ -23,8 +23,6 @@ from retrotape.tf.core import whole_of
 from retrotape.tf.nests import describe, is_variable, unwrap
 from retrotape.transform import Pruned, portable
 
-_PER_ENTRY = 180  # bytes around each part of a file, and its check sum
-
 
 class Prepared(NamedTuple):
     """Everything that a file will hold."""
@@ -34,11 +32,8 @@ class Prepared(NamedTuple):
     opdefs: bytes
 
     def size(self) -> int:
-        """Return about how many bytes the file will have."""
-        tables = {tensor.name: [tensor.dtype, tensor.shape, "0" * 64] for tensor in self.tensors}
-        entries = self._entries()
-        parts = [*entries.values(), json.dumps({**self.document.fields, **tables}).encode()]
-        return store.estimate(self.tensors) + sum(map(len, parts)) + _PER_ENTRY * (len(parts) + 1)
+        """Return how many bytes the file will have."""
+        return store.estimate(self._entries(), self.tensors, self.document.fields)
 
     def _entries(self) -> dict[str, bytes]:
         return {

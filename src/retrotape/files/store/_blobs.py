@@ -1,10 +1,10 @@
-"""The store of a tape that is a folder: every piece of data is a file named by its sha256.
+"""The store of a tape that is a folder: every entry and tensor is a file named by its sha256.
 
     store/9f/9f86d081884c7d65...
 
 Tapes that hold the same tensor share the file. No file is ever changed or removed here, so a reader never sees one
-disappear; and `tape.json` is written last, so that what it names is there. A file that is not what its name says is
-damaged, and a new one takes its place. No link is followed, neither to read nor to write.
+disappear; and `tape.json` is written last, so all files that it names exist. A file whose bytes do not have the digest
+in its name is damaged, and is replaced. No link is followed, neither to read nor to write.
 """
 
 from __future__ import annotations
@@ -16,49 +16,49 @@ import stat
 import sys
 
 from retrotape.errors import TapeWriteError
+from retrotape.files.store._errors import TapeErrors
 from retrotape.files.store._files import READ, kind_of, open_file, read_at
-from retrotape.files.store._format import PIECE, TAPE, shown
+from retrotape.files.store._format import PIECE, TAPE, quoted
 from retrotape.files.store._replace import Replacement, explained, sweep, sync_directory
-from retrotape.files.store._where import Where
 
-_UP = 16  # how many folders up a store may lie
+_UP = 16  # how many folders up a store may be
 
 
 class BlobWriter:
-    """Puts data into a store."""
+    """Writes data into a store."""
 
     def __init__(self, path: str, store: str) -> None:
         self.written = 0
         self._path, self._store = path, store
         self._touched: set[str] = set()
-        self._there: set[str] = set()  # digests whose files this writer has made or compared
+        self._present: set[str] = set()  # digests whose files this writer has made or compared
         with explained(path):
             sweep(store)
 
     def put(self, data: memoryview) -> str:
-        """Return the digest of `data`, which is in the store now."""
+        """Put `data` into the store and return its digest."""
         digest = hashlib.sha256(data).hexdigest()
         target = place(self._store, digest)
         folder = os.path.dirname(target)
-        if digest in self._there:
+        if digest in self._present:
             return digest
         with explained(self._path):
             if make_folder(folder):
                 self._touched.add(self._store)
             elif _holds(target, data):
-                self._there.add(digest)
+                self._present.add(digest)
                 return digest
         with Replacement(target, about=self._path, temporary_in=self._store) as output:
             for start in range(0, len(data), PIECE):
                 output.write(data[start : start + PIECE])
             output.commit(sync=False)
-        self._there.add(digest)
+        self._present.add(digest)
         self._touched.add(folder)
         self.written += len(data)
         return digest
 
     def commit(self) -> None:
-        """Put the names on the disk too."""
+        """Flush the names of the new files to the disk too."""
         with explained(self._path):
             for folder in sorted(self._touched):
                 sync_directory(folder)
@@ -71,7 +71,7 @@ def place(store: str, digest: str) -> str:
 
 
 def make_folder(path: str, *, links: bool = False) -> bool:
-    """Make a folder in one that exists; return whether it was not there. A link to one does only with `links`."""
+    """Make a folder in one that exists; return whether it is new. A link to a folder is accepted only with `links`."""
     try:
         os.mkdir(path)
     except FileExistsError:
@@ -89,46 +89,46 @@ def remove_if_empty(path: str) -> None:
 
 
 def relative(path: str, store: str) -> str:
-    """Return the way from a tape to its store, as it stands in `tape.json`."""
+    """Return the relative path from a tape to its store, for `tape.json`."""
     here, there = os.path.realpath(path), os.path.realpath(store)
     try:
-        way = os.path.relpath(there, here).replace(os.sep, "/")
+        path_to = os.path.relpath(there, here).replace(os.sep, "/")
     except ValueError:  # two drives of Windows
-        way = ""
-    if not _is_way(way):
-        problem = f"the store {store!r} cannot be named from there"
-        raise TapeWriteError(path, problem, f"Put it near, for example into {os.path.dirname(here)!r}.")
-    return way
+        path_to = ""
+    if not _is_allowed(path_to):
+        problem = f"there is no relative path to the store {store!r} that readers accept"
+        raise TapeWriteError(path, problem, f"Choose a closer one, for example in {os.path.dirname(here)!r}.")
+    return path_to
 
 
-def locate(where: Where, way: str) -> str:
+def locate(errors: TapeErrors, path_to: str) -> str:
     """Return the store that a tape names. It has to be a folder, found by going up, then down."""
-    if not _is_way(way):
-        raise where.unsafe(f"{TAPE} places the store at {shown(way)}, which is no relative path")
-    store = os.path.join(where.path, *way.split("/"))
+    if not _is_allowed(path_to):
+        raise errors.unsafe(f"{TAPE} places the store at {quoted(path_to)}, which is not an allowed relative path")
+    store = os.path.join(errors.path, *path_to.split("/"))
     if not os.path.isdir(store):
         remedy = "A tape that is a folder has to be moved together with its store."
-        raise where.corrupt(f"the store {shown(way)} beside it is not there", remedy)
-    at = where.path
-    for step in way.split("/"):
+        raise errors.corrupt(f"its store {quoted(path_to)} does not exist", remedy)
+    at = errors.path
+    for step in path_to.split("/"):
         at = os.path.join(at, step)
         if step != "..":
-            kind_of(where, at)  # which refuses links: the writer names folders as they are
+            kind_of(errors, at)  # which refuses links: the writer names folders as they are
     return store
 
 
-def open_blob(where: Where, store: str, digest: str) -> tuple[int, int]:
+def open_blob(errors: TapeErrors, store: str, digest: str) -> tuple[int, int]:
     """Return the descriptor and the size of the file of a digest; neither it nor its folder may be a link."""
     path = place(store, digest)
-    kind_of(where, os.path.dirname(path))
-    return open_file(where, path)
+    kind_of(errors, os.path.dirname(path))
+    return open_file(errors, path)
 
 
-def _is_way(way: str) -> bool:
-    steps = way.split("/")
+def _is_allowed(path_to: str) -> bool:
+    steps = path_to.split("/")
     down = [step for step in steps if step != ".."]
     return (
-        len(way) <= 4096
+        len(path_to) <= 4096
         and bool(down)
         and steps == [".."] * (len(steps) - len(down)) + down
         and len(steps) - len(down) <= _UP
@@ -142,7 +142,7 @@ def _is_name(step: str) -> bool:
 
 
 def _holds(path: str, data: memoryview) -> bool:
-    """Say whether a file holds these bytes, all of them. A link, or what is no file, holds nothing."""
+    """Return whether a regular file at `path` holds exactly these bytes."""
     try:
         status = os.lstat(path)
         if not stat.S_ISREG(status.st_mode) or status.st_size != len(data):

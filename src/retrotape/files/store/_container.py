@@ -1,4 +1,4 @@
-"""An open tape, as bytes: what is in it, and each piece verified before it is given out."""
+"""An open tape, as bytes: what is in it, each piece verified before it is returned."""
 
 from __future__ import annotations
 
@@ -11,13 +11,23 @@ from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from retrotape.errors import TapeUseError
+from retrotape.files.store._errors import TapeErrors
 from retrotape.files.store._file_source import FileSource
 from retrotape.files.store._files import kind_of
 from retrotape.files.store._folder_source import FolderSource
-from retrotape.files.store._format import DEFAULT_LIMITS, LETTERS, OFFSETS, STRING, Limits, TensorInfo, shown
+from retrotape.files.store._format import (
+    DEFAULT_LIMITS,
+    STRING,
+    STRING_DATA,
+    STRING_OFFSETS,
+    TAPE,
+    Limits,
+    TensorInfo,
+    in_order,
+    quoted,
+)
 from retrotape.files.store._json import parse
 from retrotape.files.store._source import Source
-from retrotape.files.store._where import Where
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,86 +38,86 @@ def open_tape(path: str | os.PathLike[str], *, mmap: bool = False, limits: Limit
 
     Args:
       path: The file or folder that `write` made.
-      mmap: Map tensors instead of reading them, for those who trust the disk. A file that somebody cuts short while
-        it is mapped ends the process (SIGBUS), and one that is changed in place changes what was verified. `write`
-        does neither: it puts a new file in the place of the old one.
-      limits: What to put up with.
+      mmap: Map tensors instead of reading them, for those who trust the disk. A file that is cut short while it is
+        mapped ends the process (SIGBUS), and one that is changed in place changes what was verified. `write` does
+        neither: it puts a new file in the place of the old one.
+      limits: The limits beyond which a tape is refused.
 
     Returns:
       A `Container`. Use it in a `with` block, or close it.
 
     Raises:
-      CorruptTapeError: If it is damaged or no tape.
-      UnsafeTapeError: If it has what only a forged tape has, or exceeds a limit.
+      CorruptTapeError: If it is damaged or not a tape.
+      UnsafeTapeError: If it is forged, or exceeds a limit.
       TapeVersionError: If it needs a newer retrotape.
     """
-    where = Where(os.fsdecode(path))
-    if "\0" in where.path:
-        raise where.corrupt("no file has the character NUL in its name", "Give the path of a saved tape.")
-    folder = kind_of(where, where.path) == stat.S_IFDIR
-    source: Source = FolderSource(where, mmap, limits) if folder else FileSource(where, mmap, limits)
-    return Container(where, source, limits)
+    errors = TapeErrors(os.fsdecode(path))
+    if "\0" in errors.path:
+        raise errors.corrupt("no file has the character NUL in its name", "Give the path of a saved tape.")
+    folder = kind_of(errors, errors.path) == stat.S_IFDIR
+    source: Source = FolderSource(errors, mmap, limits) if folder else FileSource(errors, mmap, limits)
+    return Container(errors, source, limits)
 
 
 class Container:
-    """An open tape. `open_tape` makes it.
+    """An open tape; `open_tape` returns it.
 
     Attributes:
       path: Where it is.
-      features: What a reader had to know.
-      meta: What `write` was given as such.
-      tensors: What is known of each tensor, by name.
+      features: What a reader has to support.
+      meta: The `meta` that `write` was called with.
+      tensors: Dtype, shape, size and digest of each tensor, by name.
     """
 
-    def __init__(self, where: Where, source: Source, limits: Limits = DEFAULT_LIMITS) -> None:
-        self._where, self._source, self._limits = where, source, limits
+    def __init__(self, errors: TapeErrors, source: Source, limits: Limits = DEFAULT_LIMITS) -> None:
+        self._errors, self._source, self._limits = errors, source, limits
         self._verified: set[str] = set()
         self._closed = False
-        self.path: str = where.path
+        self.path: str = errors.path
         self.features: tuple[str, ...] = source.tables.features
         self.meta: dict[str, Any] = source.tables.meta
         self.tensors: Mapping[str, TensorInfo] = MappingProxyType(source.tables.tensors)
 
     def names(self) -> list[str]:
-        """Return the names of all entries but the tensors, in the order of the file."""
-        return self._source.names()
+        """Return the names of all entries, in the order of the file."""
+        return [TAPE, *in_order(self._source.tables.entries)]
 
     def files(self) -> list[str]:
         """Return the paths of the files that it consists of: one, or those of a folder and its store."""
         return self._source.files()
 
     def entry(self, name: str) -> bytes:
-        """Return an entry, its check sum verified.
+        """Return an entry, its checksum verified.
 
         Raises:
           CorruptTapeError: If there is no such entry, or if it is not what was written.
         """
         self._check_open()
         if name not in self.names():
-            raise self._where.corrupt(f"it has no entry {shown(name)}, only {', '.join(self.names())}")
+            raise self._errors.corrupt(f"it has no entry {quoted(name)}, only {', '.join(self.names())}")
         return self._source.entry(name)
 
     def document(self, name: str) -> Any:
-        """Return what an entry says that is JSON, its check sum verified.
+        """Return the value of an entry that is JSON, its checksum verified.
 
         Raises:
           CorruptTapeError: If there is no such entry, if it is not what was written, or not JSON.
           UnsafeTapeError: If it exceeds a limit, or is ambiguous.
         """
-        return parse(self._where, name, self.entry(name), self._limits)
+        return parse(self._errors, name, self.entry(name), self._limits)
 
     def tensor(self, name: str) -> np.ndarray:
         """Return the bytes of a tensor as uint8, from an address that is a multiple of 64.
 
-        It is read and verified whenever it is asked for, and belongs to whoever asked. Mapped, it is verified the first
-        time and is the same array every time; it may be written to, and the file does not change. Either stays when
-        the container is closed.
+        Each call reads and verifies it, and returns a new array. Mapped, it is verified the first time and every call
+        returns the same memory; it may be written to, and the file does not change. Both stay valid when the container
+        is closed.
 
         Raises:
           CorruptTapeError: If there is no such tensor, if it holds strings, or if it is not what was written.
         """
         if self._dtype(name) == STRING:
-            raise self._where.corrupt(f"tensor {name} holds strings", f"Ask for `strings({name!r})`.")
+            raise self._errors.corrupt(f"tensor {name} holds strings", f"Call `strings({name!r})`.")
         return self._part(name)
 
     def strings(self, name: str) -> list[bytes]:
@@ -117,17 +127,17 @@ class Container:
           CorruptTapeError: If there is no such tensor, if it holds no strings, or if it is not what was written.
         """
         if self._dtype(name) != STRING:
-            raise self._where.corrupt(
-                f"tensor {name} holds {self._dtype(name)}, not strings", f"Ask for `tensor({name!r})`."
+            raise self._errors.corrupt(
+                f"tensor {name} holds {self._dtype(name)}, not strings", f"Call `tensor({name!r})`."
             )
-        ends, letters = self._part(OFFSETS + name).view("<i8").tolist(), self._part(LETTERS + name).tobytes()
+        ends, data = self._part(STRING_OFFSETS + name).view("<i8").tolist(), self._part(STRING_DATA + name).tobytes()
         pairs = list(pairwise(ends))
-        if ends[0] != 0 or ends[-1] != len(letters) or any(start > end for start, end in pairs):
-            raise self._where.corrupt(f"the strings {name} do not follow each other")
-        return [letters[start:end] for start, end in pairs]
+        if ends[0] != 0 or ends[-1] != len(data) or any(start > end for start, end in pairs):
+            raise self._errors.corrupt(f"the offsets of the string tensor {name} are not in order")
+        return [data[start:end] for start, end in pairs]
 
     def verify(self, progress: Callable[[int, int], None] | None = None) -> None:
-        """Verify every check sum, reading everything from the disk.
+        """Verify every checksum, reading everything from the disk.
 
         Args:
           progress: Called with how many bytes have been verified, and how many there are.
@@ -138,16 +148,16 @@ class Container:
         self._check_open()
         done = 0
 
-        def seen(size: int) -> None:
+        def advance(size: int) -> None:
             nonlocal done
             done += size
             if progress is not None:
                 progress(done, self._source.total)
 
-        self._source.check(seen)
+        self._source.check(advance)
 
     def close(self) -> None:
-        """Let go of the file. Arrays that were given out stay."""
+        """Close the file. Arrays that were returned stay valid."""
         self._closed = True
         self._source.close()
 
@@ -161,9 +171,9 @@ class Container:
         return f"<{'closed' if self._closed else 'open'} tape {self.path!r}: {len(self.tensors)} tensors>"
 
     def _dtype(self, name: str) -> str:
-        info = self.tensors.get(name)  # names come from the file too, so a wrong one is a fault of the file
+        info = self.tensors.get(name)  # names come from the file too, so a wrong one means that the file is damaged
         if info is None:
-            raise self._where.corrupt(f"it has no tensor {shown(name)}")
+            raise self._errors.corrupt(f"it has no tensor {quoted(name)}")
         return info.dtype
 
     def _part(self, name: str) -> np.ndarray:
@@ -173,9 +183,9 @@ class Container:
             return found
         info = self._source.tables.parts[name]
         if hashlib.sha256(found.data).hexdigest() != info.sha256:
-            raise self._where.corrupt(f"the sha256 of tensor {name} is wrong, so it was changed")
+            raise self._errors.corrupt(f"the sha256 of tensor {name} is wrong, so it was changed")
         if info.dtype == "bool" and found.size and found.max() > 1:  # a C++ bool that is neither is undefined behaviour
-            raise self._where.unsafe(f"tensor {name} of bool holds bytes other than 0 and 1")
+            raise self._errors.unsafe(f"tensor {name} of bool holds bytes other than 0 and 1")
         self._verified.add(name)
         return found
 

@@ -1,4 +1,4 @@
-"""Reading files that may be hostile."""
+"""Opening and reading files that may be hostile."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import stat
 import threading
 
-from retrotape.files.store._where import Where
+from retrotape.files.store._errors import TapeErrors
 
 # A FIFO must not block us; neither flag exists on Windows, where `lstat` alone has to do.
 READ = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
@@ -14,34 +14,34 @@ READ |= getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 _KINDS = {stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 
 
-def kind_of(where: Where, path: str) -> int:
+def kind_of(errors: TapeErrors, path: str) -> int:
     """Return S_IFREG or S_IFDIR; raise UnsafeTapeError for anything else."""
     mode = os.lstat(path).st_mode
     if stat.S_ISLNK(mode):
-        raise where.unsafe(
+        raise errors.unsafe(
             f"{os.path.basename(path)} is a symbolic link, which may change while it is read",
             f"Open the file itself: {os.path.realpath(path)!r}.",
         )
-    return _check_kind(where, mode)
+    return _check_kind(errors, mode)
 
 
-def _check_kind(where: Where, mode: int) -> int:
+def _check_kind(errors: TapeErrors, mode: int) -> int:
     kind = stat.S_IFMT(mode)
     if kind not in (stat.S_IFREG, stat.S_IFDIR):
         what = _KINDS.get(kind, "something else")
-        raise where.unsafe(f"it is {what}, not a file", "Copy the tape to a file and open that.")
+        raise errors.unsafe(f"it is {what}, not a file", "Copy the tape to a file and open that.")
     return kind
 
 
-def open_file(where: Where, path: str) -> tuple[int, int]:
+def open_file(errors: TapeErrors, path: str) -> tuple[int, int]:
     """Return the descriptor and the size of a regular file that is no symbolic link."""
-    if kind_of(where, path) != stat.S_IFREG:
-        raise where.unsafe(f"{os.path.basename(path)} in it is a directory, not a file")
+    if kind_of(errors, path) != stat.S_IFREG:
+        raise errors.unsafe(f"{os.path.basename(path)} in it is a directory, not a file")
     descriptor = os.open(path, READ)
     try:
-        status = os.fstat(descriptor)  # what was opened, whatever stood there a moment ago
-        if _check_kind(where, status.st_mode) != stat.S_IFREG:
-            raise where.unsafe("it turned into a directory while it was opened")
+        status = os.fstat(descriptor)  # of what was opened, whatever was at the path before
+        if _check_kind(errors, status.st_mode) != stat.S_IFREG:
+            raise errors.unsafe("it turned into a directory while it was opened")
     except BaseException:
         os.close(descriptor)
         raise

@@ -1,4 +1,4 @@
-"""The words of the format: names, dtypes, limits. `FORMAT.md` says the same for people."""
+"""Names, dtypes and limits of the format, as in `FORMAT.md`."""
 
 from __future__ import annotations
 
@@ -10,33 +10,32 @@ from typing import Any, NamedTuple, Protocol, Union
 from retrotape.ir import DTYPE_NAMES
 
 FORMAT = "tape/1"
-# What a reader has to know beyond tape/1. Whoever adds a feature to the format adds its name here.
+# What a reader has to support beyond tape/1. A new feature of the format adds its name here.
 FEATURES = frozenset({"blobs"})
 
-ALIGN = 64  # what TensorFlow's zero-copy import wants of an address; it aborts the process otherwise
+ALIGN = 64  # TensorFlow's zero-copy import aborts the process if an address is not a multiple of it
 PIECE = 1 << 20  # bytes hashed and written at a time, so that they are still in the cache
 
 TAPE = "tape.json"
-TENSORS = "tensors.safetensors"
 PROGRAM = "program.txt"
 FUNCTIONS = "functions.json"
 OPDEFS = "opdefs.pb"
-ORDER = (PROGRAM, FUNCTIONS, OPDEFS)  # then all others by name, then TENSORS, then TAPE
+ORDER = (PROGRAM, FUNCTIONS, OPDEFS)  # after TAPE; then all others by name, then the tensors by name
 
-# Lower case only, so that two names never meet on a file system that ignores case; no folders, no leading dot.
+# Lower case only, so that two names never clash on a file system that ignores case; no folders, no leading dot.
 ENTRY_NAME = re.compile(r"[a-z][a-z0-9_]{0,62}(?:\.[a-z0-9]{1,15})?")
 TENSOR_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./:@#+-]{0,199}")
 SHA256 = re.compile(r"[0-9a-f]{64}")
 
-PAD = "pad/"  # tensors that fill the gaps up to the next multiple of ALIGN
-OFFSETS, LETTERS = "s/off/", "s/dat/"  # the two halves of a tensor of strings
+PAD = "pad/"  # tensors of zeros that fill the gaps up to the next multiple of ALIGN
+STRING_OFFSETS, STRING_DATA = "s/off/", "s/dat/"  # the two parts of a string tensor
 RESERVED = (PAD, "s/")
 
 RANK_LIMIT = 254  # TensorFlow's own
 SIZE_LIMIT = 2**63 - 1
 
 # TensorFlow's name: bytes of one element, and its name in safetensors. Where that has no such dtype, the bytes are
-# stored as U8 with one more dimension, and only tape.json knows what they are.
+# stored as U8 with one more dimension, and only tape.json has the dtype.
 _DTYPES: dict[str, tuple[int, str | None]] = {
     "float16": (2, "F16"),
     "float32": (4, "F32"),
@@ -78,14 +77,14 @@ Data = Union[Buffer, Sequence[bytes], Callable[[], Any]]  # noqa: UP007 - evalua
 
 
 class Stored(NamedTuple):
-    """A tensor on its way to disk.
+    """A tensor to be saved.
 
     Attributes:
       name: Unique in its tape; letters, digits and `_ . / : @ # + -`, not beginning with `s/` or `pad/`.
-      dtype: TensorFlow's name of it, such as "bfloat16".
+      dtype: TensorFlow's name for it, such as "bfloat16".
       shape: All dimensions known.
       data: Its elements, little-endian and in row-major order, as anything with the buffer protocol; or a function
-        without arguments that returns that, called once, when its turn has come. For strings a list of bytes.
+        without arguments that returns that, called once, when the tensor is written. For strings a list of bytes.
     """
 
     name: str
@@ -95,11 +94,11 @@ class Stored(NamedTuple):
 
 
 class Sized(Protocol):
-    """What has the size of a tensor."""
+    """Anything with the dtype, shape and size of a tensor."""
 
     @property
     def dtype(self) -> str:
-        """TensorFlow's name of the type of one element."""
+        """TensorFlow's name for the type of one element."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -113,7 +112,7 @@ class Sized(Protocol):
 class TensorInfo(NamedTuple):
     """What is known of a tensor before it is read.
 
-    The sha256 of a tensor of strings is that of the two digests, one after the other, of its offsets and letters.
+    The sha256 of a string tensor is that of the two digests, one after the other, of its offsets and its data.
     """
 
     dtype: str
@@ -123,7 +122,7 @@ class TensorInfo(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """What a reader puts up with before it refuses a tape; all sizes in bytes.
+    """Limits beyond which a reader refuses a tape; all sizes in bytes.
 
     Attributes:
       json_memory: What `tape.json` and `functions.json` may take in memory, each, as estimated before it is parsed: a
@@ -131,9 +130,9 @@ class Limits(NamedTuple):
       json_depth: How deep lists and objects in them are nested.
       program_bytes: `program.txt`.
       functions_bytes: `functions.json`.
-      entry_bytes: Any other entry but the tensors.
-      entries: How many entries there are.
-      header_bytes: The header of `tensors.safetensors`.
+      entry_bytes: Any other entry.
+      entries: How many entries there are, `tape.json` included.
+      header_bytes: The header of the file.
       tensors: How many tensors there are.
       total_bytes: All tensors together, and all values that are alive when they are computed from them; None for no
         limit but the size of the file, and in proportion to that.
@@ -150,7 +149,7 @@ class Limits(NamedTuple):
     total_bytes: int | None = None
 
     def of_entry(self, name: str) -> tuple[str, int]:
-        """Return the limit of an entry but `tape.json`: what it is called here, and how many bytes it allows."""
+        """Return the limit for an entry other than `tape.json`: the name of the field, and how many bytes it allows."""
         field = {PROGRAM: "program_bytes", FUNCTIONS: "functions_bytes"}.get(name, "entry_bytes")
         return field, getattr(self, field)
 
@@ -171,7 +170,7 @@ def size_of(dtype: str, shape: Sequence[int]) -> int | None:
 
 
 def stored_as(dtype: str, shape: Sequence[int]) -> tuple[str, tuple[int, ...]]:
-    """Return dtype and shape as they stand in the header of safetensors.
+    """Return dtype and shape as in the header of the file.
 
     >>> stored_as("complex128", (3,))
     ('U8', (3, 16))
@@ -187,10 +186,10 @@ def in_order(names: Iterable[str]) -> list[str]:
     return [*first, *sorted(rest.difference(first))]
 
 
-def shown(value: object) -> str:
-    """Return what a foreign file says in a form that is safe to print: one line, not long.
+def quoted(value: object) -> str:
+    """Return a value from an untrusted file in a form that is safe to print: one line, not long.
 
-    >>> shown("a" * 50)
+    >>> quoted("a" * 50)
     "'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa...'"
     """
     text = ascii(value)

@@ -1,6 +1,6 @@
-"""JSON within limits, and nothing that its readers disagree about; `tape.json` as bytes and back.
+"""JSON within limits and with one meaning only; `tape.json` as bytes and back.
 
-Its text begins with its format and the sha256 of itself, taken with 64 zeros in the place of the digits:
+`tape.json` begins with its format and its own sha256, taken with 64 zeros in the place of the digits:
 
     {"format":"tape/1","check":"9f86d0...",
     "features":[],
@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from itertools import accumulate
 from typing import Any
 
-from retrotape.files.store._format import FORMAT, PIECE, TAPE, Limits, shown
-from retrotape.files.store._where import Where
+from retrotape.files.store._errors import TapeErrors
+from retrotape.files.store._format import FORMAT, PIECE, TAPE, Limits, quoted
 
 _BEGIN = re.compile(rb'\{"format":"([a-z0-9/._-]{1,40})","check":"([0-9a-f]{64})"')
 _TO_NINES = bytes.maketrans(b"012345678", b"999999999")
@@ -29,8 +29,8 @@ def seal(fields: Mapping[str, Any]) -> bytes:
     """Return `tape.json`: the same fields, the same bytes.
 
     Raises:
-      ValueError: If a value is none of JSON's: NaN, an infinity, half of a surrogate pair.
-      TypeError: If it is no value of JSON at all.
+      ValueError: If a value is not one of JSON's: NaN, an infinity, half of a surrogate pair.
+      TypeError: If it is not a value of JSON at all.
     """
     begin = f'{{"format":"{FORMAT}","check":"'
     lines = [f",\n{_dump(key)}:{_dump(fields[key])}" for key in sorted(fields)]
@@ -44,8 +44,8 @@ def _dump(value: object) -> str:
     return _ENCODER.encode(value)
 
 
-def unseal(where: Where, data: bytes, limits: Limits) -> dict[str, Any]:
-    """Return the fields of `tape.json` but format and check, which have been looked at.
+def unseal(errors: TapeErrors, data: bytes, limits: Limits) -> dict[str, Any]:
+    """Return the fields of `tape.json` other than format and check, which are verified.
 
     Raises:
       TapeVersionError: If it is of another format.
@@ -54,42 +54,42 @@ def unseal(where: Where, data: bytes, limits: Limits) -> dict[str, Any]:
     """
     begin = _BEGIN.match(data)
     if begin is None:
-        raise where.corrupt(f"{TAPE} begins with {shown(data[:24])}, not with its format and check sum")
+        raise errors.corrupt(f"{TAPE} begins with {quoted(data[:24])}, not with its format and checksum")
     if begin[1] != FORMAT.encode():
-        raise where.version(f"the format {begin[1].decode()}")
+        raise errors.version(f"the format {begin[1].decode()}")
     whole = hashlib.sha256(data[: begin.start(2)])
     whole.update(b"0" * 64)
     whole.update(memoryview(data)[begin.end(2) :])
     if whole.hexdigest().encode() != begin[2]:
-        raise where.corrupt(f"the check sum of {TAPE} is wrong, so it was changed after it was written")
-    fields = parse(where, TAPE, data, limits)  # an object, since the text begins with one
+        raise errors.corrupt(f"the checksum of {TAPE} is wrong, so it was changed after it was written")
+    fields = parse(errors, TAPE, data, limits)  # an object, since the text begins with one
     del fields["format"], fields["check"]
     return fields
 
 
-def parse(where: Where, name: str, data: bytes, limits: Limits) -> Any:
-    """Return what an entry says in JSON, all of it or nothing.
+def parse(errors: TapeErrors, name: str, data: bytes, limits: Limits) -> Any:
+    """Return the value of a JSON text.
 
     Raises:
       CorruptTapeError: If it is not JSON.
       UnsafeTapeError: If it exceeds a limit or is ambiguous.
     """
-    measure(where, name, data, limits)
+    measure(errors, name, data, limits)
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) != len(pairs):
             seen: set[str] = set()
             twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-            raise where.unsafe(f"{name} gives {shown(twice)} twice")
+            raise errors.unsafe(f"{name} has {quoted(twice)} twice")
         return found
 
     def constant(text: str) -> float:
-        raise where.unsafe(f"{name} holds {text}, which is not JSON")
+        raise errors.unsafe(f"{name} holds {text}, which is not JSON")
 
     def real(text: str) -> float:
         value = float(text)
-        return constant(shown(text)) if value in (float("inf"), float("-inf")) else value
+        return constant(quoted(text)) if value in (float("inf"), float("-inf")) else value
 
     try:
         found = json.loads(
@@ -98,45 +98,45 @@ def parse(where: Where, name: str, data: bytes, limits: Limits) -> Any:
         if b"\\u" in data:
             _dump(found).encode()  # half of a surrogate pair would fail later, where somebody prints it
     except UnicodeError:
-        raise where.corrupt(f"{name} is not UTF-8") from None
+        raise errors.corrupt(f"{name} is not UTF-8") from None
     except json.JSONDecodeError as error:
-        raise where.corrupt(f"{name} is not JSON: {error.msg} at character {error.pos}") from None
+        raise errors.corrupt(f"{name} is not JSON: {error.msg} at character {error.pos}") from None
     return found
 
 
-# What a value takes in memory at most, by the signs that come with it: the object, its place in the one around it, and
-# what the parser holds meanwhile. A real number takes more time than room.
+# What a value takes in memory at most, by the characters that come with it: the object, its place in the one around it,
+# and what the parser holds meanwhile. A real number takes more time than memory.
 _BYTES_OF = {b",": 44, b":": 240, b"[": 160, b"{": 300, b".": 300, b"e": 300, b"E": 300}
 _BYTES_OF_STRING = 72
 _NOT_SIGNS = bytes(set(range(256)) - set(b"".join(_BYTES_OF)) - set(b"]}"))
 _ALIKE = bytes.maketrans(b"{}", b"[]")
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
-_LATIN, _NARROW = bytes(range(0xC4)), bytes(range(0xF0))  # UTF-8 begins wider letters with greater bytes
+_LATIN, _NARROW = bytes(range(0xC4)), bytes(range(0xF0))  # UTF-8 begins wider characters with greater bytes
 
 
-def measure(where: Where, name: str, data: bytes, limits: Limits) -> None:
+def measure(errors: TapeErrors, name: str, data: bytes, limits: Limits) -> None:
     """Refuse what would become too large or too deep, before it is an object.
 
     Raises:
       UnsafeTapeError: If it would.
     """
-    where.check_text(name, len(data), limits)
+    errors.check_text(name, len(data), limits)
     # The bytes, and two copies of them here; the text, and what of it stays as strings.
     memory = (3 + 2 * _width(data)) * len(data) + _BYTES_OF_STRING * (data.count(b'"') // 2)
     bare = _outside_strings(data)
     signs = bare.translate(None, _NOT_SIGNS)
     memory += sum(size * signs.count(sign) for sign, size in _BYTES_OF.items())
     if limits.json_memory is not None and memory > limits.json_memory:
-        raise where.over(f"{name} takes too many bytes of memory", memory, limits.json_memory, "json_memory")
+        raise errors.over(f"{name} takes too many bytes of memory", memory, limits.json_memory, "json_memory")
     depth = _depth(signs.translate(_ALIKE, _NOT_BRACKETS))
     if depth > limits.json_depth:
-        raise where.over(f"lists and objects in {name} are too deep", depth, limits.json_depth, "json_depth")
+        raise errors.over(f"lists and objects in {name} are too deep", depth, limits.json_depth, "json_depth")
     if _has_long_number(bare):
-        raise where.unsafe(f"{name} holds a number of 400 digits or more")
+        raise errors.unsafe(f"{name} holds a number of 400 digits or more")
 
 
 def _width(data: bytes) -> int:
-    """Return how many bytes a letter of a text takes in memory: the widest one decides."""
+    """Return how many bytes a character of a text takes in memory: the widest one decides."""
     if b"\\u" in data or (not data.isascii() and data.translate(None, _NARROW)):
         return 4
     return 1 if data.isascii() or not data.translate(None, _LATIN) else 2
@@ -164,5 +164,5 @@ def _depth(brackets: bytes) -> int:
 
 
 def _has_long_number(bare: bytes) -> bool:
-    """Say whether there is a number of 400 digits: Python takes long over such an int, or refuses it."""
+    """Return whether there is a number of 400 digits: Python takes long to parse such an int, or refuses it."""
     return bytes(4) in bare.translate(_TO_NINES).replace(b"9" * 100, b"\0")

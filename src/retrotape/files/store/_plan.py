@@ -11,28 +11,25 @@ from retrotape.errors import TapeWriteError
 from retrotape.files.store._format import (
     ENTRY_NAME,
     FEATURES,
-    LETTERS,
-    OFFSETS,
     RANK_LIMIT,
     RESERVED,
     STORABLE,
     STRING,
+    STRING_DATA,
+    STRING_OFFSETS,
     TAPE,
     TENSOR_NAME,
-    TENSORS,
     Data,
     Limits,
     Stored,
-    in_order,
-    shown,
+    quoted,
     size_of,
 )
-from retrotape.files.store._safetensors import lay_out
 from retrotape.files.store._tables import OWN
 
 
 class Part(NamedTuple):
-    """A tensor as bytes; one of strings has become two of them."""
+    """Something that is written as bytes: an entry, a tensor, or one of the two parts of a string tensor."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -43,14 +40,14 @@ class Part(NamedTuple):
 class Planned(NamedTuple):
     """Everything that goes into a tape."""
 
-    entries: dict[str, bytes]
+    entries: dict[str, Part]
     parts: dict[str, Part]
     strings: dict[str, tuple[int, ...]]
     features: list[str]
     meta: dict[str, Any]
 
 
-class Refused(Exception):
+class _Refused(Exception):
     """Carries a problem and its remedy to where the path is known."""
 
 
@@ -59,57 +56,26 @@ def plan(
 ) -> Planned:
     """Return what is to be written; raise TapeWriteError if a reader would refuse it."""
     try:
-        ordered = _entries(entries, limits)
-        parts, strings = split(tensors)
+        of_entries = _entries(entries, limits)
+        parts, strings = _split(tensors, taken={TAPE, *entries})
         total = sum(part.nbytes for part in parts.values())
         if len(parts) > limits.tensors:
-            raise Refused(f"{len(parts):,} tensors are more than {limits.tensors:,}", "Save fewer.")
+            raise _Refused(f"{len(parts):,} tensors are more than {limits.tensors:,}", "Save fewer.")
         if limits.total_bytes is not None and total > limits.total_bytes:
-            raise Refused(f"the tensors have {total:,} bytes, more than {limits.total_bytes:,}", "Save fewer.")
+            raise _Refused(f"the tensors have {total:,} bytes, more than {limits.total_bytes:,}", "Save fewer.")
         own = sorted((set(meta) & OWN) - {"features"})
         if own:
-            raise Refused(f"the fields {', '.join(own)} are made here", "Give them other names.")
+            raise _Refused(f"the fields {', '.join(own)} are reserved", "Give them other names.")
         features = sorted(meta.get("features", ()))
         if not FEATURES.issuperset(features):
-            raise Refused(f"the features {shown(features)} are unknown", "Add them to `store._format.FEATURES`.")
-    except Refused as refused:
+            raise _Refused(f"the features {quoted(features)} are unknown", "Add them to `store._format.FEATURES`.")
+    except _Refused as refused:
         raise TapeWriteError(path, *refused.args) from None
-    return Planned(ordered, parts, strings, features, {name: meta[name] for name in meta if name != "features"})
-
-
-def split(tensors: Iterable[Stored]) -> tuple[dict[str, Part], dict[str, tuple[int, ...]]]:
-    """Return the parts of all tensors by name, and the shapes of those of strings."""
-    parts: dict[str, Part] = {}
-    strings: dict[str, tuple[int, ...]] = {}
-    for stored in tensors:
-        if stored.name in parts or stored.name in strings:
-            raise Refused(f"tensor {stored.name} is given twice", "Give each a name of its own.")
-        shape = _checked_shape(stored)
-        if stored.dtype == STRING:
-            strings[stored.name] = shape
-            offsets, letters = _letters(stored)
-            parts[OFFSETS + stored.name] = Part("int64", (len(offsets) // 8,), len(offsets), offsets)
-            parts[LETTERS + stored.name] = Part("uint8", (len(letters),), len(letters), letters)
-        else:
-            parts[stored.name] = Part(stored.dtype, shape, size_of(stored.dtype, shape) or 0, stored.data)
-    return parts, strings
-
-
-def estimate(tensors: Iterable[Stored]) -> int:
-    """Return how many bytes tensors will take on the disk. Calls none of the functions that make their data.
-
-    >>> estimate([Stored("x", "float32", (1000,), bytes)])
-    4128
-    """
-    try:
-        parts, _ = split(tensors)
-    except Refused as refused:
-        raise TapeWriteError("(estimated)", *refused.args) from None
-    return lay_out(parts).size
+    return Planned(of_entries, parts, strings, features, {name: meta[name] for name in meta if name != "features"})
 
 
 def content(path: str, name: str, part: Part) -> memoryview:
-    """Return the bytes of a tensor, of the size that its shape demands."""
+    """Return the bytes of a part; raise TapeWriteError if its shape requires more or fewer."""
     data: Any = part.data() if callable(part.data) else part.data
     try:
         view = memoryview(data)
@@ -127,37 +93,62 @@ def content(path: str, name: str, part: Part) -> memoryview:
     return view
 
 
-def _entries(entries: Mapping[str, bytes], limits: Limits) -> dict[str, bytes]:
-    if len(entries) + 2 > limits.entries:  # the tensors and tape.json are entries too
-        raise Refused(f"{len(entries)} entries and two more are more than {limits.entries}", "Save fewer.")
+def _bytes(data: bytes) -> Part:
+    return Part("uint8", (len(data),), len(data), data)
+
+
+def _entries(entries: Mapping[str, bytes], limits: Limits) -> dict[str, Part]:
+    if len(entries) + 1 > limits.entries:
+        raise _Refused(f"{len(entries)} entries and {TAPE} are more than {limits.entries}", "Save fewer.")
     for name, data in entries.items():
-        if not ENTRY_NAME.fullmatch(name) or name in (TAPE, TENSORS):
-            raise Refused(f"{shown(name)} is no name for an entry", f"Use lower case, and not {TAPE} or {TENSORS}.")
+        if not ENTRY_NAME.fullmatch(name) or name == TAPE:
+            raise _Refused(f"{quoted(name)} is not a valid name for an entry", f"Use lower case, and not {TAPE}.")
         field, limit = limits.of_entry(name)
         if len(data) > limit:
-            raise Refused(f"{name} has {len(data):,} bytes, more than {limit:,}", f"Raise `Limits({field}=...)`.")
-    return {name: bytes(entries[name]) for name in in_order(entries)}
+            raise _Refused(f"{name} has {len(data):,} bytes, more than {limit:,}", f"Raise `Limits({field}=...)`.")
+    return {name: _bytes(bytes(data)) for name, data in entries.items()}
+
+
+def _split(tensors: Iterable[Stored], taken: set[str]) -> tuple[dict[str, Part], dict[str, tuple[int, ...]]]:
+    """Return the parts of all tensors by name, and the shapes of those of strings."""
+    parts: dict[str, Part] = {}
+    strings: dict[str, tuple[int, ...]] = {}
+    for stored in tensors:
+        name, shape = stored.name, _checked_shape(stored)
+        if name in parts or name in strings:
+            raise _Refused(f"tensor {name} is given twice", "Give each a name of its own.")
+        if name in taken:
+            raise _Refused(f"tensor {name} has the name of an entry", "Give it another name.")
+        if stored.dtype == STRING:
+            strings[name] = shape
+            offsets, data = _encode(stored)
+            parts[STRING_OFFSETS + name] = Part("int64", (len(offsets) // 8,), len(offsets), offsets)
+            parts[STRING_DATA + name] = _bytes(data)
+        else:
+            parts[name] = Part(stored.dtype, shape, size_of(stored.dtype, shape) or 0, stored.data)
+    return parts, strings
 
 
 def _checked_shape(stored: Stored) -> tuple[int, ...]:
     name, dtype = stored.name, stored.dtype
     if not TENSOR_NAME.fullmatch(name) or name.startswith(RESERVED):
-        raise Refused(f"{shown(name)} is no name for a tensor", "Use letters, digits and `_ . / : @ # + -`.")
+        raise _Refused(f"{quoted(name)} is not a valid name for a tensor", "Use letters, digits and `_ . / : @ # + -`.")
     if dtype not in STORABLE:
-        raise Refused(f"tensor {name} has dtype {shown(dtype)}, which is not data", "Leave it out.")
+        raise _Refused(f"tensor {name} has dtype {quoted(dtype)}, which is not data", "Leave it out.")
     shape = tuple(map(int, stored.shape))
     countable = size_of("int64" if dtype == STRING else dtype, shape) is not None
     if len(shape) > RANK_LIMIT or min(shape, default=0) < 0 or not countable:
-        raise Refused(f"tensor {name} has the impossible shape {shown(list(shape))}", "Give the shape of its data.")
+        raise _Refused(f"tensor {name} has the invalid shape {quoted(list(shape))}", "Give the shape of its data.")
     return shape
 
 
-def _letters(stored: Stored) -> tuple[bytes, bytes]:
+def _encode(stored: Stored) -> tuple[bytes, bytes]:
+    """Return the offsets and the bytes of a string tensor."""
     items = list(stored.data() if callable(stored.data) else stored.data)
     if not all(isinstance(item, bytes) for item in items):
-        raise Refused(f"tensor {stored.name} is one of strings, and not all are bytes", "Encode them first.")
+        raise _Refused(f"tensor {stored.name} is one of strings, and not all are bytes", "Encode them first.")
     if len(items) != (size_of("int8", stored.shape) or 0):
         problem = f"tensor {stored.name} has {len(items)} strings, and its shape is {list(stored.shape)}"
-        raise Refused(problem, "Give one for each element, row by row.")
+        raise _Refused(problem, "Give one for each element, row by row.")
     ends = list(accumulate(map(len, items), initial=0))
     return struct.pack(f"<{len(ends)}q", *ends), b"".join(items)

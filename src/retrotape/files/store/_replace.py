@@ -1,8 +1,8 @@
-"""Writing a file so that at any moment either the old one is there or the new one, whole.
+"""Writing a file so that at any time either the old one or the new one is there, whole.
 
-The new one grows under another name in the same directory and is renamed when it is on the disk. A process that is
-killed leaves the unfinished file behind; the next save in that directory removes it. It can tell an unfinished file
-from one that is being written, since whoever writes holds a lock on it, and the kernel drops the locks of the dead.
+The new one is written under another name in the same directory and renamed when it is on the disk. A process that is
+killed leaves an unfinished file behind; the next save in that directory removes it. It can tell such a file from one
+that is being written: the writing process holds a lock on it, and the kernel drops the locks of a process that ends.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NOT_ALLOWED = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
 class Replacement:
-    """A new file that takes the place of `path` once it is complete; left early, it leaves no trace.
+    """A new file that takes the place of `path` once it is complete; without `commit` it is removed.
 
     Use it in a `with` block and call `commit` at its end.
     """
@@ -40,10 +40,10 @@ class Replacement:
         """Begin a file.
 
         Args:
-          path: What it will be called.
+          path: Its final path.
           overwrite: Whether it may replace another.
-          about: What errors name instead of `path`.
-          temporary_in: Where it grows; a folder on the same file system that whoever calls this has swept.
+          about: The path that errors name instead of `path`.
+          temporary_in: Where it is written; a folder on the same file system that the caller has swept.
         """
         self.size = 0
         self._path, self._overwrite, self._about = path, overwrite, about or path
@@ -71,7 +71,7 @@ class Replacement:
             os.lseek(self._descriptor, 0, os.SEEK_END)
 
     def commit(self, *, sync: bool = True) -> None:
-        """Make it the file at `path`, on the disk; with `sync=False` its name gets there later."""
+        """Make it the file at `path`, flushed to the disk; with `sync=False` its name is flushed later."""
         with explained(self._about):
             os.fsync(self._descriptor)
             if sys.platform == "win32":
@@ -103,7 +103,7 @@ class Replacement:
 
 
 def sweep(directory: str) -> None:
-    """Remove the unfinished files of processes that are dead."""
+    """Remove the unfinished files of processes that have ended."""
     with os.scandir(directory) as found:
         left = [item.path for item in found if _TEMPORARY.fullmatch(item.name)]
     for path in left:
@@ -117,14 +117,14 @@ def sweep(directory: str) -> None:
 
 
 def sync_directory(directory: str) -> None:
-    """Put the names in a directory on the disk."""
+    """Flush the names in a directory to the disk."""
     if sys.platform == "win32":
         return
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems do not know this
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems do not support this
             raise
     finally:
         os.close(descriptor)
@@ -161,7 +161,7 @@ def _create(directory: str) -> tuple[str, int]:
     while True:
         path = os.path.join(directory, f".retrotape-{os.getpid()}-{os.urandom(8).hex()}.tmp")
         descriptor = os.open(path, _FLAGS | os.O_CREAT | os.O_EXCL, 0o666)
-        # Somebody who sweeps may have come between the two lines. Then the file has lost its name: another one.
+        # Another process may have swept between the two lines. Then the file has lost its name: make another one.
         if _lock(descriptor) is not False and os.fstat(descriptor).st_nlink:
             return path, descriptor
         os.close(descriptor)

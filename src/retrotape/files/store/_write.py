@@ -1,20 +1,19 @@
-"""Saving a tape: one file, or a folder whose bytes lie in a store that tapes share."""
+"""Saving a tape: one file, or a folder whose bytes are in a store that tapes share."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from retrotape.errors import CorruptTapeError, TapeWriteError, UnsafeTapeError
 from retrotape.files.store import _blobs, _json
-from retrotape.files.store._archive import ArchiveWriter
-from retrotape.files.store._format import DEFAULT_LIMITS, PIECE, TAPE, TENSORS, Limits, Stored, shown
+from retrotape.files.store._errors import TapeErrors
+from retrotape.files.store._format import DEFAULT_LIMITS, PIECE, TAPE, Limits, Stored, quoted
+from retrotape.files.store._layout import lay_out
 from retrotape.files.store._plan import Planned, content, plan
 from retrotape.files.store._replace import WRITTEN, Replacement, explained, sync_directory
-from retrotape.files.store._safetensors import lay_out
-from retrotape.files.store._where import Where
 
 _NO_DIGEST = "0" * 64
 
@@ -31,18 +30,18 @@ def write(
 ) -> int:
     """Save a tape. Whatever happens, the old one or the new one is there afterwards, whole.
 
-    The same content gives the same bytes. Tensors are written one after the other, so that only one of them has to
-    be in memory where their data are functions.
+    The same content gives the same bytes. Tensors are written one at a time, so where their data are functions only
+    one of them has to be in memory.
 
     Args:
       path: The file to write; with `store`, the folder.
       entries: Everything but the tensors, by name: "program.txt", "opdefs.pb" and so on.
       tensors: What to store; the order does not matter.
-      meta: More fields for `tape.json`; all of it JSON. "features" are those that a reader has to know.
+      meta: More fields for `tape.json`; all of it JSON. "features" are those that a reader has to support.
       overwrite: Whether a tape that is there may be replaced.
       store: A folder for the bytes of this and other tapes; what is there already is not written again. It must keep
         its place relative to `path`.
-      limits: Those of the readers; what they would refuse is not written.
+      limits: The limits of the readers; what they would refuse is not written.
 
     Returns:
       How many bytes were written.
@@ -53,7 +52,7 @@ def write(
     path = os.fsdecode(path)
     for given in (path, "" if store is None else os.fsdecode(store)):
         if "\0" in given:
-            raise TapeWriteError(path, f"{shown(given)} has the character NUL in it", "Give the name of a file.")
+            raise TapeWriteError(path, f"{quoted(given)} has the character NUL in it", "Give the name of a file.")
     planned = plan(path, entries, tensors, meta, limits)
     if store is None:
         _check_target(path, overwrite, folder=False)
@@ -81,82 +80,92 @@ def _check_target(path: str, overwrite: bool, *, folder: bool) -> None:
         raise TapeWriteError(path, "it exists already", "Choose another name, or `overwrite=True`.")
 
 
+def estimate(entries: Mapping[str, bytes], tensors: Iterable[Stored], meta: Mapping[str, Any]) -> int:
+    """Return how many bytes `write` would write into a file. Calls none of the functions that make numeric data.
+
+    >>> estimate({}, [Stored("x", "float32", (1000,), bytes)], {})
+    4512
+    """
+    path = "(estimated)"
+    planned = plan(path, entries, tensors, meta, DEFAULT_LIMITS)
+    return lay_out(len(_draft(path, planned)), planned.entries, planned.parts).size
+
+
 def _fields(planned: Planned, digests: Mapping[str, str], **more: Any) -> dict[str, Any]:
     return {
         **planned.meta,
         "features": planned.features,
-        "sha256": {name: hashlib.sha256(data).hexdigest() for name, data in planned.entries.items()},
+        "entries": {name: [part.nbytes, digests[name]] for name, part in planned.entries.items()},
         "tensors": {name: [part.dtype, part.shape, digests[name]] for name, part in planned.parts.items()},
         "strings": planned.strings,
         **more,
     }
 
 
-def _check_fields(path: str, meta: Mapping[str, Any], fields: Mapping[str, Any], limits: Limits) -> None:
-    """Refuse fields that a reader would refuse. Digests need not be known for that: all have the same length."""
+def _draft(path: str, planned: Planned, **more: Any) -> bytes:
+    """Return `tape.json` as long as it will be: all digests have the same length."""
+    digests = dict.fromkeys([*planned.entries, *planned.parts], _NO_DIGEST)
     try:
-        data = _json.seal(fields)
+        return _json.seal(_fields(planned, digests, **more))
     except (TypeError, ValueError) as error:
         problem = f"`meta` cannot be written as JSON: {error}"
         raise TapeWriteError(path, problem, "Use only numbers, text, lists, None and dicts with names.") from None
+
+
+def _check_draft(path: str, draft: bytes, meta: Mapping[str, Any], limits: Limits) -> None:
+    """Refuse fields that a reader would refuse."""
     try:
-        _json.measure(Where(path), TAPE, data, limits)
-        _json.unseal(Where(path), _json.seal(meta), limits)  # the tables are known to be well formed
+        _json.measure(TapeErrors(path), TAPE, draft, limits)
+        _json.unseal(TapeErrors(path), _json.seal(meta), limits)  # the tables are known to be well formed
     except (CorruptTapeError, UnsafeTapeError) as error:
         remedy = "Make `meta` simpler, or raise the limit here and on reading."
         raise TapeWriteError(path, f"readers would refuse `meta`: {error.problem}", remedy) from None
 
 
 def _write_file(path: str, planned: Planned, overwrite: bool, limits: Limits) -> int:
-    layout = lay_out(planned.parts)
+    draft = _draft(path, planned)
+    _check_draft(path, draft, planned.meta, limits)
+    layout = lay_out(len(draft), planned.entries, planned.parts)
     if len(layout.header) > limits.header_bytes:
-        problem = (
-            f"the header of {len(planned.parts):,} tensors has {len(layout.header):,} bytes, more than readers take"
-        )
+        size, limit = len(layout.header), limits.header_bytes
+        problem = f"the header of {len(planned.parts):,} tensors has {size:,} bytes, more than {limit:,}"
         raise TapeWriteError(path, problem, "Save fewer tensors.")
-    digests = dict.fromkeys(planned.parts, _NO_DIGEST)
-    _check_fields(path, planned.meta, _fields(planned, digests), limits)
-
-    def pieces() -> Iterator[bytes | memoryview]:
-        yield layout.header
-        end = len(layout.header)
-        for name, start in layout.starts.items():
-            yield bytes(start - end)
-            data, digest = content(path, name, planned.parts[name]), hashlib.sha256()
-            for at in range(0, len(data), PIECE):
-                piece = data[at : at + PIECE]
-                digest.update(piece)
-                yield piece
-            digests[name] = digest.hexdigest()
-            end = start + len(data)
-
+    digests: dict[str, str] = {}
+    parts = {**planned.entries, **planned.parts}
     with Replacement(path, overwrite=overwrite) as output:
-        archive = ArchiveWriter(output)
-        for name, data in planned.entries.items():
-            archive.add(name, len(data), [data])
-        archive.add(TENSORS, layout.size, pieces())
-        tape = _json.seal(_fields(planned, digests))
-        archive.add(TAPE, len(tape), [tape])
-        archive.finish()
+        output.write(layout.header)
+        output.write(draft)
+        for name, start in layout.starts.items():
+            if name != TAPE:
+                output.write(bytes(start - output.size))
+                digests[name] = _write_part(output, content(path, name, parts[name]))
+        output.rewrite(layout.starts[TAPE], _json.seal(_fields(planned, digests)))
         output.commit()
     return output.size
 
 
+def _write_part(output: Replacement, data: memoryview) -> str:
+    """Write some bytes and return their sha256."""
+    digest = hashlib.sha256()
+    for at in range(0, len(data), PIECE):
+        piece = data[at : at + PIECE]
+        digest.update(piece)
+        output.write(piece)
+    return digest.hexdigest()
+
+
 def _write_folder(path: str, store: str, planned: Planned, overwrite: bool, limits: Limits) -> int:
     planned = planned._replace(features=sorted({*planned.features, "blobs"}))
-    digests = dict.fromkeys(planned.parts, _NO_DIGEST)
     with explained(path):
         made = _blobs.make_folder(path)
     try:
         with explained(path):
-            _blobs.make_folder(store, links=True)  # whoever saves says where
+            _blobs.make_folder(store, links=True)  # the caller chose it
         relative = _blobs.relative(path, store)
-        _check_fields(path, planned.meta, _fields(planned, digests, store=relative), limits)
+        _check_draft(path, _draft(path, planned, store=relative), planned.meta, limits)
         blobs = _blobs.BlobWriter(path, store)
-        for data in planned.entries.values():
-            blobs.put(memoryview(data))
-        for name in sorted(planned.parts):
-            digests[name] = blobs.put(content(path, name, planned.parts[name]))
+        parts = {**planned.entries, **planned.parts}
+        digests = {name: blobs.put(content(path, name, parts[name])) for name in sorted(parts)}
         blobs.commit()
         tape = _json.seal(_fields(planned, digests, store=relative))
         with Replacement(os.path.join(path, TAPE), overwrite=overwrite, about=path) as output:
