@@ -66,7 +66,7 @@ def test_nan_says_that_there_is_none(tmp_path):
     assert (ran.exit_code, ran.stdout) == (0, "everything is finite\n")
 
 
-def test_nan_says_that_it_looked_forward_only(tmp_path):
+def test_nan_says_that_it_checked_forward_only(tmp_path):
     x = tf.constant([0.0, 4.0])
     with rt.Tape() as tape:
         root = tf.sqrt(x)
@@ -75,7 +75,7 @@ def test_nan_says_that_it_looked_forward_only(tmp_path):
     ran = run("nan", path)
     assert ran.exit_code == 0
     assert ran.stdout.replace("\n", " ").strip() == (
-        "every value is finite; no gradient was looked at, for the tape has no floating scalar: name a TARGET"
+        "every value is finite; no gradient was checked, for the tape has no floating scalar: name a TARGET"
     )
     assert json.loads(run("nan", path, "--json").stdout) == {
         "path": path,

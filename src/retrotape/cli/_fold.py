@@ -16,48 +16,50 @@ class Fold(NamedTuple):
     length: int
     times: int
 
+    def saved(self) -> int:
+        """Return how many items need not be shown."""
+        return self.length * (self.times - 1)
 
-def fold(keys: Sequence[Hashable], start: int = 0, stop: int | None = None) -> Iterator[Fold]:
+
+def fold(keys: Sequence[Hashable]) -> Iterator[Fold]:
     """Yield the runs that items fall into, in order; an item alone is a run that comes once.
 
     >>> [run for run in fold("ab" * 5 + "c")]
     [Fold(start=0, length=2, times=5), Fold(start=10, length=1, times=1)]
     """
-    stop = len(keys) if stop is None else stop
     following = _next_same(keys)
-    while start < stop:
-        best = Fold(start, 1, 1)
-        later = start
-        for _ in range(_CANDIDATES):
-            later = following[later]
-            length = later - start
-            if later + length > stop:
-                break
-            found = Fold(start, length, _times(keys, start, length, stop))
-            if _saved(found) > _saved(best):
-                best = found
-        yield best if _saved(best) >= LEAST else Fold(start, 1, 1)
-        start += best.length * best.times if _saved(best) >= LEAST else 1
+    start = 0
+    while start < len(keys):
+        best = max(_runs(keys, start, following), key=Fold.saved, default=Fold(start, 1, 1))
+        best = best if best.saved() >= LEAST else Fold(start, 1, 1)
+        yield best
+        start += best.length * best.times
 
 
-def _saved(run: Fold) -> int:
-    return run.length * (run.times - 1)
+def _runs(keys: Sequence[Hashable], start: int, following: Sequence[int]) -> Iterator[Fold]:
+    """Yield the runs that begin at an item, one for each of the next places where that item comes again."""
+    again = start
+    for _ in range(_CANDIDATES):
+        again = following[again]
+        length = again - start
+        if again + length > len(keys):
+            return
+        yield Fold(start, length, _times(keys, start, length))
 
 
-def _times(keys: Sequence[Hashable], start: int, length: int, stop: int) -> int:
+def _times(keys: Sequence[Hashable], start: int, length: int) -> int:
     times = 1
     at = start + length
-    while at + length <= stop and all(keys[at + n] == keys[start + n] for n in range(length)):
+    while at + length <= len(keys) and all(keys[at + n] == keys[start + n] for n in range(length)):
         times, at = times + 1, at + length
     return times
 
 
 def _next_same(keys: Sequence[Hashable]) -> list[int]:
-    """Return for each item the place of the next one that is the same; beyond the end where there is none."""
-    beyond = 2 * len(keys) + 1
+    """Return for each item the place of the next one that is the same; far beyond the end where there is none."""
     seen: dict[Hashable, int] = {}
-    following = [beyond] * (beyond + 1)
+    following = [2 * len(keys) + 1] * len(keys)
     for place in range(len(keys) - 1, -1, -1):
-        following[place] = seen.get(keys[place], beyond)
+        following[place] = seen.get(keys[place], following[place])
         seen[keys[place]] = place
     return following

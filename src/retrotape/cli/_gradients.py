@@ -19,7 +19,7 @@ Options = dict[str, Any]
 
 
 class Key:
-    """What a gradient is taken by; a key of `Gradients`.
+    """What a gradient is taken with respect to; a key of `Gradients`.
 
     Attributes:
       on_tape: Its name.
@@ -37,12 +37,12 @@ class Key:
 def gradients_of(
     saved: SavedTape, target: str, sources: list[Named], order: int, isolate: bool, options: Options
 ) -> Gradients:
-    """Return the gradients of a target by each of the sources.
+    """Return the gradients of a target with respect to each of the sources.
 
     Args:
       saved: The tape as data.
       target: The name of the target.
-      sources: What to differentiate by.
+      sources: What to differentiate with respect to.
       order: How often.
       isolate: Whether to do so in another process.
       options: For `tape.gradient`.
@@ -68,7 +68,7 @@ def gradients_of(
 
 
 def _reason(tape: Any, target: str, source: str, options: Options) -> str:
-    """Say why there is no gradient."""
+    """Return why there is no gradient."""
     grads = tape.backward(target, [source], **options)
     (key,) = grads.keys()
     return grads.why(key)

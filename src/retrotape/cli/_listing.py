@@ -66,12 +66,12 @@ def _folded(keys: list[Hashable], offset: int) -> Iterator[int | str]:
 
 
 def _key(tape: SavedTape, index: int) -> Hashable:
-    """Return what two equations have in common that do the same at the same line."""
+    """Return a key that equations share if they do the same at the same line."""
     eqn, types = tape.program.eqns[index], tape.program.types
     kinds = tuple(types[var] for var in (*eqn.inputs, *eqn.outputs))
     return eqn.op, eqn.attrs, kinds, tape.program.frames[eqn.frame]
 
 
 def _comment(tape: SavedTape, variables: Iterable[int]) -> str:
-    names = [printable(tape.called[var]) for var in variables if var in tape.called]
+    names = [printable(tape.var_names[var]) for var in variables if var in tape.var_names]
     return f"  # {', '.join(names)}" if names else ""

@@ -1,4 +1,4 @@
-"""Loading TensorFlow without what it says when it starts."""
+"""Loading TensorFlow without the messages that it always logs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 LEVEL = "TF_CPP_MIN_LOG_LEVEL"
-# Newer versions write some of it before they look at their own setting.
+# Newer versions write some of it before they read their own setting.
 _CHATTER = re.compile(
     r"absl::InitializeLog|oneDNN custom operations|cpu_feature_guard|To enable the following instructions"
     r"|cuda_dnn|cuda_fft|cuda_blas|computation_placer|cudart_stub|cuda_diagnostics|Could not find cuda drivers"
@@ -19,7 +19,7 @@ _CHATTER = re.compile(
 
 
 def start_tensorflow() -> None:
-    """Load TensorFlow, which takes seconds. What it says meanwhile is left out if it is what it always says."""
+    """Load TensorFlow, which takes seconds, and leave out the messages that it always logs."""
     if os.environ.get(LEVEL):  # whoever sets it wants to decide
         from retrotape.tf import core  # noqa: F401
 
@@ -28,7 +28,7 @@ def start_tensorflow() -> None:
     with _without_chatter():
         from retrotape.tf.core import tf
 
-        tf.constant(0)  # it looks at its devices now
+        tf.constant(0)  # it initializes its devices now
 
 
 @contextmanager
@@ -51,7 +51,7 @@ def _without_chatter() -> Iterator[None]:
 
 
 def is_chatter(line: str) -> bool:
-    """Say whether a line is one that TensorFlow writes whenever it starts.
+    """Return whether a line is one that TensorFlow writes whenever it starts.
 
     >>> is_chatter("WARNING: All log messages before absl::InitializeLog() is called are written to STDERR")
     True

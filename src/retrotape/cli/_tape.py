@@ -1,4 +1,4 @@
-"""A saved tape as data: read without TensorFlow, and nothing in it is believed before it was checked."""
+"""A saved tape as data: read without TensorFlow, and nothing in it is trusted before it was checked."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from retrotape._types import Json
-from retrotape.errors import CorruptTapeError
+from retrotape.errors import AmbiguousNameError, CorruptTapeError, UnknownNameError
 from retrotape.files import store
 from retrotape.ir import LEAF, NONSENSE, Eqn, Fields, Frame, TensorType, makes_no_sense, printable_frame, read_program
 
@@ -33,7 +33,7 @@ class Named(NamedTuple):
 
 
 class SavedTape:
-    """What a file says, in our words.
+    """What a file holds.
 
     Args:
       container: The open file.
@@ -50,7 +50,7 @@ class SavedTape:
 
     @cached_property
     def functions(self) -> Json:
-        """The ways back of custom gradients, as they are written."""
+        """The backward functions of custom gradients, as they are written."""
         return self.container.document("functions.json")
 
     @property
@@ -66,21 +66,28 @@ class SavedTape:
         written = str(self.program).split("\n")[first : first + len(self.program.eqns)]
         return [line.rpartition(" @")[0] for line in written]
 
-    def vars(self, name: str) -> tuple[int, ...]:
-        """Return a field that is a list of vars."""
-        return self.checked.vars(name)
-
     def kept(self, var: int) -> store.TensorInfo | None:
         """Return what is known of the value of a var, if the file has it."""
         return self.container.tensors.get(f"v/{var}")
+
+    def check_sum(self, var: int) -> str | None:
+        """Return the check sum of the value of a var, if the file has it."""
+        info = self.kept(var)
+        return None if info is None else info.sha256
+
+    @cached_property
+    def lost(self) -> frozenset[int]:
+        """Vars whose value was left out of the file and cannot be computed again."""
+        redacted = (named.var for named in self.names if named.name in self.redacted and named.variable is None)
+        return frozenset(var for var in (*self.program.leaves(), *redacted) if self.kept(var) is None)
 
     def place(self, eqn: Eqn) -> Frame:
         """Return the line of the user's code, safe to print."""
         return printable_frame(self.program.frames[eqn.frame])
 
     @cached_property
-    def called(self) -> dict[int, str]:
-        """What vars are called: the user's names first, then those of variables."""
+    def var_names(self) -> dict[int, str]:
+        """Names of vars: the user's names first, then those of variables."""
         found = {named.var: named.name for named in self.names if named.variable is None}
         for variable in self.variables:
             for number, var in enumerate(variable.versions):
@@ -90,6 +97,18 @@ class SavedTape:
     def _named(self, name: str, kind: str, number: int) -> Named:
         variable = self.variables[number] if kind == "variable" else None
         return Named(name, number if variable is None else variable.versions[-1], variable)
+
+    def find(self, name: str) -> Named:
+        """Return what a name, or the end of one, stands for."""
+        known = {named.name: named for named in self.names}
+        ending = [named for named in self.names if named.name.endswith(f"/{name}")]
+        if name in known:
+            return known[name]
+        if len(ending) > 1:
+            raise AmbiguousNameError(name, [named.name for named in ending])
+        if not ending:
+            raise UnknownNameError(name, list(known))
+        return ending[0]
 
     def kind(self, named: Named) -> str:
         """Return what a name is: variable, input or target."""
@@ -104,16 +123,16 @@ class SavedTape:
 
 @contextmanager
 def open_saved(path: str | os.PathLike[str]) -> Iterator[SavedTape]:
-    """Open a saved tape; whatever makes no sense in it is a CorruptTapeError."""
+    """Open a saved tape, or raise where it makes no sense."""
     with store.open_tape(path) as container:
-        with sense(container.path):
+        with refuse_nonsense(container.path):
             tape = SavedTape(container)
         yield tape
 
 
 @contextmanager
-def sense(path: str) -> Iterator[None]:
-    """Say of a file that it makes no sense, where it does not."""
+def refuse_nonsense(path: str) -> Iterator[None]:
+    """Raise CorruptTapeError for a file that makes no sense."""
     try:
         yield
     except NONSENSE as error:

@@ -24,6 +24,15 @@ def printable(text: str, longest: int = LONGEST) -> str:
     return errors.printable(text, longest)
 
 
+def sanitize(value: Any) -> Any:
+    """Return a JSON value with every text in it made printable."""
+    if isinstance(value, dict):
+        return {key: sanitize(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [sanitize(item) for item in value]
+    return printable(value) if isinstance(value, str) else value
+
+
 def one_line(text: str) -> str:
     """Return a message as one line."""
     return printable(" ".join(text.split()), 1000)

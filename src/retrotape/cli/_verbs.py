@@ -20,16 +20,16 @@ DEBUG = "RETROTAPE_DEBUG"
 SUMMARIES = {
     "show": "Show what a saved tape holds.",
     "grad": "Print gradients by name, and write them to a file.",
-    "why": "Say why TARGET has a gradient by SOURCE, or none.",
+    "why": "Explain why TARGET has a gradient with respect to SOURCE, or none.",
     "nan": "Find the op that made the first NaN or infinity.",
     "check": "Verify a saved tape.",
     "diff": "Find the first op whose value differs between two tapes of the same program.",
-    "demo": "Show what a tape answers, beside what the stock tape does.",
+    "demo": "Show what a tape can tell, beside the stock tape.",
     "completion": "Print the script that completes verbs, options and the names on a tape.",
 }
 
 
-class Trouble(click.ClickException):
+class Failure(click.ClickException):
     """A failure as the user sees it."""
 
     exit_code = 1
@@ -42,8 +42,8 @@ class Trouble(click.ClickException):
         click.echo(self.message, err=True, file=file)
 
 
-class GraveTrouble(Trouble):
-    """Wrong usage, and any failure of a verb whose exit code 1 is an answer."""
+class UsageError(Failure):
+    """Wrong usage, and any failure of a verb whose exit code 1 is a result."""
 
     exit_code = 2
 
@@ -76,7 +76,7 @@ class Verbs(click.Group):
 
     def make_context(self, *args: Any, **options: Any) -> click.Context:
         """Read the arguments of the group itself."""
-        with _told_in_one_line(lambda: None):
+        with _one_line_failures(lambda: None):
             return super().make_context(*args, **options)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -84,31 +84,31 @@ class Verbs(click.Group):
         for stream in (sys.stdout, sys.stderr):
             if hasattr(stream, "reconfigure"):
                 stream.reconfigure(errors="backslashreplace")  # a name must not fail for the terminal's encoding
-        with _told_in_one_line(lambda: ctx.invoked_subcommand):
+        with _one_line_failures(lambda: ctx.invoked_subcommand):
             return super().invoke(ctx)
 
 
 @contextmanager
-def _told_in_one_line(verb: Callable[[], str | None]) -> Iterator[None]:
+def _one_line_failures(verb: Callable[[], str | None]) -> Iterator[None]:
     try:
         yield
-    except (click.exceptions.Exit, click.Abort, Trouble, *_HELP):
+    except (click.exceptions.Exit, click.Abort, Failure, *_HELP):
         raise
     except Exception as error:
         name = " ".join(filter(None, ("retrotape", verb())))
         if isinstance(error, click.UsageError):
-            raise GraveTrouble(name, f"{error.format_message()} For help: `{name} --help`.") from error
+            raise UsageError(name, f"{error.format_message()} For help: `{name} --help`.") from error
         if os.environ.get(DEBUG) or (isinstance(error, OSError) and error.errno == errno.EPIPE):
             raise
-        kind = GraveTrouble if verb() in ("diff", "nan") else Trouble  # whose exit code 1 says what was found
-        raise kind(name, _told(error)) from error
+        kind = UsageError if verb() in ("diff", "nan") else Failure  # whose exit code 1 is a result
+        raise kind(name, _message(error)) from error
 
 
-# In newer versions of click, what asks for the whole help is an error too.
+# In newer versions of click, a request for the whole help is an error too.
 _HELP = (click.exceptions.NoArgsIsHelpError,) if hasattr(click.exceptions, "NoArgsIsHelpError") else ()
 
 
-def _told(error: Exception) -> str:
+def _message(error: Exception) -> str:
     if isinstance(error, RetrotapeError):
         return str(error)
     if isinstance(error, OSError) and error.strerror:
@@ -119,7 +119,7 @@ def _told(error: Exception) -> str:
 
 
 class TapePath(click.Path):
-    """The path of a saved tape; what it holds is looked at later."""
+    """The path of a saved tape, which is read later."""
 
     name = "tape"
 
@@ -137,4 +137,4 @@ def tape_argument(name: str = "file") -> Any:
     return click.argument(name, type=TapePath(), metavar=name.upper())
 
 
-as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache, partial
 from importlib.resources import files
 
-from retrotape.cli._tape import SavedTape
+from retrotape.cli._tape import SavedTape, refuse_nonsense
 from retrotape.errors import UnsafeTapeError
 from retrotape.ir import CUSTOM, Func, Functions, Program, Proto
 
@@ -22,13 +22,14 @@ def allowed_ops() -> frozenset[str]:
 def check_meaning(tape: SavedTape) -> None:
     """Raise where a tape contradicts itself, or has what it may not have."""
     check = partial(_check_ops, tape.container.path)
-    check(tape.program)
-    _check_values(tape)
-    tape.checked.check()
-    functions = Functions(tape.functions, check)
-    for key in functions:
-        _ = functions[key]
-    functions.backward_functions(tape.fields.get("backward_functions"), tape.program, whole=True)
+    with refuse_nonsense(tape.container.path):
+        check(tape.program)
+        _check_values(tape)
+        tape.checked.check()
+        functions = Functions(tape.functions, check)
+        for key in functions:
+            _ = functions[key]
+        functions.backward_functions(tape.fields.get("backward_functions"), tape.program, whole=True)
 
 
 def _check_ops(path: str, program: Program) -> Program:
@@ -52,6 +53,6 @@ def _check_values(tape: SavedTape) -> None:
     for name, info in tape.container.tensors.items():
         tape.checked.var_of(name, info.dtype, info.shape)
         if info.dtype == "string":
-            tape.container.strings(name)  # which says whether they follow each other
+            tape.container.strings(name)  # which checks that they follow each other
         elif info.dtype == "bool":
-            tape.container.tensor(name)  # which says whether all are 0 or 1
+            tape.container.tensor(name)  # which checks that all are 0 or 1

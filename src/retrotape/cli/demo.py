@@ -9,7 +9,7 @@ from retrotape.cli._start import start_tensorflow
 
 @click.command()
 def demo() -> None:
-    """Show what a tape answers, beside what the stock tape does."""
+    """Show what a tape can tell, beside the stock tape."""
     click.echo("Loading TensorFlow …", err=True)
     start_tensorflow()
     from retrotape.cli._demo import run  # which takes seconds; --help must not wait for it

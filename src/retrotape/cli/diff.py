@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import click
 
-from retrotape.cli import _report
-from retrotape.cli._distance import distance
-from retrotape.cli._pairing import pair
+from retrotape.cli import _diff_report
+from retrotape.cli._diff_align import align, find_suspects
 from retrotape.cli._start import start_tensorflow
-from retrotape.cli._suspects import suspects
-from retrotape.cli._tape import open_saved, sense
+from retrotape.cli._tape import open_saved
 from retrotape.cli._text import print_json
-from retrotape.cli._verbs import as_json as json_option
-from retrotape.cli._verbs import tape_argument
+from retrotape.cli._verbs import json_option, tape_argument
 from retrotape.cli._wellformed import check_meaning
 
 _TOLERANCE = click.FloatRange(min=0.0)
@@ -39,22 +35,15 @@ def diff(ctx: click.Context, first: str, second: str, rtol: float, atol: float, 
     """
     with open_saved(first) as one, open_saved(second) as other:
         for tape in (one, other):
-            with sense(tape.container.path):
-                check_meaning(tape)
-        pairing = pair(one.program, other.program)
-        found = suspects(one, other, pairing)
-        rerun: Any = None
-        steps: list[Any] = []
-        if found.differ:
+            check_meaning(tape)
+        alignment = align(one.program, other.program)
+        suspects = find_suspects(one, other, alignment)
+        distances: dict[Any, Any] = {}
+        if suspects.differ:  # equal check sums need no TensorFlow, which takes seconds to load
             start_tensorflow()
-            from retrotape.cli._rerun import Rerun  # which takes seconds; equal check sums need none
+            from retrotape.cli._diff_values import compare_values
 
-            rerun = Rerun(one, other, pairing, found, partial(distance, rtol=rtol, atol=atol))
-            steps = list(rerun.steps())
-        distances = rerun.distances if rerun else dict.fromkeys(found.unknown)
-        about = _report.describe(one, other, pairing, distances, steps)
-    if as_json:
-        print_json(about)
-    else:
-        _report.show(about)
+            distances = compare_values(one, other, alignment, suspects, rtol, atol)
+        about = _diff_report.describe(one, other, alignment, suspects.unknown, distances)
+    (print_json if as_json else _diff_report.show)(about)
     ctx.exit(0 if about["same"] else 1)

@@ -11,10 +11,8 @@ from retrotape.cli._arrays import FORMS, write_arrays
 from retrotape.cli._start import start_tensorflow
 from retrotape.cli._tape import Named, SavedTape, open_saved
 from retrotape.cli._text import number, print_json, printable, show_lines, size
-from retrotape.cli._verbs import as_json as json_option
-from retrotape.cli._verbs import tape_argument
+from retrotape.cli._verbs import json_option, tape_argument
 from retrotape.cli.completion import complete_name
-from retrotape.errors import AmbiguousNameError, UnknownNameError
 
 
 def _check_output(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
@@ -50,15 +48,15 @@ def grad(
 ) -> None:
     """Print gradients by name, and write them to a file.
 
-    TARGET and SOURCE are names on the tape, or their last parts where only one name ends so. Without SOURCE, the
-    gradient is taken by every trainable variable. Each further order is the gradient of the sum of the last one, by
-    the same source. A gradient that is missing is not written; a sparse one is written in full.
+    TARGET and SOURCE are names on the tape, or their last parts where only one name ends so. Without SOURCE, gradients
+    are taken with respect to every trainable variable. Each further order is the gradient of the sum of the previous
+    one with respect to the same source. A gradient that is missing is not written; a sparse one is written in full.
     """
     if output is not None and os.path.exists(output) and os.path.samefile(file, output):
         raise click.UsageError(f"{output!r} is the tape itself. Give another file: `-o grads.npz`.")
     with open_saved(file) as saved:
-        goal = find(saved, target).name
-        chosen = list(dict.fromkeys(find(saved, name) for name in sources)) or _trainable(saved)
+        goal = saved.find(target).name
+        chosen = list(dict.fromkeys(map(saved.find, sources))) or _trainable(saved)
     start_tensorflow()
     # Which takes seconds: whatever could be refused without it has been refused.
     from retrotape.cli._gradients import dense, gradients_of, row_of
@@ -79,17 +77,6 @@ def grad(
     _print(gradients, goal, rows)
     if output is not None and written is not None:
         show_lines(f"written to {printable(output)}, {size(written)}")
-
-
-def find(tape: SavedTape, name: str) -> Named:
-    """Return what a name, or the end of one, stands for."""
-    known = {named.name: named for named in tape.names}
-    ending = [named for named in tape.names if named.name.endswith(f"/{name}")]
-    if name not in known and len(ending) > 1:
-        raise AmbiguousNameError(name, [named.name for named in ending])
-    if name not in known and not ending:
-        raise UnknownNameError(name, list(known))
-    return known[name] if name in known else ending[0]
 
 
 def _trainable(tape: SavedTape) -> list[Named]:

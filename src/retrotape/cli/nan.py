@@ -9,10 +9,8 @@ import click
 from retrotape.cli._start import start_tensorflow
 from retrotape.cli._tape import open_saved
 from retrotape.cli._text import print_json, show_lines
-from retrotape.cli._verbs import as_json as json_option
-from retrotape.cli._verbs import tape_argument
+from retrotape.cli._verbs import json_option, tape_argument
 from retrotape.cli.completion import complete_name
-from retrotape.cli.grad import find
 
 
 @click.command()
@@ -23,13 +21,13 @@ from retrotape.cli.grad import find
 def nan(ctx: click.Context, file: str, target: str | None, as_json: bool) -> None:
     """Find the op that made the first NaN or infinity.
 
-    With TARGET, a name on the tape, only what it depends on is looked at, and if that is finite, its gradient. Without
+    With TARGET, a name on the tape, only what it depends on is checked, and if that is finite, its gradient. Without
     it, everything is, and the gradients of all floating scalars that have a name or that nothing uses further.
 
     Exit code 0 if everything is finite, 1 if something is not, 2 for trouble.
     """
     with open_saved(file) as saved:
-        goal = None if target is None else find(saved, target).name
+        goal = None if target is None else saved.find(target).name
     start_tensorflow()
     from retrotape.tape.loaded import load  # which takes seconds: a wrong name has been refused by now
 
@@ -53,4 +51,4 @@ def _has_scalars(tape: Any) -> bool:
     return bool(scalars(trace, results(trace, tape._named_tensors())))
 
 
-_FORWARD_ONLY = "every value is finite; no gradient was looked at, for the tape has no floating scalar: name a TARGET"
+_FORWARD_ONLY = "every value is finite; no gradient was checked, for the tape has no floating scalar: name a TARGET"

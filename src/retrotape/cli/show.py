@@ -11,8 +11,7 @@ import click
 from retrotape.cli import _listing, _statistics
 from retrotape.cli._tape import Named, SavedTape, open_saved
 from retrotape.cli._text import count, print_json, printable, show_lines, size, table
-from retrotape.cli._verbs import as_json as json_option
-from retrotape.cli._verbs import tape_argument
+from retrotape.cli._verbs import json_option, tape_argument
 from retrotape.ir import bytes_of
 
 _FEW = 12  # rows of ops and lines; --json has all
@@ -27,7 +26,7 @@ def show(file: str, as_json: bool, ops: bool, values: bool) -> None:
     """Show what a saved tape holds.
 
     Reads the program and no tensors, so it is quick however large the tape is. It notices damage to what it reads;
-    `retrotape check` looks at everything.
+    `retrotape check` verifies everything.
     """
     with open_saved(file) as tape:
         about = describe(tape)
@@ -101,7 +100,7 @@ def _print(about: dict[str, Any]) -> None:
     kept = about["kept"]
     show_lines(
         f"{printable(about['path'])}: {printable(about['format'])}, {where}",
-        f"written by {printable(', '.join(known)) or 'nobody knows what'}",
+        f"written by {printable(', '.join(known)) or 'an unknown version'}",
         f"{count(about['equations'], 'equation')}, {count(about['custom_gradients'], 'custom gradient')}, "
         f"{count(len(about['names']), 'name')}, {count(kept['tensors'], 'kept value')} of {size(kept['bytes'])}",
         table(("name", "kind", "type", "bytes"), [_cells(row) for row in about["names"]], numbers=("bytes",)),

@@ -9,10 +9,8 @@ import click
 from retrotape.cli._start import start_tensorflow
 from retrotape.cli._tape import open_saved
 from retrotape.cli._text import print_json, show_lines
-from retrotape.cli._verbs import as_json as json_option
-from retrotape.cli._verbs import tape_argument
+from retrotape.cli._verbs import json_option, tape_argument
 from retrotape.cli.completion import complete_name
-from retrotape.cli.grad import find
 
 
 @click.command()
@@ -21,19 +19,19 @@ from retrotape.cli.grad import find
 @click.argument("source", shell_complete=complete_name)
 @json_option
 def why(file: str, target: str, source: str, as_json: bool) -> None:
-    """Say why TARGET has a gradient by SOURCE, or none.
+    """Explain why TARGET has a gradient with respect to SOURCE, or none.
 
-    TARGET and SOURCE are names on the tape, or their last parts where only one name ends so. The answer names the op
-    that cuts the path, the line that ran it, and what to do.
+    TARGET and SOURCE are names on the tape, or their last parts where only one name ends so. The explanation names
+    the op that cuts the path, the line that ran it, and what to do.
     """
     with open_saved(file) as saved:
-        found = [find(saved, name) for name in (target, source)]
+        found = [saved.find(name) for name in (target, source)]
         names = [one.name for one in found]
-        called = [f"{one.name!r} ({saved.type_of(one.var)})" for one in found]
+        labels = [f"{one.name!r} ({saved.type_of(one.var)})" for one in found]
     start_tensorflow()
     from retrotape.tape.loaded import load  # which takes seconds: a wrong name has been refused by now
 
-    explanation = replace(load(file).why(*names), target=called[0], source=called[1])
+    explanation = replace(load(file).why(*names), target=labels[0], source=labels[1])
     if as_json:
         print_json(explanation.to_json())
     else:

@@ -3,6 +3,7 @@
 from retrotape.execute._calls import CallGradient
 from retrotape.execute._dot import dot
 from retrotape.execute._each import differentiate_each
+from retrotape.execute._forward import ForwardPass
 from retrotape.execute._function_program import DEEPEST, bind, custom_name
 from retrotape.execute._inline import held_inputs, operands_of, run_function
 from retrotape.execute._jacobian import rows, vectorizes
@@ -17,6 +18,7 @@ from retrotape.execute._walk import add, walk
 __all__ = [
     "DEEPEST",
     "CallGradient",
+    "ForwardPass",
     "PastVariables",
     "Plan",
     "Query",
