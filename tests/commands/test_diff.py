@@ -298,5 +298,5 @@ def test_trouble_is_not_a_difference(run, saved, tmp_path):
         done = run("diff", saved["plain"], damaged, *options)
         assert done.code == 2
         assert "Cannot read the tape" in done.failure()
-    senseless = write(tmp_path / "senseless.tape", looks=[{"var": 9}])
+    senseless = write(tmp_path / "senseless.tape", host_reads=[{"var": 9}])
     assert run("diff", senseless, senseless).code == 2

@@ -7,7 +7,8 @@ import weakref
 import numpy as np
 import pytest
 import tensorflow as tf
-from retrotape.saving import read
+from retrotape.execute import ForwardPass
+from retrotape.files.load import read
 
 from retrotape.cli._diff_align import align, find_suspects
 from retrotape.cli._diff_values import compare_values, distance

@@ -34,25 +34,25 @@ PROGRAM = """%0 : float32[2]
 """
 FUNCTION = {
     "program": '%0 : float32[2]\n%1 : float32[2]\n%2 : float32[2] = Mul{T=float32}(%0, %1) @0\n@0 = "<c>":0 in "b"',
-    "grads": [0],
-    "captured": [1],
+    "cotangents": [0],
+    "captures": [1],
     "results": [[2]],
-    "backwards": [],
+    "backward_functions": [],
 }
 USE = {"equation": 1, "function": "f", "inputs": [0], "outputs": [2], "captures": [1]}
 FIELDS: dict[str, Any] = {
     "retrotape": "1",
     "names": {"x": {"var": 0}, "w": {"variable": 0}},
     "redacted": ["x"],
-    "variables": [{"name": "w", "trainable": True, "read": True, "versions": [1], "since": [0], "frozen": False}],
+    "variables": [{"name": "w", "trainable": True, "read": True, "versions": [1], "made_by": [0], "frozen": False}],
     "assigned": [1],
-    "gaps": [],
+    "unrecorded_updates": [],
     "moments": [1],
-    "looks": [{"var": 1, "before": 1, "frame": 0, "how": "float"}],
+    "host_reads": [{"var": 1, "before": 1, "frame": 0, "method": "float"}],
     "layers": [["m/dense", 0, 1, 1], ["m/dense", 1, 2, -2]],
     "called": [[0, "ops.argmin"]],
-    "born": [[0, 1]],
-    "backwards": [USE],
+    "python_constants": [[0, 1]],
+    "backward_functions": [USE],
 }
 
 
@@ -138,7 +138,7 @@ def fields(folder: Path) -> Target:
             found.check()
         except refusals as error:
             return _refused(makes_no_sense(error))
-        shown = [*(row.name for row in found.variables), *(row.how for row in found.looks), *found.called.values()]
+        shown = [*(row.name for row in found.variables), *(row.method for row in found.host_reads), *found.called.values()]
         assert all(text.isprintable() for text in [*shown, *(row.path for row in found.layers)])
         return True
 
@@ -156,15 +156,15 @@ def functions(folder: Path) -> Target:
 
     def read(data: bytes) -> bool:
         try:
-            found = Functions(parse(TapeErrors("a.tape"), "functions.json", data, Limits()), lambda program: None)
+            found = Functions(parse(TapeErrors("a.tape"), "functions.json", data, Limits()), lambda program: program)
             for key in found:
                 assert found[key].program.types
-            found.ways_back([USE], program, whole=True)
+            found.backward_functions([USE], program, whole=True)
         except refusals as error:
             return _refused(makes_no_sense(error))
         return True
 
-    nested = {"f": FUNCTION, "g": {**FUNCTION, "backwards": [USE]}}
+    nested = {"f": FUNCTION, "g": {**FUNCTION, "backward_functions": [USE]}}
     return read, [json.dumps({"f": FUNCTION}).encode(), json.dumps(nested).encode()]
 
 

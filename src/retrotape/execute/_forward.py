@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from retrotape._types import Tensor
 from retrotape.errors import LostValueError
 from retrotape.execute._run import evaluator, run_steps
-from retrotape.ir import Eqn
+from retrotape.ir import CUSTOM, Eqn
 from retrotape.record import Kind, Trace, is_deterministic, traits
 
 
@@ -79,7 +79,7 @@ class ForwardPass:
 def _can_run_again(op: str) -> bool:
     if "Dataset" in op or "Iterator" in op:  # no numbers; and the function of a `map` may be gone
         return False
-    return is_deterministic(op) and traits(op).kind is not Kind.CALL
+    return is_deterministic(op) and (op == CUSTOM or traits(op).kind is not Kind.CALL)
 
 
 class _Held(dict[int, Any]):
