@@ -15,7 +15,7 @@ from retrotape.diagnose.why import Explanation, Verdict, explain
 from retrotape.errors import NotRecordedError, TapeUseError
 from retrotape.execute import Values
 from retrotape.record import EagerSession, Session
-from retrotape.tf.core import as_is, tf
+from retrotape.tf.core import as_is, identity_of, tf
 from retrotape.tf.methods import locked, query
 from retrotape.tf.nests import describe, has_derivative, is_variable, single, take_apart
 
@@ -98,7 +98,7 @@ class Diagnosis(ABC):
             return first_nonfinite(session.trace, self._targets(session, target))
 
     def _named_tensors(self) -> list[int]:
-        return [what._id for what in self._names().values() if not is_variable(what)]
+        return [identity_of(what) for what in self._names().values() if not is_variable(what)]
 
     @locked
     def summary(self) -> Summary:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from retrotape.errors import UnknownLayerError
 from retrotape.ir import UNCOUNTED, LayerCall
 from retrotape.record import Trace
+from retrotape.tf.core import identity_of
 
 _NEAR = 6  # names that are suggested
 
@@ -124,7 +125,7 @@ def _guess(trace: Trace, found: list[Layer]) -> None:
 def name_of(trace: Trace, var: int) -> str:
     """Return the name of the variable that had this value; empty where it has none."""
     cell = trace.facts.history_of.get(var)
-    variable = None if cell is None else trace.variables.get(cell.handle._id)
+    variable = None if cell is None else trace.variables.get(identity_of(cell.handle))
     return "" if variable is None else trace.path_of(variable)
 
 

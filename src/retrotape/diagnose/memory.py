@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from retrotape.ir import LEAF, Eqn, Frame, bytes_of
 from retrotape.record import Trace, is_offloaded
+from retrotape.tf.core import identity_of
 
 
 class Line(NamedTuple):
@@ -52,9 +53,9 @@ def measure(trace: Trace) -> Memory:
         if is_offloaded(tensor):
             away += tensor.nbytes
             continue
-        if tensor._id in seen or program.types[var].shape is None:
+        if identity_of(tensor) in seen or program.types[var].shape is None:
             continue
-        seen.add(tensor._id)
+        seen.add(identity_of(tensor))
         size = bytes_of(program.types[var])
         producer = program.producers[var]
         if var in trace.facts.history_of or (producer != LEAF and program.eqns[producer].op == "ReadVariableOp"):

@@ -11,6 +11,7 @@ from retrotape.diagnose.memory import human
 from retrotape.diagnose.why import title_of
 from retrotape.ir import Frame, bytes_of
 from retrotape.record import Trace, is_offloaded
+from retrotape.tf.core import identity_of
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -146,7 +147,7 @@ def _sizes(trace: Trace) -> dict[int, int]:
     found: dict[int, int] = {}
     seen: set[int | None] = set()
     for var, value in sorted(trace.values.items()):
-        identity = value.identity if is_offloaded(value) else value._id
+        identity = value.identity if is_offloaded(value) else identity_of(value)
         if identity is None or identity not in seen:
             seen.add(identity)
             found[var] = value.nbytes if is_offloaded(value) else bytes_of(trace.program.types[var])

@@ -11,6 +11,7 @@ from retrotape.diagnose.why import title_of
 from retrotape.execute import Values
 from retrotape.ir import DTYPE_NAMES, LEAF, Eqn, Frame, Program, TensorType
 from retrotape.record import Trace
+from retrotape.tf.core import identity_of
 from retrotape.tf.nests import is_variable
 
 _WITHOUT_VALUE = ("resource", "variant")
@@ -140,7 +141,7 @@ def _is_at(frame: Frame, line: int | str) -> bool:
 def _named(trace: Trace, name: str, names: Mapping[str, Any]) -> Iterator[int]:
     """Yield the vars that go by a name: of a tensor, or what was read from a variable."""
     for known, what in names.items():
-        var = None if is_variable(what) or not is_part(name, known) else trace.tensors.get(what._id)
+        var = None if is_variable(what) or not is_part(name, known) else trace.tensors.get(identity_of(what))
         if var is not None:
             yield var
     for eqn in trace.program.eqns:
@@ -152,5 +153,5 @@ def value_of(trace: Trace, var: int) -> Tensor:
     """Return the tensor that stands for a var: the one that was recorded, or the same computed again."""
     with trace.explained():
         value = Values(trace)(var)
-    trace.tensors.alias(value._id, var)
+    trace.tensors.alias(identity_of(value), var)
     return value

@@ -112,12 +112,12 @@ class NotDifferentiableWarning(UserWarning):
 class NotASourceError(RetrotapeError, TypeError, ValueError):
     """Something that is neither tensor nor variable was given as source or target."""
 
-    def __init__(self, role: str, got: object) -> None:
+    def __init__(self, role: str, got: object, composite: bool = False) -> None:
         self.role, self.got = role, got
         hint = "Give a tensor that was used while recording, or a nest of such tensors."
         if type(got).__name__ == "KerasTensor":
             hint = "It is symbolic: ask about the tensor that the model returned when it was called with data."
-        elif hasattr(got, "_type_spec"):
+        elif composite:
             hint = "It consists of several tensors: ask about one of them, such as its `values`."
         elif type(got).__module__ == "numpy":
             hint = (

@@ -17,7 +17,7 @@ from retrotape.execute._values import Values
 from retrotape.ir import BackwardFunction, Eqn
 from retrotape.record import Trace, current_stack, function_traits
 from retrotape.tf import functions, hooks
-from retrotape.tf.core import tf
+from retrotape.tf.core import identity_of, tf
 from retrotape.tf.function_gradients import making_gradients
 
 _gradient_functions: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
@@ -80,9 +80,9 @@ class CallGradient:
         constants = [_value_of(tensor, self._past) for tensor in gradient.constants]
         found = _apply_gradient(gradient, [*self._operands, *constants], aligned, self._past)
         by_identity = dict(
-            zip([tensor._id for tensor in gradient.constants], found[len(self._operands) :], strict=True)
+            zip([identity_of(tensor) for tensor in gradient.constants], found[len(self._operands) :], strict=True)
         )
-        return [*found[: len(self._operands)], *(by_identity.get(tensor._id) for tensor in self.captured)]
+        return [*found[: len(self._operands)], *(by_identity.get(identity_of(tensor)) for tensor in self.captured)]
 
     def gradient(self) -> Any:
         """Return the gradient as a concrete function."""

@@ -16,7 +16,7 @@ from retrotape.execute._past import variable_with
 from retrotape.ir import Body, Eqn
 from retrotape.record import Trace, current_stack, function_traits, run_op_by_op
 from retrotape.tf import core, functions, hooks
-from retrotape.tf.core import tf
+from retrotape.tf.core import identity_of, tf
 from retrotape.tf.scopes import setting
 
 
@@ -55,18 +55,19 @@ def inline(
         results, given, variables = _run_again(call.function, operands, handles, place, whole)
     found = [trace.var_of(tensor) for tensor in results]
     for position in traits.writes:
-        written = trace.facts.histories.get(given[position]._id)
+        written = trace.facts.histories.get(identity_of(given[position]))
         if written is not None:
             found.append(written.current)
     trace.flush()
     originals = call.arguments + call.captures
-    stand_ins = {
-        handle._id: variable.handle
+    by_original = {
+        identity_of(handle): variable.handle
         for handle, variable in zip(originals, variables, strict=False)
         if variable is not None
     }
     program = trace.program
-    body = Body(tuple(found), (begin, len(program.eqns)), variables, program.producers[eqn.outputs[0]], stand_ins)
+    span, stand_ins = (begin, len(program.eqns)), [None if v is None else identity_of(v.handle) for v in variables]
+    body = Body(tuple(found), span, variables, stand_ins, program.producers[eqn.outputs[0]], by_original)
     # What has tangents is for the accumulator that is open now, and is not to be found again.
     trace.add_body((body.outputs if core.accumulating() else eqn.outputs, sides), body)
     return body

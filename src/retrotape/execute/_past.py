@@ -10,7 +10,7 @@ from retrotape._types import Tensor
 from retrotape.errors import TapeUseError
 from retrotape.record import Trace, current_stack, same
 from retrotape.tf import core, hooks, tangents
-from retrotape.tf.core import tf
+from retrotape.tf.core import identity_of, tf
 
 _stand_ins: set[int] = set()  # identities of handles that are given in the place of others: they hold the past already
 
@@ -33,25 +33,27 @@ class PastVariables:
     def value(self, handle: Tensor) -> Tensor | None:
         """Return what the variable held; None where nothing is known of it."""
         trace, body, index = self._trace, self._body, self._index
-        if handle._id in self._written or handle._id in _stand_ins:
+        if identity_of(handle) in self._written or identity_of(handle) in _stand_ins:
             return None
-        if body is not None and handle._id in body.handles:
-            handle = body.handles[handle._id]
-        elif body is not None and handle._id not in [stand_in._id for stand_in in body.handles.values()]:
+        if body is not None and identity_of(handle) in body.handles:
+            handle = body.handles[identity_of(handle)]
+        elif body is not None and identity_of(handle) not in [
+            identity_of(stand_in) for stand_in in body.handles.values()
+        ]:
             index = body.call
         history = trace.history(handle)
         return None if history is None else self._values(history.at(index))
 
     def stand_in(self, handle: Tensor) -> Tensor | None:
         """Return the handle of a variable that holds that value; None where nothing is known of it."""
-        found = None if handle._id in self._written else self._variables.get(handle._id)
+        found = None if identity_of(handle) in self._written else self._variables.get(identity_of(handle))
         if found is None:
             value = self.value(handle)
             if value is None:
                 return None
-            found = self._variables[handle._id] = variable_with(value, handle)
-            _stand_ins.add(found.handle._id)
-            finalize(found, _stand_ins.discard, found.handle._id)
+            found = self._variables[identity_of(handle)] = variable_with(value, handle)
+            _stand_ins.add(identity_of(found.handle))
+            finalize(found, _stand_ins.discard, identity_of(found.handle))
         return found.handle
 
     def on_write(self, handles: Sequence[Tensor]) -> None:
@@ -63,15 +65,15 @@ class PastVariables:
             with current_stack().unrecorded():
                 now = hooks.live_value(handle, value.dtype)
             if not (core.share_buffer(now, value) or same(now, value)):
-                history = self._trace.facts.histories.get(handle._id)
+                history = self._trace.facts.histories.get(identity_of(handle))
                 name = "a variable" if history is None else self._trace.name_of(history)
                 raise TapeUseError(
                     f"A backward function assigns {name}, which has changed since it was recorded, so what it computes "
                     "would depend on when it runs. Ask before the variable is updated, or assign it outside of the "
                     "backward function."
                 )
-            self._written.add(handle._id)
-            self._variables.pop(handle._id, None)
+            self._written.add(identity_of(handle))
+            self._variables.pop(identity_of(handle), None)
 
 
 def variable_with(value: Tensor, original: Tensor | None = None) -> Any:

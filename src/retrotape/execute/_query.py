@@ -11,6 +11,7 @@ from retrotape.execute._plan import Plan, make_plan
 from retrotape.execute._vjp import RuleVjp
 from retrotape.execute._walk import add, walk
 from retrotape.record import Trace
+from retrotape.tf.core import identity_of
 from retrotape.tf.nests import Fitted
 
 
@@ -132,7 +133,7 @@ def stream(
 def _assigned_inside(trace: Trace, source: tuple[int, ...]) -> list[int]:
     """Return the values that inlined calls gave a variable."""
     facts = trace.facts
-    handles = {facts.history_of[var].handle._id for var in source if var in facts.history_of}
+    handles = {identity_of(facts.history_of[var].handle) for var in source if var in facts.history_of}
     stand_ins = [body.handles[one] for body in facts.bodies.values() for one in handles if one in body.handles]
-    histories = [facts.histories[handle._id] for handle in stand_ins if handle._id in facts.histories]
+    histories = [facts.histories[identity_of(handle)] for handle in stand_ins if identity_of(handle) in facts.histories]
     return [var for history in histories for var in history.versions[1:]]

@@ -16,7 +16,7 @@ from retrotape.execute._run import evaluator, run_steps
 from retrotape.ir import CUSTOM, LEAF, Eqn, bytes_of, slice_to
 from retrotape.record import SEGMENT, Trace, current_stack, is_offloaded, read_by_rule
 from retrotape.tf import core
-from retrotape.tf.core import tf
+from retrotape.tf.core import identity_of, tf
 from retrotape.tf.scopes import setting
 from retrotape.tf.stock import stop_stock_tapes
 
@@ -82,8 +82,8 @@ class Values:
         # written down, what has run may still have to be told by which var this value goes.
         if value is None or self._kept.get(self._origin(var)) is value or current_stack().recording():
             return
-        if self._trace.tensors.get(value._id) == var:
-            self._trace.tensors.forget(value._id)
+        if self._trace.tensors.get(identity_of(value)) == var:
+            self._trace.tensors.forget(identity_of(value))
 
     def _origin(self, var: int) -> int:
         """Return the var whose value a var has: a custom gradient hands on the tensors that were made inside of it."""
@@ -117,7 +117,7 @@ class Values:
         assert loaded is not None
         self._again[var] = loaded
         for trace in (self._trace, *others):
-            trace.tensors.recognize(loaded._id, [offloaded.identity, *self._identities().get(var, ())])
+            trace.tensors.recognize(identity_of(loaded), [offloaded.identity, *self._identities().get(var, ())])
 
     def _recompute(self, var: int) -> None:
         trace = self._trace
@@ -149,9 +149,9 @@ class Values:
     def add_recomputed(self, var: int, value: Tensor, others: Iterable[Trace]) -> None:
         """Hold a value that was computed again, as the tensor that stands for its var from now on."""
         self._again[var] = value
-        self._trace.tensors.alias(value._id, var)
+        self._trace.tensors.alias(identity_of(value), var)
         for other in others:
-            other.tensors.recognize(value._id, self._identities().get(var, ()))
+            other.tensors.recognize(identity_of(value), self._identities().get(var, ()))
 
     def _has_run(self, index: int) -> list[int]:
         """Return what was held for an equation that has now run again, and for nothing else."""

@@ -41,7 +41,7 @@ from retrotape.rules import (
     variable_vjp,
 )
 from retrotape.tf import core, functions, hooks, replicas, tangents
-from retrotape.tf.core import tf, zeros
+from retrotape.tf.core import identity_of, tf, zeros
 
 _STRING, _RESOURCE, _VARIANT = 7, 20, 21
 
@@ -199,8 +199,8 @@ class RuleVjp:
         if backward is None and known.deterministic:
             return True  # TensorFlow has none
         if backward is not None and known.writes:
-            written = {handle._id for handle in call.written()}
-            if any(tensor._id in written for tensor in functions.captured_by(backward.function)):
+            written = {identity_of(handle) for handle in call.written()}
+            if any(identity_of(tensor) in written for tensor in functions.captured_by(backward.function)):
                 return True  # user code in it reads what the call itself has assigned
         # TensorFlow has a second derivative of these wrong, or refuses it. One that computes tangents is a derivative
         # already.

@@ -149,10 +149,11 @@ class _Reader:
                     return Values(trace)(var)
 
             variable = SavedVariable(name, kind.dtype, kind.shape, trainable, load, frozen)
-            history = VariableHistory(variable.handle, versions, list(accumulate(made_by, max)))
-            facts.histories[core.identity(variable.handle)] = history
+            key = core.identity_of(variable.handle)
+            history = VariableHistory(key, variable.handle, versions, list(accumulate(made_by, max)))
+            facts.histories[key] = history
             facts.history_of.update(dict.fromkeys(versions, history))
-            trace.variables[core.identity(variable.handle)] = variable
+            trace.variables[key] = variable
 
     def _add_host_reads(self) -> None:
         """Put equations, host reads and layer calls in the order in which they were."""
@@ -185,7 +186,7 @@ class _Reader:
         for name in self._fields.redacted:
             what = names[name]
             known = trace.tensors.find(what) if isinstance(what, TensorRef) else None
-            history = None if known is not None else trace.facts.histories[core.identity(what.handle)]
+            history = None if known is not None else trace.facts.histories[core.identity_of(what.handle)]
             for var in [known] if history is None else history.versions:
                 assert var is not None
                 producer = self._program.producers[var]

@@ -19,8 +19,8 @@ from retrotape.files.kept import VALUES, Kept
 from retrotape.ir import CUSTOM, UNCOUNTED, Program
 from retrotape.record import Trace, histories_in, python_constants
 from retrotape.tf import core
-from retrotape.tf.core import whole_of
-from retrotape.tf.nests import describe, is_variable, unwrap
+from retrotape.tf.core import identity_of, tf, whole_of
+from retrotape.tf.nests import TensorRef, describe, is_variable, unwrap
 from retrotape.transform import Pruned, portable
 
 
@@ -142,9 +142,9 @@ def name_everything(trace: Trace, names: Mapping[str, Any]) -> dict[str, dict[st
                 raise _absent(name, part, "no op read or assigned it while recording")
             found[name] = {"variable": order[id(history)]}
             continue
-        if not hasattr(part, "_id"):
+        if not isinstance(part, (tf.Tensor, TensorRef)):
             raise TypeError(f"names={{{name!r}: ...}} takes a tensor or a variable, got {type(value).__name__}.")
-        var = trace.tensors.get(part._id)
+        var = trace.tensors.get(identity_of(part))
         if var is None:
             raise _absent(name, part, "it took no part in what was recorded")
         found[name] = {"var": var}
@@ -183,7 +183,7 @@ def _flat_names(names: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[st
 
 
 def _name_of(trace: Trace, history: Any, number: int) -> str:
-    variable = trace.variables.get(history.handle._id)
+    variable = trace.variables.get(history.key)
     if variable is None:
         return f"variable_{number}"
     return trace.path_of(variable)
@@ -192,7 +192,7 @@ def _name_of(trace: Trace, history: Any, number: int) -> str:
 def _variables(trace: Trace, moved: Mapping[int, int]) -> list[dict[str, Any]]:
     rows = []
     for number, history in enumerate(trace.facts.histories.values()):
-        variable = trace.variables.get(history.handle._id)
+        variable = trace.variables.get(history.key)
         rows.append(
             {
                 "name": _name_of(trace, history, number),

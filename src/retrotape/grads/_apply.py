@@ -12,6 +12,7 @@ from retrotape.grads import _sparse as sparse
 from retrotape.grads._table import name_of
 from retrotape.tf import keras_api
 from retrotape.tf.core import tf
+from retrotape.tf.nests import unwrap
 
 
 def apply(optimizer: Any, pairs: Sequence[tuple[Gradient, Any]], reason_of: Callable[[Any], str]) -> None:
@@ -31,10 +32,11 @@ def apply(optimizer: Any, pairs: Sequence[tuple[Gradient, Any]], reason_of: Call
     if not optimizer.built:
         with tf.init_scope():
             optimizer.build([key for _, key in pairs])
-    known = {id(_inner(variable)) for variable in optimizer._trainable_variables}
+    own = keras_api.variables_of(optimizer)
+    known = {id(unwrap(variable)) for variable in own}
     for _, key in there:
-        if id(_inner(key)) not in known:
-            raise UnknownVariableError(name_of(key), [name_of(variable) for variable in optimizer._trainable_variables])
+        if id(unwrap(key)) not in known:
+            raise UnknownVariableError(name_of(key), [name_of(variable) for variable in own])
     _warn([key for grad, key in pairs if grad is None], len(pairs), reason_of)
     # Rows that are named twice are added first: Keras' clipping takes norms of rows as they come.
     grads = [sparse.summed(grad) if sparse.is_sparse(grad) else grad for grad, _ in there]
@@ -53,7 +55,3 @@ def _warn(missing: Sequence[Any], count: int, reason_of: Callable[[Any], str]) -
             MissingGradientWarning,
             stacklevel=4,
         )
-
-
-def _inner(variable: Any) -> Any:
-    return getattr(variable, "_value", variable)

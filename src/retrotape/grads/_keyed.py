@@ -13,7 +13,8 @@ from retrotape.errors import ShapeMismatchError, UnknownSourceError
 from retrotape.grads import _sparse as sparse
 from retrotape.grads._show import as_html, as_rich, as_text
 from retrotape.grads._table import Table, is_symbolic, name_of, tabulate
-from retrotape.tf.core import tf, zeros
+from retrotape.tf.core import CompositeTensor, tf, zeros
+from retrotape.tf.nests import unwrap
 from retrotape.tf.version import Version
 
 if TYPE_CHECKING:
@@ -26,17 +27,16 @@ def _identity(key: Any) -> Any:
     """Return what makes two keys the same: a Keras variable and the `tf.Variable` in it are, and values from `at`."""
     if isinstance(key, Version):
         return id(key.token), id(key.variable), key.number
-    inner = getattr(key, "_value", None)
-    return id(inner if isinstance(inner, tf.Variable) else key)
+    return id(unwrap(key))
 
 
 def _check(key: Any, grad: Gradient) -> None:
     """Raise where a pair is none of a key and its gradient."""
-    if isinstance(grad, tf.Variable) or isinstance(getattr(grad, "_value", None), tf.Variable):
+    if isinstance(unwrap(grad), tf.Variable):
         raise TypeError("Gradients takes (variable, gradient) pairs, got them the other way round: swap the two.")
     if grad is None or not hasattr(key, "shape"):
         return
-    if not isinstance(grad, (tf.Tensor, tf.IndexedSlices, tf.__internal__.CompositeTensor)):
+    if not isinstance(grad, (tf.Tensor, tf.IndexedSlices, CompositeTensor)):
         raise TypeError(f"Got {type(grad).__name__} as the gradient of {name_of(key)}; give a tensor.")
     if not tf.TensorShape(grad.shape).is_compatible_with(tf.TensorShape(key.shape)):
         raise ShapeMismatchError(

@@ -46,12 +46,19 @@ class BackwardFunction(NamedTuple):
 
 
 class VariableHistory:
-    """A variable as the program sees it: a var for each value that it had, oldest first."""
+    """A variable as the program sees it: a var for each value that it had, oldest first.
 
-    __slots__ = ("handle", "made_by", "versions")
+    Attributes:
+      key: The identity of the handle, by which the variable is known.
+      handle: The handle.
+      versions: The vars.
+      made_by: The equation that made each of them, −1 for none.
+    """
 
-    def __init__(self, handle: Any, versions: Sequence[int], made_by: Sequence[int] = (-1,)) -> None:
-        self.handle = handle
+    __slots__ = ("handle", "key", "made_by", "versions")
+
+    def __init__(self, key: int, handle: Any, versions: Sequence[int], made_by: Sequence[int] = (-1,)) -> None:
+        self.key, self.handle = key, handle
         self.versions = list(versions)
         self.made_by = list(made_by)  # the equation that made each version, never less than the one before
 
@@ -71,7 +78,7 @@ class VariableHistory:
 
     def copy(self) -> VariableHistory:
         """Return a history of its own with the same versions."""
-        return VariableHistory(self.handle, self.versions, self.made_by)
+        return VariableHistory(self.key, self.handle, self.versions, self.made_by)
 
 
 class Body(NamedTuple):
@@ -81,6 +88,7 @@ class Body(NamedTuple):
       outputs: The vars that stand for what the call returned, and for what it left in variables.
       span: The equations, from the first to behind the last.
       variables: Stand-ins for the variables that it was given, which must live as long as the equations are used.
+      stand_ins: For each input, the key of the history of its stand-in; None where it is no variable.
       call: The equation of the call.
       handles: By identity of a handle that it was given, the handle of the stand-in.
     """
@@ -88,6 +96,7 @@ class Body(NamedTuple):
     outputs: tuple[int, ...]
     span: tuple[int, int]
     variables: Sequence[Any]
+    stand_ins: Sequence[int | None]
     call: int
     handles: Mapping[int, Any]
 
@@ -99,7 +108,7 @@ class Body(NamedTuple):
 
     def assigned(self, facts: Facts) -> list[Sequence[int]]:
         """Return, for each input of the call that is a variable, the values that it was given inside."""
-        found = [None if one is None else facts.histories.get(one.handle._id) for one in self.variables]
+        found = [None if key is None else facts.histories.get(key) for key in self.stand_ins]
         return [() if history is None else tuple(history.versions[1:]) for history in found]
 
 
@@ -179,11 +188,11 @@ class GrowingFacts(Facts):
     layer_calls: dict[int, LayerCall] = field(default_factory=dict)
     unrecorded_spans: list[tuple[int, int]] = field(default_factory=list)
 
-    def add_version(self, handle: Any, version: int, made_by: int) -> None:
+    def add_version(self, key: int, handle: Any, version: int, made_by: int) -> None:
         """Let a variable have one more version, or its first."""
-        history = self.histories.get(handle._id)
+        history = self.histories.get(key)
         if history is None:
-            history = self.histories[handle._id] = VariableHistory(handle, [version], [made_by])
+            history = self.histories[key] = VariableHistory(key, handle, [version], [made_by])
         else:
             history.versions.append(version)
             history.made_by.append(made_by)

@@ -14,7 +14,7 @@ from retrotape.errors import MissingGradientError
 from retrotape.execute import Request
 from retrotape.query._results import Results
 from retrotape.record import EagerSession, Session
-from retrotape.tf.core import tf
+from retrotape.tf.core import identity_of, tf
 from retrotape.tf.nests import Parts, TensorRef, describe, has_derivative, is_variable, take_apart
 
 
@@ -54,7 +54,7 @@ class QueryBase(ABC):
         """Let a result of this tape be known as what it was computed from; return whether it is one."""
         var = None if is_variable(part) else self._results.var(part, session)
         if var is not None:
-            session.trace.tensors.alias(part._id, var)
+            session.trace.tensors.alias(identity_of(part), var)
         return var is not None
 
     def _explain(self, session: Session, target: Nest, source: Any, **options: Any) -> Explanation | None:

@@ -11,7 +11,7 @@ from retrotape._types import Tensor
 from retrotape.execute import Request
 from retrotape.record import EagerSession, Session
 from retrotape.tf import core
-from retrotape.tf.core import tf
+from retrotape.tf.core import identity_of, tf
 
 
 class _Result(NamedTuple):
@@ -40,27 +40,27 @@ class Results:
                 tensor = _main(grad)
                 # A graph keeps its tensors anyway, and they cannot be referred to weakly.
                 eager = isinstance(tensor, core.EagerTensor)
-                alive = ref(tensor, partial(_forget, ref(self), tensor._id)) if eager else None
-                self._results[tensor._id] = _Result(alive, request, compute, position)
+                alive = ref(tensor, partial(_forget, ref(self), identity_of(tensor))) if eager else None
+                self._results[identity_of(tensor)] = _Result(alive, request, compute, position)
 
     def request_of(self, tensor: Tensor) -> Request | None:
         """Return the request that a tensor was the result of."""
-        found = self._results.get(tensor._id)
+        found = self._results.get(identity_of(tensor))
         return None if found is None else found.request
 
     def var(self, tensor: Tensor, session: Session) -> int | None:
         """Return the var of a result that is differentiated, computing it again and recording it if need be."""
-        found = self._results.get(tensor._id)
+        found = self._results.get(identity_of(tensor))
         if found is None or found.compute is None or not isinstance(session, EagerSession):
             return None
-        if tensor._id not in self._vars:
+        if identity_of(tensor) not in self._vars:
             with session.extended():
                 grads = found.compute()
             session.flush()
             for identity, other in list(self._results.items()):  # any thread may drop one meanwhile
                 if other.compute is found.compute and grads[other.position] is not None:
                     self._vars[identity] = session.trace.var_of(_main(grads[other.position]))
-        return self._vars.get(tensor._id)
+        return self._vars.get(identity_of(tensor))
 
     def drop(self, identity: int) -> None:
         """Forget a result that is gone."""

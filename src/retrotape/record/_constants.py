@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from retrotape.record._trace import Trace
-from retrotape.tf.core import EagerTensor
+from retrotape.tf.core import EagerTensor, identity_of
 
 _FEW = 64  # elements that somebody may have typed
 
@@ -48,14 +48,18 @@ def python_constants(
                 continue
             seen.add(var)
             value = trace.values.get(var)
-            if not isinstance(value, EagerTensor) or value._id <= first or origin.tensors.get(value._id) is None:
+            if (
+                not isinstance(value, EagerTensor)
+                or identity_of(value) <= first
+                or origin.tensors.get(identity_of(value)) is None
+            ):
                 continue
             if var in trace.facts.history_of or var in trace.facts.discrete:
                 continue
-            unrecorded = spans.cover(value._id)
+            unrecorded = spans.cover(identity_of(value))
             place = trace.frames.place(eqn.frame)
             if unrecorded == unrecorded_only and not (type(place) is tuple and _is_written(value, place[0], written)):
-                found[var] = value._id
+                found[var] = identity_of(value)
     return found
 
 

@@ -13,6 +13,7 @@ from retrotape.rules import has_wrong_second
 from retrotape.tf import core, functions, keras_api
 from retrotape.tf.closures import is_users, values_in
 from retrotape.tf.core import tf
+from retrotape.tf.nests import unwrap
 
 
 class FunctionTraits(NamedTuple):
@@ -103,7 +104,7 @@ def keras_variables_in(function: Any) -> list[Any]:
     if found is None:
         reads = {id(variable) for variable in functions.graph_of(function).variables}
         around = keras_api.variables_around() if reads else ()
-        found = _keras_variables[function] = [owner for owner in around if id(owner._value) in reads]
+        found = _keras_variables[function] = [owner for owner in around if id(unwrap(owner)) in reads]
     return found
 
 
@@ -123,8 +124,8 @@ _MANY = 64  # attributes of an object that are looked at
 
 def _collect_variables(value: Any, found: dict[int, Any], depth: int) -> None:
     """Add the variables that are `value`, or that it contains or owns."""
-    inner = value if isinstance(value, tf.Variable) else _wrapped(value)
-    if inner is not None:
+    inner = unwrap(value)
+    if isinstance(inner, tf.Variable):
         found[id(inner)] = inner
     elif depth == 0 or isinstance(value, (str, bytes, type, ModuleType)):
         return
@@ -140,12 +141,6 @@ def _collect_variables(value: Any, found: dict[int, Any], depth: int) -> None:
     elif is_users(type(value)) and hasattr(value, "__dict__"):
         for item in list(vars(value).values())[:_MANY]:
             _collect_variables(item, found, depth - 1)
-
-
-def _wrapped(value: Any) -> Any | None:
-    """Return the `tf.Variable` that a Keras variable holds."""
-    inner = getattr(value, "_value", None) if hasattr(type(value), "__module__") else None
-    return inner if isinstance(inner, tf.Variable) else None
 
 
 def _is_layer(value: Any) -> bool:

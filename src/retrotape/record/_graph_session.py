@@ -14,6 +14,8 @@ from retrotape.record._recorder import Event, Recorder
 from retrotape.record._session import EagerSession
 from retrotape.record._traits import RESOURCE, Kind, traits
 from retrotape.tf import core, functions, hooks, keras_api
+from retrotape.tf.core import identity_of
+from retrotape.tf.nests import unwrap
 from retrotape.tf.replicas import handle_of, handles_of
 from retrotape.tf.scopes import Scope, again
 
@@ -76,11 +78,11 @@ class GraphSession:
         if id(variable) not in self._variables:
             self._variables[id(variable)] = variable
             if self.trace.owner_of(variable) is None:  # by a function that was traced before
-                self._owners.update((id(owner._value), owner) for owner in keras_api.variables_around())
+                self._owners.update((id(unwrap(owner)), owner) for owner in keras_api.variables_around())
 
     def on_keras_variable(self, variable: Any) -> None:
         """Note which Keras variable a variable is inside of."""
-        self._owners[id(variable._value)] = variable
+        self._owners[id(unwrap(variable))] = variable
 
     def passes_tangents(self) -> bool:
         """Say whether the `stop_gradient` that is running is not meant for derivatives of derivatives."""
@@ -157,11 +159,11 @@ class GraphSession:
 
     def watch(self, variable: Any) -> None:
         """Let a variable be a target although no operation may use it."""
-        self._watched.add(_inside(self.graph, handle_of(variable))._id)
+        self._watched.add(identity_of(_inside(self.graph, handle_of(variable))))
 
     def watches(self, variable: Any) -> bool:
         """Say whether `watch` was told of a variable."""
-        return _inside(self.graph, handle_of(variable))._id in self._watched
+        return identity_of(_inside(self.graph, handle_of(variable))) in self._watched
 
     def stand_in(self, variable: Any) -> int:
         """Return a var, for this question, for a variable that no operation has used."""
@@ -186,7 +188,9 @@ class GraphSession:
 
     def histories_of(self, variable: Any) -> list[VariableHistory]:
         """Return what is known of a variable on each device; of most variables there is one."""
-        found = [self.trace.facts.histories.get(_inside(self.graph, handle)._id) for handle in handles_of(variable)]
+        found = [
+            self.trace.facts.histories.get(identity_of(_inside(self.graph, handle))) for handle in handles_of(variable)
+        ]
         return [history for history in found if history is not None]
 
     def crossings(self) -> list[tuple[int, int]]:

@@ -12,6 +12,7 @@ from retrotape.record._offload import is_offloaded
 from retrotape.record._trace import Trace
 from retrotape.record._traits import TRAINABLE
 from retrotape.tf import core, functions, hooks
+from retrotape.tf.core import identity_of, shape_of
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
@@ -56,15 +57,15 @@ class Histories(Trace):
     def var_of(self, tensor: Tensor) -> int:
         """Return the var of an input; what comes from outside becomes a leaf."""
         known = self.tensors.by_identity
-        var = known.get(tensor._id)
+        var = known.get(identity_of(tensor))
         if var is None:
             var = self._new_leaf(self._type_of(tensor))
-            known[tensor._id] = var
+            known[identity_of(tensor)] = var
             self.values[var] = tensor
         return var
 
     def _type_of(self, tensor: Tensor) -> TensorType:
-        return TensorType(self._dtype_of(tensor), tensor._shape_tuple())
+        return TensorType(self._dtype_of(tensor), shape_of(tensor))
 
     def _new_leaf(self, kind: TensorType) -> int:
         try:  # as `whole` does: this runs for every tensor that comes from outside
@@ -81,7 +82,7 @@ class Histories(Trace):
         builder = self._builder
         outs = builder.define([self._type_of(tensor) for tensor in outputs])
         for var, tensor in zip(outs, outputs, strict=True):
-            self.tensors.alias(tensor._id, var)
+            self.tensors.alias(identity_of(tensor), var)
             if builder.types[var].dtype not in TRAINABLE:
                 builder.facts.discrete.add(var)
         return outs
@@ -97,9 +98,10 @@ class Histories(Trace):
             if held is None:
                 return None
             facts, first = self._builder.facts, self._new_leaf(TensorType(*held))
-            history = facts.histories[handle._id] = VariableHistory(handle, [first])
+            key = identity_of(handle)
+            history = facts.histories[key] = VariableHistory(key, handle, [first])
             facts.history_of[first] = history
-            if self._stale.pop(handle._id, False):  # its value on entry was never read
+            if self._stale.pop(identity_of(handle), False):  # its value on entry was never read
                 self._add_unrecorded_update(history)
         return history
 
@@ -129,13 +131,13 @@ class Histories(Trace):
 
     def hold(self, handle: Handle, value: Tensor) -> None:
         """Keep the present value of a variable, as a tensor that stands for it: whoever uses it must find the path."""
-        version = self.facts.histories[handle._id].current
-        self.tensors.alias(value._id, version)  # first: a value that is used must be known
+        version = self.facts.histories[identity_of(handle)].current
+        self.tensors.alias(identity_of(value), version)  # first: a value that is used must be known
         self.values[version] = value
 
     def _check_read(self, history: VariableHistory, value: Tensor) -> None:
         """Give a variable one more version if what was read is not what is known of it."""
-        written = self._stale.pop(history.handle._id, None)
+        written = self._stale.pop(history.key, None)
         if self.symbolic or (written is False and self._is_unchanged(history, value)):
             return
         held = self.values.get(history.current)
@@ -149,7 +151,7 @@ class Histories(Trace):
         """Give a variable one more version, of which it is not known how it came about."""
         builder = self._builder
         version = self._new_leaf(builder.types[history.current])
-        builder.facts.add_version(history.handle, version, len(builder.eqns) - 1)
+        builder.facts.add_version(history.key, history.handle, version, len(builder.eqns) - 1)
         if version not in builder.facts.discrete:
             builder.facts.unrecorded_updates.add(version)
 
@@ -159,16 +161,17 @@ class Histories(Trace):
 
     def adopt(self, handle: Handle, value: Tensor) -> None:
         """Take a new variable for one that holds `value`."""
-        self._builder.facts.histories[handle._id] = VariableHistory(handle, [self.var_of(value)])
+        key = identity_of(handle)
+        self._builder.facts.histories[key] = VariableHistory(key, handle, [self.var_of(value)])
 
     def holds(self, handle: Handle) -> bool:
         """Say whether the present value of a variable is kept, and is certainly the present one."""
-        history = self.facts.histories.get(handle._id)
+        history = self.facts.histories.get(identity_of(handle))
         return history is not None and history.current in self.values and not self.is_stale(handle)
 
     def is_stale(self, handle: Handle) -> bool:
         """Say whether a variable may have changed since its value was last read."""
-        return handle._id in self._stale and handle._id in self.facts.histories
+        return identity_of(handle) in self._stale and identity_of(handle) in self.facts.histories
 
     def _drop_uninitialized(self, history: VariableHistory | None) -> None:
         """Let what a call has given a new variable be its first value: whatever was there before is read and held."""
@@ -182,7 +185,7 @@ class Histories(Trace):
         builder, facts = self._builder, self._builder.facts
         kind = builder.types[history.current]
         (version,) = builder.define([kind])
-        facts.add_version(history.handle, version, len(builder.eqns))
+        facts.add_version(history.key, history.handle, version, len(builder.eqns))
         facts.assigned.add(version)
         if opaque:
             facts.opaque.add(version)

@@ -11,7 +11,7 @@ from weakref import finalize
 import numpy as np
 
 from retrotape._types import Tensor
-from retrotape.tf.core import tf
+from retrotape.tf.core import identity_of, tf
 
 _WITHOUT_BYTES = (tf.string, tf.resource, tf.variant)
 
@@ -34,7 +34,8 @@ class _OnDisk:
     def __init__(self, file: OffloadFile, offset: int, tensor: Tensor, array: np.ndarray) -> None:
         self._file, self._offset = file, offset
         self._dtype, self._shape = array.dtype, array.shape
-        self.identity, self.nbytes = tensor._id, array.nbytes
+        self.identity: int | None = identity_of(tensor)
+        self.nbytes = array.nbytes
 
     def load(self) -> Tensor:
         array = np.empty(self._shape, self._dtype)

@@ -29,6 +29,7 @@ from retrotape.record._segments import Segments
 from retrotape.record._trace import Trace
 from retrotape.record._traits import RESOURCE, TRAINABLE, Kind, makes_copies, traits
 from retrotape.tf import core, hooks
+from retrotape.tf.core import identity_of, shape_of
 
 WATCHED = -1  # in the place of recompute: a stock tape saw the op, and knows its tensors by identity only
 
@@ -151,15 +152,15 @@ class Recorder(Histories):
                 continue
             ins = []
             for tensor in inputs:
-                var = known.get(tensor._id)
+                var = known.get(identity_of(tensor))
                 ins.append(self.var_of(tensor) if var is None else var)
             var, index = len(types), len(eqns)
             outs = []
             for tensor in outputs:
                 dtype = dtype_of(tensor)
-                types.append(new(TensorType, (dtype, tensor._shape_tuple())))
+                types.append(new(TensorType, (dtype, shape_of(tensor))))
                 producers.append(index)
-                known[tensor._id] = var
+                known[identity_of(tensor)] = var
                 if dtype not in TRAINABLE:
                     discrete.add(var)
                 outs.append(var)
@@ -216,7 +217,7 @@ class Recorder(Histories):
         outs = self._define(outputs)
         self.values.update(zip(outs, outputs, strict=True))
         if makes_copies(op):
-            self.copied_on_read.update(history.handle._id for history in histories if history is not None)
+            self.copied_on_read.update(history.key for history in histories if history is not None)
         if features.kind is not Kind.READ:
             outs += tuple(self._update(history, features.opaque) for history in histories if history is not None)
         self._builder.append(op, ins, outs, attrs, frame)
@@ -229,7 +230,7 @@ class Recorder(Histories):
         handle, value = inputs
         builder, facts, var = self._builder, self._builder.facts, self.var_of(value)
         (version,) = builder.define([builder.types[var]])
-        facts.add_version(handle, version, len(builder.eqns))
+        facts.add_version(identity_of(handle), handle, version, len(builder.eqns))
         facts.assigned.add(version)
         if version in facts.discrete or builder.types[var].dtype not in TRAINABLE:
             facts.discrete.add(version)
@@ -266,7 +267,7 @@ class Recorder(Histories):
         self.values.update(zip(outs, outputs, strict=True))
         written = [histories[position] for position in writes]
         if call is not None and function_traits(call.function).scatters:
-            self.copied_on_read.update(history.handle._id for history in histories if history is not None)
+            self.copied_on_read.update(history.key for history in histories if history is not None)
         outs += tuple(self._update(history, opaque=True) for history in written if history is not None)
         if call is not None:
             for history in written:
@@ -301,7 +302,7 @@ class Recorder(Histories):
     def attach_backward(self, outputs: Sequence[Tensor], count: int, function: Callable) -> None:
         """Let `function` be the backward function of the latest call, from `outputs` to its first `count` inputs."""
         index, builder = self._latest_call, self._builder
-        outs = tuple(self.tensors.by_identity[tensor._id] for tensor in outputs)
+        outs = tuple(self.tensors.by_identity[identity_of(tensor)] for tensor in outputs)
         builder.facts.backward_functions[index] = BackwardFunction(function, builder.eqns[index].inputs[:count], outs)
 
     # ------------------------------------------------------------------ facts
@@ -316,7 +317,7 @@ class Recorder(Histories):
 
     def add_moments(self, tensor: Tensor) -> None:
         """Record that `tf.nn.moments` has stopped the gradient of a tensor."""
-        self._builder.facts.moments.add(tensor._id)
+        self._builder.facts.moments.add(identity_of(tensor))
 
 
 def new_trace(builder: Builder, guard: Any = None, frames: FrameTable | None = None) -> Trace:

@@ -18,7 +18,8 @@ from retrotape.record._histories import same
 from retrotape.record._recorder import Event, Recorder
 from retrotape.record._variables import Variables
 from retrotape.tf import core, hooks
-from retrotape.tf.core import tf
+from retrotape.tf.core import identity_of, tf
+from retrotape.tf.replicas import values_of
 from retrotape.tf.scopes import setting
 
 
@@ -105,7 +106,7 @@ class Replicas(Variables):
             results = run()
         self.flush()
         for value, result in zip(values, results, strict=True):
-            given, made = _tensors(value), _tensors(result)
+            given, made = values_of(value), values_of(result)
             write(given, made)
         return results
 
@@ -164,7 +165,7 @@ class Replicas(Variables):
         """Let what each device has be one tensor."""
         for recorder in self._active:
             for other in tensors[1:]:
-                recorder.tensors.alias(other._id, recorder.var_of(tensors[0]))
+                recorder.tensors.alias(identity_of(other), recorder.var_of(tensors[0]))
 
     def _refuse(self, recorders: Sequence[Recorder], what: str, given: Sequence[Any], made: Sequence[Any]) -> None:
         """Let every path from what was given to what was made raise."""
@@ -180,10 +181,6 @@ class Replicas(Variables):
         time = self.next_time()
         for recorder in recorders:
             recorder.append_backward(what, outputs, inputs, back, recorder.frames.number(place), time)
-
-
-def _tensors(value: Any) -> list[Any]:
-    return list(getattr(value, "_values", None) or [value])
 
 
 def _flat(values: Sequence[Any]) -> list[Any]:

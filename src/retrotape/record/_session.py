@@ -12,13 +12,14 @@ from retrotape.record._recorder import Recorder
 from retrotape.record._stack import Stack, current_stack, next_time
 from retrotape.record._trace import Trace
 from retrotape.tf import core, hooks
+from retrotape.tf.core import identity_of
 from retrotape.tf.replicas import handle_of, handles_of
 from retrotape.tf.scopes import Scope, again
 
 
 def histories_in(trace: Trace, variable: Variable) -> list[VariableHistory]:
     """Return the histories of a variable, one for each device on which it was used."""
-    found = [trace.facts.histories.get(handle._id) for handle in handles_of(variable)]
+    found = [trace.facts.histories.get(identity_of(handle)) for handle in handles_of(variable)]
     return [history for history in found if history is not None]
 
 
@@ -152,16 +153,16 @@ class EagerSession:
 
     def watch(self, variable: Variable) -> None:
         """Let a variable be a target although no op may use it."""
-        self._watched.add(handle_of(variable)._id)
+        self._watched.add(identity_of(handle_of(variable)))
 
     def watches(self, variable: Variable) -> bool:
         """Say whether a variable was given to `watch`."""
-        return handle_of(variable)._id in self._watched
+        return identity_of(handle_of(variable)) in self._watched
 
     def stand_in(self, variable: Variable) -> int:
         """Return a var for a variable that no op has used: nothing depends on it, and its value is not known."""
         handle = handle_of(variable)
-        identity = handle._id
+        identity = identity_of(handle)
         if identity not in self._stand_ins:
             self._stand_ins[identity] = self.trace.stand_in(handle)
         return self._stand_ins[identity]
@@ -207,7 +208,7 @@ class EagerSession:
                 "it is symbolic, made inside a tf.function, and the tape was recorded outside",
                 "Return it from the function, or open the tape inside the function.",
             )
-        made = tensor._id
+        made = identity_of(tensor)
         pauses = [*self._pauses, *((begin, sys.maxsize) for begin in self._paused_since)]
         if any(begin < made < end for begin, end in pauses):
             return (

@@ -19,7 +19,7 @@ from retrotape.record._recorder import WATCHED, Recorder
 from retrotape.record._trace import Trace
 from retrotape.record._traits import Kind, traits
 from retrotape.tf import core, hooks, tangents
-from retrotape.tf.core import tf
+from retrotape.tf.core import identity_of, shape_of, tf
 from retrotape.tf.hook_table import lock
 from retrotape.tf.scopes import setting
 
@@ -97,8 +97,8 @@ class Stack(Calls):
             if not self._open:
                 hooks.detach(self)
             return
-        if self._early and outputs and outputs[0]._id in self._early:
-            self._early.discard(outputs[0]._id)
+        if self._early and outputs and identity_of(outputs[0]) in self._early:
+            self._early.discard(identity_of(outputs[0]))
             return
         if op == "StopGradient" and in_moments():
             for recorder in self._active:
@@ -117,7 +117,7 @@ class Stack(Calls):
     def on_tangents(self, op: str, inputs: Any, attrs: Any, outputs: Any) -> None:
         """Record an op now if it was not: what computes its tangents takes its outputs."""
         self.flush()
-        first = outputs[0]._id
+        first = identity_of(outputs[0])
         if self._active and any(recorder.tensors.get(first) is None for recorder in self._active):
             self.on_op(op, tuple(inputs), attrs, outputs)
             self._early.add(first)
@@ -148,7 +148,7 @@ class Stack(Calls):
             for recorder in self._active:
                 recorder.damaged = True
             raise
-        size = sum([prod(tensor._shape_tuple()) for event in events for tensor in event[3]])
+        size = sum([prod(shape_of(tensor)) for event in events for tensor in event[3]])
         self._batch = max(1, min(self._most, ELEMENTS * len(events) // max(1, size)))
         for recorder in active:
             if (size > ELEMENTS or len(recorder.waiting) > WAITING) and self.is_current():
@@ -170,7 +170,7 @@ class Stack(Calls):
             self.flush()
             for tensor, made in zip(outputs, self._returned.popleft(), strict=True):
                 for recorder in self._active:
-                    recorder.tensors.alias(tensor._id, recorder.var_of(made))
+                    recorder.tensors.alias(identity_of(tensor), recorder.var_of(made))
             return True
         if self._returned and not self._inside_python:
             self._returned.clear()
@@ -244,7 +244,7 @@ class Stack(Calls):
         for recorder in self._active:
             for tensor, copied in zip(tf.nest.flatten(outer), tf.nest.flatten(inner), strict=True):
                 if isinstance(tensor, core.EagerTensor):
-                    recorder.tensors.alias(copied._id, recorder.var_of(tensor))
+                    recorder.tensors.alias(identity_of(copied), recorder.var_of(tensor))
         with setting(self, _inside_python=self._inside_python + 1):
             result = run()
         self._returned.append([] if result is None else tf.nest.flatten(result))
@@ -264,13 +264,13 @@ class Stack(Calls):
     def _add_host_read(self, tensor: Tensor, place: Place, method: str) -> None:
         time = next(_times)
         for recorder in self._active:
-            recorder.add_host_read(tensor._id, time, place, method, core.next_id())
+            recorder.add_host_read(identity_of(tensor), time, place, method, core.next_id())
 
 
 def _identity_of(result: Any) -> int:
     """Return the identity of a tensor that a layer has returned; see `Scope`."""
     if type(result) is core.EagerTensor:
-        return result._id
+        return identity_of(result)
     flat = tf.nest.flatten(result)
     return UNCOUNTED if any(type(item).__name__ == "KerasTensor" for item in flat) else 0
 

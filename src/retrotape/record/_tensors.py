@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from retrotape._types import Tensor
 from retrotape.tf import core
+from retrotape.tf.core import identity_of
 
 
 class TensorMap:
@@ -18,7 +19,7 @@ class TensorMap:
 
     def find(self, tensor: Tensor) -> int | None:
         """Return the var that `tensor` stands for, None where it was not used."""
-        return self.by_identity.get(tensor._id)
+        return self.by_identity.get(identity_of(tensor))
 
     def get(self, identity: int) -> int | None:
         """Return the var of the tensor of that identity."""

@@ -18,6 +18,7 @@ from retrotape.record._frames import FrameTable
 from retrotape.record._offload import is_offloaded
 from retrotape.record._tensors import TensorMap
 from retrotape.tf import core
+from retrotape.tf.core import identity_of
 from retrotape.tf.saved_variable import SavedVariable
 
 
@@ -109,7 +110,7 @@ class Trace(ABC):
         if value is None or not is_offloaded(value):
             return value
         loaded = value.load()
-        self.tensors.alias(loaded._id, var)
+        self.tensors.alias(identity_of(loaded), var)
         if value.stays:
             self.values[var] = loaded
         return loaded
@@ -118,7 +119,7 @@ class Trace(ABC):
 
     def history(self, handle: Handle) -> VariableHistory | None:
         """Return the history of the variable behind a handle that was used, or behind one of which it is a copy."""
-        histories, identity = self.facts.histories, handle._id
+        histories, identity = self.facts.histories, identity_of(handle)
         found = histories.get(identity)
         if found is not None or identity in self.variables or self.symbolic:
             return found
@@ -136,7 +137,7 @@ class Trace(ABC):
         for identity in reversed(new):
             self._resources.setdefault(core.resource_name(histories[identity].handle), identity)
         self._named = histories, len(histories)
-        return self._resources.get(core.resource_name(handle), handle._id)
+        return self._resources.get(core.resource_name(handle), identity_of(handle))
 
     def owner_of(self, variable: Variable) -> Any | None:
         """Return the Keras variable that a variable is inside of, if there is one and it was read."""
@@ -170,7 +171,7 @@ class Trace(ABC):
 
     def name_of(self, history: VariableHistory) -> str:
         """Return the name of a variable, for messages."""
-        variable = self.variables.get(history.handle._id)
+        variable = self.variables.get(history.key)
         return "a variable" if variable is None else repr(variable.name)
 
 

@@ -11,8 +11,9 @@ from retrotape.record._openings import Openings
 from retrotape.record._recorder import Recorder
 from retrotape.record._traits import traits
 from retrotape.tf import functions, hooks, replicas
-from retrotape.tf.core import tf
+from retrotape.tf.core import identity_of, tf
 from retrotape.tf.hooks_ops import Noted
+from retrotape.tf.nests import unwrap
 from retrotape.tf.scopes import setting
 from retrotape.tf.stock import stop_stock_tapes
 
@@ -58,17 +59,17 @@ class Variables(Openings):
     def on_variable(self, variable: Any) -> None:
         """Note which variable is read."""
         for recorder in self._active:
-            recorder.variables.setdefault(replicas.handle_of(variable)._id, variable)
+            recorder.variables.setdefault(identity_of(replicas.handle_of(variable)), variable)
 
     def on_keras_variable(self, variable: Any) -> None:
         """Note which Keras variable a variable is inside of."""
         for recorder in self._active:
-            recorder.owners[id(variable._value)] = variable
+            recorder.owners[id(unwrap(variable))] = variable
 
     def on_read(self, handle: Tensor) -> None:
         """Note that the value of a variable is about to be known, and whether somebody else has changed it."""
-        self._known.add(handle._id)
-        self._notice_writes(handle._id)
+        self._known.add(identity_of(handle))
+        self._notice_writes(identity_of(handle))
 
     def _notice_writes(self, identity: int) -> None:
         """Tell the recorders of writes that they do not have: on another thread, or by what then failed."""
@@ -84,22 +85,22 @@ class Variables(Openings):
     def on_gather(self, handles: Sequence[Tensor]) -> None:
         """Read the whole of a variable before a part of it is read, where it may have changed."""
         for handle in handles:
-            self._notice_writes(handle._id)
+            self._notice_writes(identity_of(handle))
             if any(recorder.is_stale(handle) for recorder in self._active):
                 self._read(handle)
 
     def on_update(self, op: str, handles: Sequence[Tensor]) -> None:
         """Read what is about to be overwritten, where nobody has: every value that a variable had is on the tape."""
         for handle in handles:
-            self._notice_writes(handle._id)
+            self._notice_writes(identity_of(handle))
         self._tell_paused(handles)
         if not self._active:
             return
         for handle in handles:
-            if handle._id not in self._known or any(recorder.is_stale(handle) for recorder in self._active):
+            if identity_of(handle) not in self._known or any(recorder.is_stale(handle) for recorder in self._active):
                 self._read(handle)
             if traits(op).opaque:
-                self._known.discard(handle._id)
+                self._known.discard(identity_of(handle))
 
     def on_updated(self, noted: Noted) -> None:
         """Note that a write has been recorded, or that those who do not record it have been told."""
@@ -114,7 +115,7 @@ class Variables(Openings):
         for recorder in self._open:
             if recorder not in self._active:
                 for handle in handles:
-                    recorder.mark_written(handle._id)
+                    recorder.mark_written(identity_of(handle))
 
     def _is_set(self, handle: Tensor) -> bool:
         # Not `unheard`, which forgets what is known. A forward accumulator would look for the derivative.
@@ -125,7 +126,7 @@ class Variables(Openings):
         """Record the values of variables that something is going to look at: by then they may have changed."""
         self.flush()
         for handle in handles:
-            self._notice_writes(handle._id)
+            self._notice_writes(identity_of(handle))
             if not all(recorder.holds(handle) for recorder in self._active):
                 self._read(handle)
 

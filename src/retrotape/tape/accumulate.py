@@ -14,7 +14,7 @@ from retrotape._types import Gradient, Tensor
 from retrotape.errors import ShapeMismatchError, TapeUseError
 from retrotape.grads import Gradients
 from retrotape.tape.live import Tape
-from retrotape.tf.core import as_is, tf
+from retrotape.tf.core import as_is, as_rewritten, tf
 
 Batch = Any
 Size = Any  # a number; inside a tf.function, where a dimension is not known, a tensor
@@ -69,7 +69,7 @@ def accumulate(
     (3.0, 3.0, 4)
     """
     if not tf.executing_eagerly():  # AutoGraph has to rewrite the user's code, and does not look for it behind ours
-        loss = tf.__internal__.autograph.tf_convert(loss, tf.__internal__.autograph.control_status_ctx())
+        loss = as_rewritten(loss)
     return _accumulate(loss, batches, wrt, sizes, progress)
 
 

@@ -112,8 +112,8 @@ class _Links:
         which, trace = found[0], self._sessions[found[0]].trace
         what = self._tapes[which]._named(name)
         if is_variable(what):
-            return which, trace.facts.histories[core.identity(what.handle)].versions[0]
-        return which, trace.tensors.by_identity[core.identity(what)]
+            return which, trace.facts.histories[core.identity_of(what.handle)].versions[0]
+        return which, trace.tensors.by_identity[core.identity_of(what)]
 
     def _add(self, left: str, right: str) -> None:
         here = self._find(left)

@@ -62,13 +62,13 @@ class NamedTape(AnyTape):
         return found if is_variable(found) else self._tensor(found)
 
     def _tensor(self, reference: TensorRef) -> Tensor:
-        identity = core.identity(reference)
+        identity = core.identity_of(reference)
         if identity not in self._tensors:
             trace = self._session.trace
             with trace.explained():
                 tensor = Values(trace)(trace.tensors.by_identity[identity])
             for other in self._relatives:
-                other.tensors.alias(core.identity(tensor), other.tensors.by_identity[identity])
+                other.tensors.alias(core.identity_of(tensor), other.tensors.by_identity[identity])
             self._tensors[identity] = tensor  # last: an interrupt leaves no tensor that is known in part
         return self._tensors[identity]
 

@@ -68,11 +68,12 @@ EagerTensorBase = ops._EagerTensorBase
 FallbackException = core._FallbackException
 StockTape = backprop.GradientTape  # whatever `tf.GradientTape` is: it may be ours, `rt.install` puts it there
 BaseVariable = resource_variable_ops.BaseResourceVariable
+CompositeTensor = tf.__internal__.CompositeTensor
 eager_dtype: Callable[[Tensor], int] = EagerTensor._datatype_enum
 
 
-identity: Callable[[Tensor], int] = attrgetter("_id")  # of a tensor or handle: a number that is never reused
-shape_of: Callable[[Tensor], tuple[int | None, ...] | None] = methodcaller("_shape_tuple")
+identity_of: Callable[[Tensor], int] = attrgetter("_id")  # of a tensor or handle: a number that is never reused
+shape_of: Callable[[Tensor], Any] = methodcaller("_shape_tuple")
 _ORDINARY = (tf.bool, tf.string, *(tf.as_dtype(f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)))
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -80,6 +81,11 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 def as_is(function: _Function) -> _Function:
     """Keep AutoGraph, which rewrites what a tf.function calls, from rewriting this."""
     return tf.autograph.experimental.do_not_convert(function)
+
+
+def as_rewritten(function: _Function) -> _Function:
+    """Let AutoGraph rewrite a function of the user's, as it would if the user's code called it."""
+    return tf.__internal__.autograph.tf_convert(function, tf.__internal__.autograph.control_status_ctx())
 
 
 def whole_of(variable: Any) -> Any | None:

@@ -58,6 +58,11 @@ def refuse_other_backend(value: Any, role: str) -> None:
         raise KerasBackendError(backend, role, type(value).__name__)
 
 
+def variables_of(optimizer: Any) -> list[Any]:
+    """Return the variables that an optimizer changes."""
+    return list(optimizer._trainable_variables)
+
+
 _hooked: Any = None  # Keras, once its hooks are in the table
 
 

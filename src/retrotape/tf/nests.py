@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from retrotape._types import Tensor
 from retrotape.errors import NotASourceError, ShapeMismatchError
 from retrotape.tf import functions, keras_api
-from retrotape.tf.core import is_trainable, tf, zeros
+from retrotape.tf.core import CompositeTensor, is_trainable, tf, zeros
 from retrotape.tf.saved_variable import SavedVariable
 from retrotape.tf.version import Version
 
@@ -93,12 +93,12 @@ def _parts(item: Any, role: str) -> list[Any]:
         found = []
     if not found or found[0] is item:
         keras_api.refuse_other_backend(item, role)
-        raise NotASourceError(role, item)
+        raise NotASourceError(role, item, composite=_is_composite(item))
     return found
 
 
 def _is_composite(item: Any) -> bool:
-    return isinstance(item, tf.__internal__.CompositeTensor) and type(item).__name__ != "KerasTensor"
+    return isinstance(item, CompositeTensor) and type(item).__name__ != "KerasTensor"
 
 
 def seeds_for(targets: Sequence[Tensor], given: Any, make_ones: Callable[[Tensor], Tensor]) -> list[Any]:

@@ -43,6 +43,11 @@ def _inside_replica() -> bool:
     return replica is not None and replica.strategy.num_replicas_in_sync > 1
 
 
+def values_of(value: Any) -> list[Any]:
+    """Return the values that a value of a strategy has, one for each replica; of another value, itself."""
+    return list(getattr(value, "_values", None) or [value])
+
+
 def differs_by_replica(variable: Any) -> bool:
     """Say whether each replica may have a value of its own of a variable, which are aggregated when it is read."""
     return isinstance(variable, SyncOnReadVariable) and len(variable._values) > 1

@@ -24,7 +24,7 @@ from retrotape.record import (
     traits,
 )
 from retrotape.tf import functions
-from retrotape.tf.core import tf
+from retrotape.tf.core import identity_of, tf
 from retrotape.transform._join import Joiner
 
 
@@ -106,7 +106,7 @@ class Flattener(Joiner):
             self._connect(0, var, leaf)
             history = trace.facts.history_of.get(var)
             if history is not None:
-                facts.add_version(history.handle, leaf, len(self._builder.eqns) - 1)
+                facts.add_version(history.key, history.handle, leaf, len(self._builder.eqns) - 1)
                 facts.unrecorded_updates.update(() if var in trace.facts.discrete else (leaf,))
 
     def _splice(self, eqn: Eqn, function: Any) -> None:
@@ -122,7 +122,7 @@ class Flattener(Joiner):
                 self._connect(0, var, new)
         versions = [var for var in eqn.outputs if var in trace.facts.history_of]
         histories = [
-            self._traces[which].facts.histories.get(given[position]._id)
+            self._traces[which].facts.histories.get(identity_of(given[position]))
             for position in function_traits(function).writes
         ]
         for var, history in zip(versions, [history for history in histories if history is not None], strict=True):
@@ -138,8 +138,10 @@ class Flattener(Joiner):
             return False
         gradient, trace = back.gradient(), self._traces[0]
         count = len(eqn.inputs) - len(eqn.outputs)  # the rest is what it gave
-        known = dict(zip([t._id for t in back.captured], eqn.inputs[count - len(back.captured) : count], strict=True))
-        inputs = [*eqn.inputs[: count - len(back.captured)], *(known.get(t._id) for t in gradient.constants)]
+        known = dict(
+            zip([identity_of(t) for t in back.captured], eqn.inputs[count - len(back.captured) : count], strict=True)
+        )
+        inputs = [*eqn.inputs[: count - len(back.captured)], *(known.get(identity_of(t)) for t in gradient.constants)]
         held = held_inputs(trace, gradient, inputs)
         _, made, _ = self._run_inside(eqn, gradient, inputs, held, gradient.constants)
         by_position = dict(zip(gradient.input_positions, made, strict=True))
@@ -175,11 +177,11 @@ class Flattener(Joiner):
         for var, operand, handle in zip(inputs, operands, given, strict=True):
             if var is None:
                 continue
-            history = inner.facts.histories.get(handle._id)
+            history = inner.facts.histories.get(identity_of(handle))
             found = inner.tensors.find(operand) if history is None else history.versions[0]
             if history is not None and var in trace.facts.history_of:
-                self._originals[handle._id] = trace.facts.history_of[var].handle
-                self.joined.stand_ins[handle._id] = trace.facts.history_of[var].handle._id
+                self._originals[identity_of(handle)] = trace.facts.history_of[var].handle
+                self.joined.stand_ins[identity_of(handle)] = identity_of(trace.facts.history_of[var].handle)
             if found is not None:
                 known[found] = self._var(0, var)
                 if var in trace.facts.uninitialized:
@@ -204,14 +206,14 @@ class Flattener(Joiner):
     def _entry(self, trace: Trace, var: int, history: VariableHistory) -> int:
         """Return the version that a variable has on entry; no other trace has one that it could be the same as."""
         facts = self._builder.facts
-        known = history.handle._id in facts.histories
+        known = history.key in facts.histories
         version = self._builder.leaf(trace.program.types[var])
-        facts.add_version(history.handle, version, len(self._builder.eqns) - 1)
+        facts.add_version(history.key, history.handle, version, len(self._builder.eqns) - 1)
         facts.unrecorded_updates.update((version,) if known and var not in trace.facts.discrete else ())
         return version
 
     def _handle_of(self, history: VariableHistory) -> Handle:
-        return self._originals.get(history.handle._id, history.handle)
+        return self._originals.get(history.key, history.handle)
 
 
 def _distinct(operands: list[Tensor]) -> list[Tensor]:

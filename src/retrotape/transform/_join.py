@@ -8,7 +8,7 @@ from retrotape._types import Handle
 from retrotape.errors import TapeUseError
 from retrotape.ir import BackwardFunction, Builder, Eqn, Facts, VariableHistory
 from retrotape.record import RESOURCE, Trace, new_trace, next_time
-from retrotape.tf.core import share_buffer
+from retrotape.tf.core import identity_of, share_buffer
 
 TraceVar = tuple[int, int]  # which trace, and a var of it
 
@@ -141,7 +141,8 @@ class Joiner:
         if history is None:
             return
         facts = self._builder.facts
-        facts.add_version(self._handle_of(history), new, number)
+        handle = self._handle_of(history)
+        facts.add_version(identity_of(handle), handle, new, number)
         facts.assigned.add(new)
         if var in trace.facts.opaque:
             facts.opaque.add(new)
@@ -155,7 +156,7 @@ class Joiner:
         if history is None:
             return found
         facts = self._builder.facts
-        ours = facts.histories.get(self._handle_of(history)._id)
+        ours = facts.histories.get(identity_of(self._handle_of(history)))
         if ours is not None and facts.history_of.get(found) is ours:
             self._maps[which][var] = found = ours.current
         return found
@@ -183,7 +184,7 @@ class Joiner:
     def _entry(self, trace: Trace, var: int, history: VariableHistory) -> int:
         """Return the version that a variable has where a trace first reads it, or after an unrecorded update."""
         facts = self._builder.facts
-        ours = facts.histories.get(history.handle._id)
+        ours = facts.histories.get(history.key)
         value = trace.value(var)
         if ours is not None:
             held = self.joined.value(ours.current)
@@ -192,7 +193,7 @@ class Joiner:
             if share_buffer(held, value) if known else var not in trace.facts.unrecorded_updates:
                 return ours.current
         version = self._builder.leaf(trace.program.types[var])
-        facts.add_version(history.handle, version, len(self._builder.eqns) - 1)
+        facts.add_version(history.key, history.handle, version, len(self._builder.eqns) - 1)
         if ours is not None and var not in trace.facts.discrete:
             facts.unrecorded_updates.add(version)
         return version

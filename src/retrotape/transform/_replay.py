@@ -23,6 +23,7 @@ from retrotape.record import (
 )
 from retrotape.rules import allowed
 from retrotape.tf import core
+from retrotape.tf.core import identity_of
 from retrotape.tf.nests import describe, is_variable
 from retrotape.transform._portable import portable
 from retrotape.transform._seeds import new_seeds
@@ -168,5 +169,5 @@ class _Replay:
             builder.types[var] = _type_of(value)  # sizes may depend on values
             if var in needed or var in old.values:
                 new.values[var] = value
-                new.tensors.alias(value._id, var)
+                new.tensors.alias(identity_of(value), var)
         return new

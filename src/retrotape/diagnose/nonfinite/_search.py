@@ -91,9 +91,7 @@ def _flattened(trace: Trace, targets: Sequence[int]) -> tuple[Trace, Sequence[in
     if flat is trace:
         return trace, targets
     wanted = {var: trace.facts.history_of.get(var) for var in targets}
-    found = {
-        var: flat.facts.histories[history.handle._id].current for var, history in wanted.items() if history is not None
-    }
+    found = {var: flat.facts.histories[history.key].current for var, history in wanted.items() if history is not None}
     for identity, var in trace.tensors.items():
         new = flat.tensors.get(identity) if var in wanted else None
         if new is not None:

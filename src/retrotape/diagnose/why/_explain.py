@@ -20,7 +20,7 @@ from retrotape.diagnose.why._zero import where_it_vanishes
 from retrotape.errors import UnseenUpdateError
 from retrotape.execute import Plan, add
 from retrotape.record import TRAINABLE, EagerSession, Trace, current_stack, histories_in
-from retrotape.tf.core import tf
+from retrotape.tf.core import identity_of, tf
 from retrotape.tf.nests import describe, is_variable
 from retrotape.tf.version import Version
 from retrotape.transform import flatten_if_possible
@@ -128,7 +128,7 @@ class _Inquiry:
         trace = flatten_if_possible(self._session.trace)
         parts = (*self._given, self._source)
         tensors = [part for part in parts if not isinstance(part, Version) and not is_variable(part)]
-        if trace is self._session.trace or any(trace.tensors.get(tensor._id) is None for tensor in tensors):
+        if trace is self._session.trace or any(trace.tensors.get(identity_of(tensor)) is None for tensor in tensors):
             return None
         return self._in(trace)
 
@@ -214,6 +214,6 @@ _OPAQUE = "The function as a whole gives zero for it, and it cannot be told wher
 def _var(trace: Trace, part: Any) -> int:
     if is_variable(part):
         return histories_in(trace, part)[0].current
-    found = trace.tensors.get(part._id)
+    found = trace.tensors.get(identity_of(part))
     assert found is not None
     return found

@@ -16,7 +16,7 @@ from retrotape.errors import RetrotapeError
 from retrotape.execute import Values
 from retrotape.ir import HostRead
 from retrotape.record import EagerSession, python_constants
-from retrotape.tf.core import EagerTensor
+from retrotape.tf.core import EagerTensor, identity_of
 
 COMPARED = 200  # results whose values are compared with a constant, latest first
 _LOOKS = 20  # looks before a constant that are compared with it, latest first
@@ -102,7 +102,7 @@ class Left:
     def _is_given(self, var: int) -> bool:
         """Say whether a tensor was there before the first op ran, or may have been."""
         value = self._between.trace.values.get(var)
-        return not isinstance(value, EagerTensor) or self._first is None or value._id < self._first
+        return not isinstance(value, EagerTensor) or self._first is None or identity_of(value) < self._first
 
     def _shape(self, var: int) -> Any:
         return self._between.trace.program.types[var].shape

@@ -8,6 +8,7 @@ from typing import Any
 from weakref import ref
 
 from retrotape._types import Tensor
+from retrotape.tf.core import identity_of
 
 LEAST = 2**28  # bytes that every tape may take
 ISOLATED = 2**34  # bytes, in a process of its own, of which the system limits the memory
@@ -50,7 +51,11 @@ class Budget:
                 self._watch(tensor, size)
 
     def _watch(self, tensor: Tensor, size: int) -> None:
-        identity, gone, refs = tensor._id, self._gone, self._refs  # not self: it may be gone before its tensors
+        identity, gone, refs = (
+            identity_of(tensor),
+            self._gone,
+            self._refs,
+        )  # not self: it may be gone before its tensors
 
         def drop(_: Any) -> None:
             gone.append(size)

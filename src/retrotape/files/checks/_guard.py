@@ -85,7 +85,7 @@ class Guard:
         """Return how many bytes each result has at most, or raise where the op may not run on these inputs."""
         if eqn.op == CUSTOM:
             return []
-        kinds = tuple([TensorType(core.eager_dtype(tensor), tensor._shape_tuple()) for tensor in inputs])
+        kinds = tuple([TensorType(core.eager_dtype(tensor), core.shape_of(tensor)) for tensor in inputs])
         try:
             found = self._remembered(eqn, kinds, inputs.__getitem__)
             if found is None:
@@ -268,7 +268,7 @@ class Guard:
 
     def _compare_results(self, eqn: Eqn, outputs: Sequence[Tensor], types: Types, resized: bool) -> None:
         for var, tensor in zip(eqn.outputs, outputs, strict=False):
-            said, shape = types[var], tensor._shape_tuple()
+            said, shape = types[var], core.shape_of(tensor)
             if said.dtype != core.eager_dtype(tensor) or (said.shape != shape and not resized):
                 made = TensorType(core.eager_dtype(tensor), shape)
                 raise UnsafeTapeError(self._path, f"op {eqn.op} makes {made} where the tape says {said}")
