@@ -209,7 +209,7 @@ class Diagnosis(ABC):
         if isinstance(source, (list, tuple, dict)):
             return tf.nest.map_structure(lambda one: self.why(target, one, **options), source)
         session, by = self._eager("why"), single(source, "why", "source")
-        given = take_apart(target, "target").flat()
+        given = take_apart(target, "target").flat
         parts = [part for part in given if has_derivative(part)] or given  # others are left out of the sum
         if len(parts) == 1 and parts[0] is by and is_variable(by) and session.history(by) is None:
             said = describe(by)

@@ -8,7 +8,7 @@ from retrotape.execute._function_program import DEEPEST, bind, custom_name
 from retrotape.execute._inline import held_inputs, operands_of, run_function
 from retrotape.execute._jacobian import rows, vectorizes
 from retrotape.execute._past import PastVariables
-from retrotape.execute._plan import Plan, differentiable_inputs, make_plan
+from retrotape.execute._plan import Plan, make_plan
 from retrotape.execute._query import Query, Request, differentiate, stream
 from retrotape.execute._run import evaluator, observe_ops, run, run_eqn, run_steps
 from retrotape.execute._values import Values
@@ -28,7 +28,6 @@ __all__ = [
     "add",
     "bind",
     "custom_name",
-    "differentiable_inputs",
     "differentiate",
     "differentiate_each",
     "dot",

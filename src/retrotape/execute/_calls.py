@@ -7,13 +7,12 @@ order can be computed afterwards and no order costs anything beforehand.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from retrotape._types import Cotangent, Tensor
 from retrotape.execute._past import PastVariables
-from retrotape.execute._values import Values
 from retrotape.ir import BackwardFunction, Eqn
 from retrotape.record import Trace, current_stack, function_traits
 from retrotape.tf import functions, hooks
@@ -29,7 +28,7 @@ def call_vjp(
     call: hooks.FunctionCall,
     backward: BackwardFunction,
     grads: list[Cotangent | None],
-    values: Values,
+    values: Callable[[int], Tensor],
     past: PastVariables,
 ) -> Sequence[Cotangent | None]:
     """Return the cotangents of the inputs of a call, given those of the outputs that it recorded."""

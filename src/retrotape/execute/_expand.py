@@ -7,7 +7,7 @@ from typing import Any
 
 from retrotape.execute._inline import inline
 from retrotape.execute._values import Values
-from retrotape.ir import Body, Eqn, Equations, Program, slice_to
+from retrotape.ir import Body, Eqn, Equations, Program, differentiable_inputs, slice_to
 from retrotape.record import Trace
 
 _FIRST = 1 << 40  # indices from here on are of equations that only a plan knows
@@ -16,7 +16,7 @@ Rank = Callable[[int], Any]
 
 
 def expand(
-    trace: Trace, targets: Sequence[int], wanted: frozenset[int], inputs_of: Callable[[Eqn], Sequence[int]]
+    trace: Trace, targets: Sequence[int], wanted: frozenset[int]
 ) -> tuple[Equations, Mapping[int, int], Rank | None]:
     """Expand the calls that assigned one of the `wanted` values and whose other outputs lead to the targets.
 
@@ -29,7 +29,7 @@ def expand(
     """
     eqns, facts = trace.program.eqns, trace.facts
     assigning = {index for index in facts.calls if not wanted.isdisjoint(eqns[index].outputs)}
-    calls = _needed(trace.program, targets, wanted, assigning, inputs_of) if assigning else []
+    calls = _needed(trace.program, targets, wanted, assigning) if assigning else []
     if not calls:
         return trace.program, {}, None
     found: list[tuple[int, Eqn, Body]] = []
@@ -80,12 +80,11 @@ def _needed(
     targets: Iterable[int],
     wanted: frozenset[int],
     calls: set[int],
-    inputs_of: Callable[[Eqn], Sequence[int]],
 ) -> list[int]:
     """Return the calls of which the targets need something besides the wanted values."""
     eqns, targets = program.eqns, list(targets)
-    indices = slice_to(program, targets, (), inputs_of)
-    used = {var for index in indices for var in inputs_of(eqns[index])}.union(targets)
+    indices = slice_to(program, targets, (), differentiable=True)
+    used = {var for index in indices for var in differentiable_inputs(eqns[index])}.union(targets)
     return [
         index
         for index in indices

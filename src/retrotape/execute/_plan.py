@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from retrotape.errors import UnseenUpdateError
 from retrotape.execute._expand import expand
-from retrotape.ir import CUSTOM, Eqn, Equations, reached_from, slice_to
+from retrotape.ir import CUSTOM, Eqn, Equations, differentiable_inputs, reached_from, slice_to
 from retrotape.record import Trace
 from retrotape.rules import repairable
 
@@ -73,7 +73,7 @@ class Plan(NamedTuple):
         paths: dict[int, Sequence[int]] = {}  # by equation: the inputs that a gradient goes to
         for index in self.indices:
             eqn = eqns[index]
-            paths[index] = differentiable_inputs(eqn)
+            paths[index] = eqn.inputs if eqn.op != CUSTOM else differentiable_inputs(eqn)
             makers.update((var, index) for var in eqn.outputs if var not in stops)
             uses.update(var for var in paths[index] if var in reached)
         ending = Counter(
@@ -106,11 +106,6 @@ def _used_up(counts: Counter[int], variables: Iterable[int]) -> list[int]:
     return found
 
 
-def differentiable_inputs(eqn: Eqn) -> Sequence[int]:
-    """Return the inputs of an equation without what the body of a custom gradient made: no gradient goes there."""
-    return eqn.inputs[: len(eqn.inputs) - len(eqn.outputs)] if eqn.op == CUSTOM else eqn.inputs
-
-
 def make_plan(
     trace: Trace,
     targets: Iterable[int],
@@ -131,7 +126,7 @@ def make_plan(
     if since is not None:
         stops = frozenset(history.number(since) for history in facts.histories.values())
     targets, wanted = list(targets), frozenset(sources) - facts.discrete
-    program, renamed, rank = expand(trace, targets, wanted | stops, differentiable_inputs)
+    program, renamed, rank = expand(trace, targets, wanted | stops)
     stops = frozenset(renamed.get(var, var) for var in stops)
     moved = frozenset(renamed.get(var, var) for var in wanted)
     plan = _between(trace, program, targets, moved, stops, True, renamed, rank)
@@ -156,7 +151,7 @@ def make_plans(
     kept, stopped, program = set(whole.indices), trace.stopped_by_moments(), whole.program
     plans = []
     for group in targets:
-        indices = _ordered(slice_to(program, group, whole.stops, differentiable_inputs), whole.rank)
+        indices = _ordered(slice_to(program, group, whole.stops, differentiable=True), whole.rank)
         if repairable(program, indices, stopped) == whole.repaired:
             plans.append(whole._replace(indices=[index for index in indices if index in kept]))
         else:  # a `stop_gradient` is passed on the way to one target and not on the way to another
@@ -183,7 +178,7 @@ def _unrecorded_update(trace: Trace, program: Equations, targets: Sequence[int],
     unrecorded = trace.facts.unrecorded_updates
     if not unrecorded:
         return None
-    indices = slice_to(program, targets, stops, differentiable_inputs)
+    indices = slice_to(program, targets, stops, differentiable=True)
     read = {var for index in indices for var in differentiable_inputs(program.eqns[index])}.union(targets)
     return min((var for var in read & unrecorded if var not in stops), default=None)
 
@@ -204,9 +199,10 @@ def _between(
     renamed: Mapping[int, int] = {},
     rank: Callable[[int], Any] | None = None,
 ) -> Plan:
-    facts, stopped = trace.facts, trace.stopped_by_moments()
+    facts = trace.facts
+    stopped = trace.stopped_by_moments() if facts.moments else ()
     wanted = sources - facts.discrete
-    indices = _ordered(slice_to(program, targets, stops, differentiable_inputs), rank)
+    indices = _ordered(slice_to(program, targets, stops, differentiable=True), rank)
     repaired = repairable(program, indices, stopped) if stopped else frozenset()
     blocked = facts.nondifferentiable - repaired if repaired else facts.nondifferentiable
     kept, reached = reached_from(program, wanted, indices, (facts.discrete, blocked, stops))

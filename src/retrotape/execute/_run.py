@@ -15,22 +15,22 @@ from retrotape.tf.core import tf
 Evaluate = Callable[[Eqn, list[Tensor]], list[Tensor]]
 Observer = Callable[[Eqn, bool], None]
 
-_observer: Observer | None = None
+observer: Observer | None = None
 
 
-def observe_ops(observer: Observer | None) -> None:
-    """Let `observer` be called with each equation before it runs, and whether its gradient is what runs.
+def observe_ops(call: Observer | None) -> None:
+    """Let `call` be called with each equation before it runs, and whether its gradient is what runs.
 
     There is one observer in a process: that of an isolated tape tells which op ran when the process died.
     """
-    global _observer
-    _observer = observer
+    global observer
+    observer = call
 
 
 def announce(eqn: Eqn, backward: bool = False) -> None:
     """Tell the observer that an equation, or its gradient, is about to run."""
-    if _observer is not None:
-        _observer(eqn, backward)
+    if observer is not None:
+        observer(eqn, backward)
 
 
 def run(

@@ -61,10 +61,10 @@ class Values:
 
     # ------------------------------------------------------------------ what is still to come
 
-    def follow(self, plan: Plan) -> None:
-        """Take notice of the walk that looks."""
+    def follow(self, plan: Plan, passed: Iterable[int] = ()) -> None:
+        """Take notice of the walk that reads values, and of the equations that it has passed."""
         if plan is not self._plan:
-            self._plan, self._passed, self._looks = plan, set(), None
+            self._plan, self._passed, self._looks = plan, set(passed), None
 
     def passed(self, index: int) -> None:
         """Let go of what only equation `index` was still going to look at."""

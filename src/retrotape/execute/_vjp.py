@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from retrotape._types import Cotangent
+from retrotape._types import Cotangent, Tensor
 from retrotape.errors import NoRuleError, NotRecordedError, OpaqueUpdateError, ReplicaError, UnrepairableError
+from retrotape.execute import _run
 from retrotape.execute._calls import call_vjp
 from retrotape.execute._function_program import apply_function
 from retrotape.execute._inline import inline
+from retrotape.execute._op_view import LazyTensors, OpView
 from retrotape.execute._past import PastVariables
 from retrotape.execute._plan import Plan, plan_between
-from retrotape.execute._run import announce
 from retrotape.execute._values import Values
 from retrotape.execute._walk import add, walk
 from retrotape.ir import BackwardFunction, Eqn, FunctionProgram
@@ -30,10 +31,9 @@ from retrotape.record import (
 from retrotape.rules import (
     ACCEPTS_NONE,
     FORWARD,
+    RULES,
     NoGradient,
-    OpView,
     Rule,
-    Tensors,
     gathered,
     has_wrong_second,
     lookup,
@@ -53,32 +53,51 @@ class RuleVjp:
     """
 
     def __init__(self, trace: Trace, operations: Sequence[Any] | None = None) -> None:
-        self._trace = trace
-        self._operations = operations
-        self._values = Values(trace)
+        self._trace, self._operations, self._kept = trace, operations, trace.values
+        self._values: Values | None = None  # made when a value is not in memory
+        self._plan: Plan | None = None
+        self._passed: list[int] = []
         self._depth = 0  # walks inside of a walk, through an inlined call
 
     def __call__(self, index: int, grads: list[Cotangent | None], plan: Plan) -> Sequence[Cotangent | None]:
         """Return the cotangents of the inputs of equation `index`, given those of its outputs."""
         if self._depth:
             return self._apply(index, grads, plan)
-        self._values.follow(plan)
+        if plan is not self._plan:
+            self._plan, self._passed = plan, []
+            if self._values is not None:
+                self._values.follow(plan)
         self._depth += 1
         try:
             return self._apply(index, grads, plan)
         finally:
             self._depth -= 1
-            self._values.passed(index)
+            self._passed.append(index)
+            if self._values is not None:
+                self._values.passed(index)
+
+    def _value(self, var: int) -> Tensor:
+        """Return a value: the kept one, or the same loaded or computed again."""
+        value = self._kept.get(var)
+        return value if isinstance(value, tf.Tensor) else self._load(var)
+
+    def _load(self, var: int) -> Tensor:
+        if self._values is None:
+            self._values = Values(self._trace)
+            if self._plan is not None:
+                self._values.follow(self._plan, self._passed)
+        return self._values(var)
 
     def _apply(self, index: int, grads: list[Cotangent | None], plan: Plan) -> Sequence[Cotangent | None]:
         eqn = plan.eqns[index]
         if all(grad is None for grad in grads):
             return [None] * len(eqn.inputs)
-        announce(eqn, backward=True)
+        if _run.observer is not None:
+            _run.observer(eqn, True)
         if index in self._trace.facts.foreign and self._depth == 1:
             raise ReplicaError.on_path(f"{eqn.op} of a merge_call or of another replica (at {self._where(eqn)})")
         if self._trace.guard is not None and self._operations is None:
-            self._trace.guard.check_rule(eqn, grads, self._trace.program.types, self._values)
+            self._trace.guard.check_rule(eqn, grads, self._trace.program.types, self._value)
         backward = self._trace.facts.backward_functions.get(index)
         call = self._trace.facts.calls.get(index)
         if call is not None:
@@ -91,20 +110,21 @@ class RuleVjp:
                     asked = [position for position, grad in enumerate(grads) if grad is not None]
                     call = tangents.without_tangents(call, max(asked) + 1)
                 return self._apply_inlined(eqn, call, grads, sides, plan.through_updates)
-        self._refuse_opaque(eqn, grads)
+        if self._trace.facts.opaque:
+            self._refuse_opaque(eqn, grads)
         if backward is not None:
             if self._operations is not None:
                 self._refuse_unrepairable(eqn, self._operations[index], plan)
             return self._apply_backward(index, eqn, backward, grads)
-        if eqn.op == "StopGradient" and eqn.outputs[0] in plan.repaired:
+        if eqn.op == "ReadVariableOp" or (eqn.op == "StopGradient" and eqn.outputs[0] in plan.repaired):
             return grads
         if eqn.op in FORWARD:
             attrs = {name: for_rule(value) for name, value in eqn.attrs}
-            return variable_vjp(eqn.op, attrs, Tensors(eqn.inputs, self._values), grads)
+            return variable_vjp(eqn.op, attrs, LazyTensors(eqn.inputs, self._kept, self._load), grads)
         if eqn.op in ("ResourceGather", "ResourceGatherNd"):
             return [self._apply_gather(eqn, grads[0]), None]
         operation = None if self._operations is None else self._operations[index]
-        rule = lookup(eqn.op) if operation is None else lookup_operation(operation)
+        rule = (RULES.get(eqn.op) or lookup(eqn.op)) if operation is None else lookup_operation(operation)
         if isinstance(rule, NoGradient):
             return [None] * len(eqn.inputs)
         if eqn.op.startswith("Collective"):
@@ -128,14 +148,7 @@ class RuleVjp:
     def _view(self, eqn: Eqn, plan: Plan) -> OpView:
         reached = plan.reached
         skip = tuple([position for position, var in enumerate(eqn.inputs) if var not in reached])
-        attrs = dict(eqn.attrs)
-        return OpView(
-            eqn.op,
-            lambda name: for_rule(attrs[name]),
-            Tensors(eqn.inputs, self._values),
-            Tensors(eqn.outputs, self._values),
-            skip or None,
-        )
+        return OpView(eqn, self._kept, self._load, skip or None)
 
     def _fill_missing(self, eqn: Eqn, grads: list[Cotangent | None], may_be_none: tuple[int, ...]) -> None:
         for position, grad in enumerate(grads):
@@ -147,10 +160,10 @@ class RuleVjp:
         if dtype in (_STRING, _RESOURCE):
             return None
         if self._operations is not None:
-            return tf.zeros_like(self._values(var)) if dtype in TRAINABLE else None
+            return tf.zeros_like(self._value(var)) if dtype in TRAINABLE else None
         if dtype != _VARIANT:
             return zeros(shape, dtype)
-        value = self._values(var)
+        value = self._value(var)
         if self._trace.guard is not None:
             self._trace.guard.check_zeros(value)
         return tf.zeros_like(value)
@@ -159,10 +172,10 @@ class RuleVjp:
         version, indices = eqn.inputs
         shape = self._trace.program.types[version].shape
         full = shape is not None and None not in shape
-        params = tf.constant(shape, tf.int32) if full else tf.shape(self._values(version))
+        params = tf.constant(shape, tf.int32) if full else tf.shape(self._value(version))
         if eqn.op == "ResourceGather":
-            return gathered(self._values(indices), grad, params)
-        at = self._values(indices)
+            return gathered(self._value(indices), grad, params)
+        at = self._value(indices)
         if at.shape.rank == 2 and at.shape[-1] == 1:
             return tf.IndexedSlices(grad, tf.squeeze(at, -1), params)
         return tf.scatter_nd(at, grad, tf.cast(params, at.dtype))
@@ -179,9 +192,9 @@ class RuleVjp:
             sides = eqn.outputs[len(functions.output_types(call.function)) :]
             if function_traits(call.function).wrong_second and any(by_var[var] is not None for var in sides):
                 raise UnrepairableError(eqn.op, self._where(eqn))  # draws inside: TensorFlow's is the only way back
-            past = PastVariables(self._trace, index, self._values)
+            past = PastVariables(self._trace, index, self._value)
             with hooks.variables_as(past):
-                found = call_vjp(self._trace, eqn, call, backward, given, self._values, past)
+                found = call_vjp(self._trace, eqn, call, backward, given, self._value, past)
         else:
             with replicas.in_its_replica(backward.function, lambda: self._where(eqn)):
                 found = self._run_custom(index, backward, given)
@@ -228,7 +241,7 @@ class RuleVjp:
         histories = [self._trace.facts.history_of.get(var) for var in eqn.inputs]
         handles = [history.handle for history in histories if history is not None]
         flowing = [tf.convert_to_tensor(grad) for grad in grads if grad is not None]
-        if tangents.tangents_of([*flowing, *handles, *map(self._values, eqn.inputs)]) is None:
+        if tangents.tangents_of([*flowing, *handles, *map(self._value, eqn.inputs)]) is None:
             return False
         _refuse_draws(eqn.op, function_traits(call.function).deterministic)
         return True
@@ -237,7 +250,7 @@ class RuleVjp:
         self, eqn: Eqn, call: hooks.FunctionCall, grads: list[Cotangent | None], sides: bool, through_updates: bool
     ) -> list[Cotangent | None]:
         trace = self._trace
-        body = inline(trace, eqn, call, self._values, sides)
+        body = inline(trace, eqn, call, self._value, sides)
         by_var = dict(zip(eqn.outputs, grads, strict=True))
         seeds: dict[int, list[Cotangent]] = {}
         for made, var in body.pairs(trace.facts, eqn.outputs):
@@ -261,7 +274,7 @@ class RuleVjp:
         with self._as_of(index):
             function = backward.function
             if isinstance(function, FunctionProgram):
-                captured = [self._values(var) for var in backward.captures]
+                captured = [self._value(var) for var in backward.captures]
                 found = apply_function(function, captured, grads, self._trace.guard)
             else:
                 found = function(*grads)
@@ -277,7 +290,7 @@ class RuleVjp:
     def _as_of(self, index: int) -> AbstractContextManager[None]:
         """Let variables that are read hold what they held when an equation ran."""
         trace = self._trace
-        return hooks.variables_as(PastVariables(trace, index, self._values)) if trace.facts.histories else nullcontext()
+        return hooks.variables_as(PastVariables(trace, index, self._value)) if trace.facts.histories else nullcontext()
 
     def _refuse_communication(self, eqn: Eqn, call: hooks.FunctionCall, inside: bool) -> None:
         """Raise where a path would have to be followed inside a function in which replicas communicate."""
@@ -286,7 +299,7 @@ class RuleVjp:
 
     def _refuse_opaque(self, eqn: Eqn, grads: list[Cotangent | None]) -> None:
         opaque = self._trace.facts.opaque
-        if not opaque or traits(eqn.op).kind is Kind.PLAIN:  # as what stands for the outputs of an expanded call
+        if traits(eqn.op).kind is Kind.PLAIN:  # as what stands for the outputs of an expanded call
             return
         for var, grad in zip(eqn.outputs, grads, strict=True):
             if grad is not None and var in opaque:

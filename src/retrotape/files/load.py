@@ -91,8 +91,8 @@ class _Reader:
         self._fields = Fields(container.meta, self._program)
         check.check(self._program)
         eqns = [with_defaults(eqn) for eqn in self._program.eqns]
-        self._builder = Builder(replace(self._program, eqns=eqns))
-        self._trace = new_trace(self._builder, guard, FrameTable(self._places()))
+        self._builder = Builder(replace(self._program, eqns=eqns), FrameTable(self._places()))
+        self._trace = new_trace(self._builder, guard)
 
     def _places(self) -> Iterator[Place]:
         for number, frame in enumerate(map(printable_frame, self._program.frames)):

@@ -15,7 +15,7 @@ from retrotape.ir._facts import (
 )
 from retrotape.ir._fields import NONSENSE, Fields, LayerRow, Malformed, makes_no_sense, printable_frame, read_program
 from retrotape.ir._function_programs import Functions
-from retrotape.ir._graph import Equations, reached_from, slice_to
+from retrotape.ir._graph import Equations, differentiable_inputs, reached_from, slice_to
 from retrotape.ir._program import (
     CUSTOM,
     DTYPE_NAMES,
@@ -70,6 +70,7 @@ __all__ = [
     "VariableHistory",
     "bytes_of",
     "check",
+    "differentiable_inputs",
     "makes_no_sense",
     "parse",
     "printable_frame",

@@ -15,23 +15,28 @@ class Builder:
 
     Args:
       base: A program to begin with. What is appended is not in that one.
+      frames: The lines of the equations, which may grow too.
+
+    Attributes:
+      program: The columns as a program, to be read: it grows with them. `snapshot` does not.
 
     >>> builder = Builder()
     >>> x = builder.leaf(TensorType(1, ()))
     >>> y, = builder.define([TensorType(1, ())])
     >>> builder.append("Neg", (x,), (y,), ())
-    >>> len(builder.build().eqns)
+    >>> len(builder.snapshot().eqns)
     1
     """
 
-    __slots__ = ("_checked", "_window", "eqns", "facts", "producers", "types")
+    __slots__ = ("_checked", "_snapshot", "eqns", "facts", "producers", "program", "types")
 
-    def __init__(self, base: Program | None = None) -> None:
+    def __init__(self, base: Program | None = None, frames: Sequence[Frame] = ()) -> None:
         self.types: list[TensorType] = [] if base is None else list(base.types)
         self.producers: list[int] = [] if base is None else list(base.producers)
         self.eqns: list[Eqn] = [] if base is None else list(base.eqns)
         self.facts = GrowingFacts() if base is None else base.facts.copy()
-        self._window: Program | None = None
+        self.program = Program(self.types, self.producers, self.eqns, frames, self.facts)
+        self._snapshot: Program | None = None
         self._checked = (0, 0)
 
     def leaf(self, kind: TensorType) -> int:
@@ -59,23 +64,21 @@ class Builder:
         """Add the equation that defines `outputs`."""
         self.eqns.append(Eqn(op, inputs, outputs, attrs, frame))
 
-    def window(self, frames: Sequence[Frame] = ()) -> Program:
-        """Return the program so far, in constant time."""
-        found = self._window
+    def snapshot(self) -> Program:
+        """Return the program so far, checked: windows over the columns, made in constant time, which never change.
+
+        Equations that were checked before are not checked again.
+        """
+        found, frames = self._snapshot, self.program.frames
         sizes = len(self.types), len(self.eqns), len(frames)
         if found is None or (len(found.types), len(found.eqns), len(found.frames)) != sizes:
-            found = self._window = Program(
+            found = Program(
                 Window(self.types, sizes[0]),
                 Window(self.producers, sizes[0]),
                 Window(self.eqns, sizes[1]),
                 Window(frames, sizes[2]),
                 self.facts,
             )
-        return found
-
-    def build(self, frames: Sequence[Frame] = ()) -> Program:
-        """Return the program so far, checked. Equations that were checked before are not checked again."""
-        found = self.window(frames)
-        check(found, *self._checked)
-        self._checked = (len(found.eqns), len(found.types))
+            check(found, *self._checked)
+            self._checked, self._snapshot = (sizes[1], sizes[0]), found
         return found

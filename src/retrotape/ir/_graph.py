@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol
 
-from retrotape.ir._program import Eqn
+from retrotape.ir._program import CUSTOM, Eqn
 
 
 class Equations(Protocol):
@@ -20,18 +20,21 @@ class Equations(Protocol):
         """The equations in the order in which they ran."""
 
 
-def all_inputs(eqn: Eqn) -> Sequence[int]:
-    """Return the inputs of an equation."""
-    return eqn.inputs
+def differentiable_inputs(eqn: Eqn) -> Sequence[int]:
+    """Return the inputs of an equation without what the body of a custom gradient made: no gradient goes there."""
+    return eqn.inputs[: len(eqn.inputs) - len(eqn.outputs)] if eqn.op == CUSTOM else eqn.inputs
 
 
 def slice_to(
     program: Equations,
     targets: Iterable[int],
     stops: Collection[int] = (),
-    inputs_of: Callable[[Eqn], Sequence[int]] = all_inputs,
+    differentiable: bool = False,
 ) -> list[int]:
-    """Return the equations that the targets depend on by `inputs_of`, in order; nothing is followed past `stops`."""
+    """Return the equations that the targets depend on, in order; nothing is followed past `stops`.
+
+    With `differentiable`, only paths count that a gradient can take.
+    """
     producers, eqns = program.producers, program.eqns
     seen: set[int] = set()
     pending = [producers[var] for var in targets if var not in stops]
@@ -40,7 +43,8 @@ def slice_to(
         if index < 0 or index in seen:
             continue
         seen.add(index)
-        for var in inputs_of(eqns[index]):
+        eqn = eqns[index]
+        for var in differentiable_inputs(eqn) if differentiable and eqn.op == CUSTOM else eqn.inputs:
             producer = producers[var]
             if producer >= 0 and producer not in seen and var not in stops:
                 pending.append(producer)
@@ -63,7 +67,9 @@ def reached_from(
     for index in indices:
         eqn = eqns[index]
         if not reached.isdisjoint(eqn.inputs):
-            found = [var for var in eqn.outputs if not any(var in block for block in blocked)]
+            found = list(eqn.outputs)
+            for block in blocked:
+                found = [var for var in found if var not in block]
             if found:
                 kept.append(index)
                 reached.update(found)

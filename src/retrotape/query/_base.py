@@ -4,18 +4,48 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial, wraps
 from threading import RLock
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn, TypeVar
+from weakref import ReferenceType, ref
 
 from retrotape._types import Nest, Tensor
 from retrotape.diagnose.missing import with_reasons
 from retrotape.diagnose.why import Explanation, explain
 from retrotape.errors import MissingGradientError
 from retrotape.execute import Request
-from retrotape.query._results import Results
 from retrotape.record import EagerSession, Session
-from retrotape.tf.core import identity_of, tf
+from retrotape.tf import core
+from retrotape.tf.core import as_is, identity_of, tf
 from retrotape.tf.nests import Parts, TensorRef, describe, has_derivative, is_variable, take_apart
+
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def query(method: _Method) -> _Method:
+    """Mark a method as a query: one at a time, not rewritten by AutoGraph, and names stand for tensors and variables."""
+
+    @wraps(method)
+    def with_names(self: Any, *args: Any, **options: Any) -> Any:
+        with self._lock:  # a query may record what an earlier result was computed from
+            if has_text(args) or (options and has_text(list(options.values()))):
+                args, options = self._resolve_names(args, options)
+            return method(self, *args, **options)
+
+    return as_is(with_names)  # type: ignore[return-value]
+
+
+def recorded_in_graph(session: Session) -> AbstractContextManager[None]:
+    """Let results belong to a tape that is in a graph, where that costs nothing; in eager code, do nothing."""
+    return nullcontext() if session.graph is None else session.extended()
+
+
+def has_text(nest: Any) -> bool:
+    """Return whether there is a string in a nest; quick, for every query calls it."""
+    if isinstance(nest, (list, tuple)):
+        return any(map(has_text, nest))
+    return any(map(has_text, nest.values())) if isinstance(nest, dict) else isinstance(nest, str)
 
 
 class QueryBase(ABC):
@@ -44,10 +74,9 @@ class QueryBase(ABC):
         if session.trace.guard is not None:
             compute = _explaining(session, compute)
         found = compute()
-        # In a pause a result is a constant, like everything else that runs then.
-        recording = session.is_recording()
-        if recording or not session.is_open:
-            self._results.remember(request, None if recording else compute, found)
+        remembered, recorded = session.remembers()
+        if remembered:
+            self._results.remember(request, None if recorded else compute, found)
         return found
 
     def _record_result(self, part: Any, session: EagerSession) -> bool:
@@ -61,7 +90,7 @@ class QueryBase(ABC):
         """Return why a source has no gradient; None in a graph, which knows no values."""
         if not isinstance(session, EagerSession):
             return None
-        given = take_apart(target, "target").flat()
+        given = take_apart(target, "target").flat
         targets = [part for part in given if has_derivative(part)] or given
         for part in targets:
             self._record_result(part, session)
@@ -71,7 +100,7 @@ class QueryBase(ABC):
         self, session: Session, target: Nest, sources: Parts, request: Request, found: Sequence[Any]
     ) -> None:
         """Raise an error that says why the first of the sources without gradient has none."""
-        missing = [part for part, grad in zip(sources.flat(), found, strict=True) if grad is None]
+        missing = [part for part, grad in zip(sources.flat, found, strict=True) if grad is None]
         options = {"through_updates": any(request.through), "since": request.since}
         explanation = self._explain(session, target, missing[0], **options)
         if explanation is None:
@@ -90,3 +119,72 @@ def _explaining(session: Session, compute: Callable[[], list[Any]]) -> Callable[
             return compute()
 
     return explained
+
+
+class _Result(NamedTuple):
+    alive: ReferenceType[Any] | None
+    request: Request
+    compute: Callable[[], list[Any]] | None  # None where it was recorded when it was made
+    position: int
+
+
+class Results:
+    """The tensors that were handed out as results, for as long as they live, and how to compute each again.
+
+    A result is not recorded when it is handed out. If it is differentiated, it is computed again and recorded then:
+    most results never are, and they would double what a tape holds.
+    """
+
+    def __init__(self) -> None:
+        self._results: dict[int, _Result] = {}
+        self._vars: dict[int, int] = {}  # of those that were recorded meanwhile
+
+    def remember(self, request: Request, compute: Callable[[], list[Any]] | None, found: Sequence[Any]) -> None:
+        """Note what was handed out."""
+        for position, grad in enumerate(found):
+            given = any(grad is seed for seed in request.seeds)  # handed back as it was handed in
+            if grad is not None and not given:
+                tensor = _main(grad)
+                # A graph keeps its tensors anyway, and they cannot be referred to weakly.
+                eager = isinstance(tensor, core.EagerTensor)
+                alive = ref(tensor, partial(_forget, ref(self), identity_of(tensor))) if eager else None
+                self._results[identity_of(tensor)] = _Result(alive, request, compute, position)
+
+    def request_of(self, tensor: Tensor) -> Request | None:
+        """Return the request that a tensor was the result of."""
+        found = self._results.get(identity_of(tensor))
+        return None if found is None else found.request
+
+    def var(self, tensor: Tensor, session: Session) -> int | None:
+        """Return the var of a result that is differentiated, computing it again and recording it if need be."""
+        found = self._results.get(identity_of(tensor))
+        if found is None or found.compute is None or not isinstance(session, EagerSession):
+            return None
+        if identity_of(tensor) not in self._vars:
+            with session.extended():
+                grads = found.compute()
+            session.flush()
+            for identity, other in list(self._results.items()):  # any thread may drop one meanwhile
+                if other.compute is found.compute and grads[other.position] is not None:
+                    self._vars[identity] = session.trace.var_of(_main(grads[other.position]))
+        return self._vars.get(identity_of(tensor))
+
+    def drop(self, identity: int) -> None:
+        """Forget a result that is gone."""
+        self._results.pop(identity, None)
+        self._vars.pop(identity, None)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._results.clear()
+        self._vars.clear()
+
+
+def _forget(owner: ReferenceType[Results], identity: int, _: Any) -> None:
+    results = owner()  # weakly, or a tape would live until the garbage is collected
+    if results is not None:
+        results.drop(identity)
+
+
+def _main(grad: Any) -> Tensor:
+    return grad.values if isinstance(grad, tf.IndexedSlices) else grad

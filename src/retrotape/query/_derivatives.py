@@ -94,7 +94,7 @@ def hvp(session: Session, request: Request, sources: Parts, vectors: list[Tensor
             second = solve(fork, again)
     return [
         zeros_like(part) if product is None and grad is not None else product
-        for part, grad, product in zip(sources.flat(), first, second, strict=True)
+        for part, grad, product in zip(sources.flat, first, second, strict=True)
     ]
 
 
@@ -126,7 +126,7 @@ def hessian(session: Session, request: Request, sources: Parts, chunk: int | Non
                 ]
         else:
             found = _cut(columns, first)
-    parts = sources.flat()
+    parts = sources.flat
     blocks = [
         [
             zeros([*part.shape, *other.shape], part.dtype) if block is None else block
@@ -182,7 +182,7 @@ def _of(session: Session, target: Tensor, request: Request) -> Request:
 
 def as_matrix(blocks: list[list[Tensor]], sources: Parts) -> Tensor:
     """Return the blocks of a Hessian as one matrix."""
-    sizes = [part.shape.num_elements() for part in sources.flat()]
+    sizes = [part.shape.num_elements() for part in sources.flat]
     flat = [
         tf.concat([tf.reshape(block, [height, width]) for block, width in zip(row, sizes, strict=True)], 1)
         for row, height in zip(blocks, sizes, strict=True)
@@ -196,7 +196,7 @@ def as_matrix(blocks: list[list[Tensor]], sources: Parts) -> Tensor:
 def vectors_for(sources: Parts, given: Any, role: str) -> list[Tensor]:
     """Return the vectors, one for each source and in its shape, or raise."""
     # Constants, even where they are on the tape: the product is with what they are, not with where they came from.
-    parts, items = sources.flat(), tf.nest.flatten(given)
+    parts, items = sources.flat, tf.nest.flatten(given)
     if len(items) != len(parts):
         raise ShapeMismatchError(f"Got {len(items)} {role}s for {len(parts)} sources; give one {role} for each source.")
     kinds = [part.dtype if isinstance(item, _PLAIN) else None for item, part in zip(items, parts, strict=True)]

@@ -11,11 +11,10 @@ from retrotape.diagnose.missing import warn_of_targets, with_reasons
 from retrotape.errors import TapeUseError
 from retrotape.execute import stream
 from retrotape.grads import Gradients
-from retrotape.query._base import QueryBase
+from retrotape.query._base import QueryBase, query, recorded_in_graph
 from retrotape.query._request import fill_constants, make_request, refuse_outside, solve
 from retrotape.query._several import Together, losses_and_seeds, sources_of
 from retrotape.tf.core import as_is, tf
-from retrotape.tf.methods import query
 from retrotape.tf.nests import take_apart, zeros_like, zeros_wanted
 
 _NONE = tf.UnconnectedGradients.NONE
@@ -69,24 +68,25 @@ class FirstOrder(QueryBase):
         >>> tape.gradient(loss, {"w": w})["w"].numpy().tolist()
         [2.0, 4.0]
         """
-        fill = zeros_wanted(unconnected_gradients) or none == "zero"
+        fill = none == "zero" or (unconnected_gradients is not _NONE and zeros_wanted(unconnected_gradients))
         if since is not None and not through_updates:
             raise ValueError("since= says how far to go through updates; give through_updates=True with it.")
         if none not in get_args(_Missing):
             raise ValueError(f"none= must be one of {', '.join(map(repr, get_args(_Missing)))}, got {none!r}.")
         session = self._recorded()
         parts = take_apart(sources, "source")
-        with session.extended_in_graph():
+        with recorded_in_graph(session):
             options: dict[str, Any] = {"through_updates": through_updates, "since": since, "leave_out": none != "raise"}
             request = make_request(session, self._results, target, parts, output_gradients, **options)
-            warn_of_targets(request)
+            if request.left_out:
+                warn_of_targets(request)
             found = self._solve(
                 session, request, lambda: fill_constants(session, request, parts, solve(session, request))
             )
         if none == "raise" and any(grad is None for grad in found):
             self._raise_missing(session, target, parts, request, found)
         if fill:
-            found = [zeros_like(part) if grad is None else grad for part, grad in zip(parts.flat(), found, strict=True)]
+            found = [zeros_like(part) if grad is None else grad for part, grad in zip(parts.flat, found, strict=True)]
         return parts.pack(found)
 
     @query
@@ -187,7 +187,8 @@ class FirstOrder(QueryBase):
             return [self.backward(loss, sources, output_gradients=seed, **options) for loss, seed in given]
         together = Together(session, self._results, given, take_apart(sources, "source"), **options)
         for request in together.requests:
-            warn_of_targets(request)
+            if request.left_out:
+                warn_of_targets(request)
         asked = [partial(together.row, number) for number in range(len(given))]
         found = [self._solve(session, request, row) for request, row in zip(together.requests, asked, strict=True)]
         return together.gradients(found, zeros, [partial(self._explain, session, loss, **options) for loss, _ in given])
@@ -242,7 +243,7 @@ class FirstOrder(QueryBase):
         owners = [
             item for item, own in zip(tf.nest.flatten(parts.nest), parts.parts, strict=True) for _ in own
         ]  # of a source that consists of several tensors, each is yielded by itself
-        with session.extended_in_graph():
+        with recorded_in_graph(session):
             for positions, asked in request.queries():
                 for position, grad in stream(session.trace, asked, session.operations):
                     yield owners[positions[position]], grad

@@ -7,9 +7,8 @@ from typing import Any
 from retrotape._types import Tensor
 from retrotape.diagnose.missing import warn_of_targets
 from retrotape.query import _derivatives as derivatives
-from retrotape.query._base import QueryBase
+from retrotape.query._base import QueryBase, query, recorded_in_graph
 from retrotape.query._request import make_request, versions_of
-from retrotape.tf.methods import query
 from retrotape.tf.nests import single, take_apart, unwrap
 from retrotape.tf.version import Version, pick
 
@@ -40,9 +39,10 @@ class HigherOrder(QueryBase):
         session = self._recorded()
         parts = take_apart(sources, "source")
         vectors = derivatives.vectors_for(parts, tangents, "tangent")
-        with session.extended_in_graph():
+        with recorded_in_graph(session):
             request = make_request(session, self._results, target, parts, None, through_updates, leave_out=True)
-            warn_of_targets(request)
+            if request.left_out:
+                warn_of_targets(request)
             (found,) = self._solve(session, request, lambda: derivatives.jvp(session, request, target, vectors))
         return found
 
@@ -70,7 +70,7 @@ class HigherOrder(QueryBase):
         session = self._recorded()
         parts = take_apart(sources, "source")
         given = derivatives.vectors_for(parts, vectors, "vector")
-        with session.extended_in_graph():
+        with recorded_in_graph(session):
             request = make_request(session, self._results, target, parts, through_updates=through_updates)
             found = self._solve(session, request, lambda: derivatives.hvp(session, request, parts, given))
         return parts.pack(found)
@@ -110,12 +110,12 @@ class HigherOrder(QueryBase):
         derivatives.check_scalar(target, "hessian")
         session = self._recorded()
         parts = take_apart(sources, "source")
-        with session.extended_in_graph():
+        with recorded_in_graph(session):
             request = make_request(session, self._results, target, parts, through_updates=through_updates)
             found = self._solve(session, request, lambda: derivatives.hessian(session, request, parts, chunk, whole))
         if whole:
             return found[0]
-        width = len(parts.flat())
+        width = len(parts.flat)
         return parts.pack([parts.pack(found[start : start + width]) for start in range(0, len(found), width)])
 
     # ------------------------------------------------------------------ values that variables had

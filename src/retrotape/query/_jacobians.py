@@ -7,10 +7,9 @@ from typing import Any
 from retrotape._types import Tensor
 from retrotape.diagnose.missing import warn_of_targets
 from retrotape.query import _derivatives as derivatives
-from retrotape.query._base import QueryBase
+from retrotape.query._base import QueryBase, query, recorded_in_graph
 from retrotape.query._request import make_request
 from retrotape.tf.core import tf, zeros
-from retrotape.tf.methods import query
 from retrotape.tf.nests import shape_tensor, single, take_apart, zeros_wanted
 
 _NONE = tf.UnconnectedGradients.NONE
@@ -56,18 +55,19 @@ class Jacobians(QueryBase):
         target = single(target, "jacobian", "target")
         session = self._recorded()
         parts = take_apart(sources, "source")
-        with session.extended_in_graph():
+        with recorded_in_graph(session):
             request = make_request(
                 session, self._results, target, parts, None, through_updates, ones=False, leave_out=True
             )
-            warn_of_targets(request)
+            if request.left_out:
+                warn_of_targets(request)
             found = self._solve(
                 session, request, lambda: derivatives.jacobian(session, request, target, experimental_use_pfor, chunk)
             )
             if fill:
                 found = [
                     zeros(tf.concat([shape_tensor(target), part.shape], 0), part.dtype) if grad is None else grad
-                    for part, grad in zip(parts.flat(), found, strict=True)
+                    for part, grad in zip(parts.flat, found, strict=True)
                 ]
         return parts.pack(found)
 
@@ -103,9 +103,10 @@ class Jacobians(QueryBase):
         derivatives.check_batches(target, part)
         session = self._recorded()
         parts = take_apart(source, "source")
-        with session.extended_in_graph():
+        with recorded_in_graph(session):
             request = make_request(session, self._results, target, parts, ones=False, leave_out=True)
-            warn_of_targets(request)
+            if request.left_out:
+                warn_of_targets(request)
             (found,) = self._solve(
                 session,
                 request,

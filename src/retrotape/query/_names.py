@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from retrotape.errors import AmbiguousNameError, UnknownNameError
+from retrotape.query._base import has_text
 from retrotape.record import Session
 from retrotape.tf.core import tf, whole_of
 
@@ -21,13 +22,6 @@ def replace_names(args: Sequence[Any], options: Mapping[str, Any], find: Callabl
     given = [tf.nest.map_structure(put, arg) if at < 2 and has_text(arg) else arg for at, arg in enumerate(args)]
     named = {key: tf.nest.map_structure(put, options[key]) for key in NAMED & options.keys() if has_text(options[key])}
     return tuple(given), {**options, **named}
-
-
-def has_text(nest: Any) -> bool:
-    """Return whether there is a string in a nest; quick, for every query calls it."""
-    if isinstance(nest, (list, tuple)):
-        return any(map(has_text, nest))
-    return any(map(has_text, nest.values())) if isinstance(nest, dict) else isinstance(nest, str)
 
 
 def variable_named(session: Session, name: str) -> Any:

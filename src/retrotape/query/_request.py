@@ -8,10 +8,12 @@ from typing import Any
 from retrotape._types import Nest
 from retrotape.errors import NotDifferentiableError, NotRecordedError, ReplicaError, TapeUseError
 from retrotape.execute import Query, Request, Values, add, differentiate, make_plan
-from retrotape.query._results import Results
+from retrotape.query._base import Results
 from retrotape.record import GraphSession, Session, Trace
 from retrotape.tf.core import tf
 from retrotape.tf.nests import (
+    DIFFERENTIABLE,
+    VARIABLES,
     Parts,
     describe,
     has_derivative,
@@ -43,22 +45,23 @@ def make_request(
     A target of a dtype without derivative raises, or with `leave_out` is listed there instead: the caller has to warn
     of it.
     """
-    parts, given = sources.flat(), take_apart(target, "target").flat()
-    owners = sources.owners()
-    if owners:
-        session.trace.owners.update(owners)
-    targets, left_out = [part for part in given if has_derivative(part)], _without_derivative(given)
+    parts, given = sources.flat, take_apart(target, "target").flat
+    if sources.owners:
+        session.trace.owners.update(sources.owners)
+    targets = [part for part in given if part.dtype.base_dtype in DIFFERENTIABLE]
+    left_out = [] if len(targets) == len(given) else _without_derivative(given)
     if left_out and not leave_out:
         raise NotDifferentiableError(describe(left_out[0]), left_out[0].dtype.name)
     stand_ins: dict[int, int] = {}
     for part in targets:  # a target that is also a source counts as used, if only by being asked for
         is_source = any(part is source for source in parts)
-        if is_variable(part) and session.history(part) is None and (is_source or session.watches(part)):
+        if not isinstance(part, VARIABLES):
+            if is_source:
+                session.var_of(part)
+        elif session.history(part) is None and (is_source or session.watches(part)):
             stand_ins[id(part)] = session.stand_in(part)
-        elif is_source and not is_variable(part):
-            session.var_of(part)
     found = tuple(stand_ins[id(part)] if id(part) in stand_ins else _target(session, results, part) for part in targets)
-    tensors = [part for part in targets if not is_variable(part)]
+    tensors = [part for part in targets if not isinstance(part, VARIABLES)]
     seeds = tuple(seeds_for(given, output_gradients, ones_like)) if ones else ()
     return Request(
         found,
@@ -83,7 +86,7 @@ def _without_derivative(parts: Sequence[Any]) -> list[Any]:
 
 
 def _target(session: Session, results: Results, part: Any) -> int:
-    if is_variable(part):
+    if isinstance(part, VARIABLES):
         history = session.history(part)
         if history is None:
             raise NotRecordedError(describe(part), "it was not read while recording", "Read it inside the block.")
@@ -111,7 +114,7 @@ def _source(
         history = session.history(part.variable)
         assert history is not None
         return (history.versions[part.number],)
-    if is_variable(part):
+    if isinstance(part, VARIABLES):
         histories = session.histories_of(part)
         if not histories:
             return (stand_ins[id(part)],) if id(part) in stand_ins else ()
@@ -188,9 +191,11 @@ def refuse_outside(request: Request, refused: bool, what: str) -> None:
 
 def fill_constants(session: Session, request: Request, parts: Parts, found: list[Any]) -> list[Any]:
     """Put zeros for derivatives of a gradient that is constant: there is a path, and the value is zero."""
+    if not request.derived_from:
+        return found
     return [
         zeros_like(part) if grad is None and source and _is_constant(session.trace, request, request, source) else grad
-        for part, grad, source in zip(parts.flat(), found, request.sources, strict=True)
+        for part, grad, source in zip(parts.flat, found, request.sources, strict=True)
     ]
 
 

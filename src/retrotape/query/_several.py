@@ -10,8 +10,8 @@ from retrotape.diagnose.missing import Explain, with_reasons
 from retrotape.errors import ShapeMismatchError
 from retrotape.execute import Request, differentiate_each
 from retrotape.grads import Gradients
+from retrotape.query._base import Results
 from retrotape.query._request import fill_constants, make_request, solve
-from retrotape.query._results import Results
 from retrotape.record import Session
 from retrotape.tf.core import tf
 from retrotape.tf.nests import Parts, TensorRef, has_derivative, take_apart, unwrap, zeros_like
@@ -97,7 +97,7 @@ class Together:
         made = []
         for request, row, one in zip(self.requests, rows, explain, strict=True):
             if zeros:
-                pairs = zip(self._sources.flat(), row, strict=True)
+                pairs = zip(self._sources.flat, row, strict=True)
                 row = [zeros_like(part) if grad is None else grad for part, grad in pairs]
             made.append(with_reasons(self._session, request, self._sources, self._sources.pack(row), one))
         return made

@@ -51,7 +51,7 @@ class Calls(Replicas):
 
     def on_call(self, call: hooks.FunctionCall) -> Any:
         """Run a `tf.function` so that it can be asked about."""
-        if not self._active:
+        if not self.active:
             return self._run_unrecorded(call)
         self._tell_paused(call.written())
         if function_traits(call.function).op_by_op:

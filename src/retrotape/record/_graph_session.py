@@ -53,6 +53,10 @@ class GraphSession:
         """Say whether operations are being added to the tape now: their number is all it takes, so always."""
         return True
 
+    def remembers(self) -> tuple[bool, bool]:
+        """Return that results are remembered, and that they are recorded as they are made."""
+        return True, True
+
     def is_idle(self) -> bool:
         """Say whether nothing is added to the tape."""
         return self._since is None
@@ -108,10 +112,6 @@ class GraphSession:
     def extended(self) -> AbstractContextManager[None]:
         """Let what is added meanwhile belong to the tape, so that it can be differentiated again."""
         return nullcontext() if self.is_open or self._paused else _Started(self)
-
-    def extended_in_graph(self) -> AbstractContextManager[None]:
-        """Let answers belong to the tape: in a graph that costs nothing."""
-        return self.extended()
 
     @contextmanager
     def forked(self) -> Iterator[GraphSession]:

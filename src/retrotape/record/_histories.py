@@ -39,6 +39,8 @@ def same(left: Tensor, right: Tensor) -> bool:
 class Histories(Trace):
     """A trace whose tensors and variables are recorded."""
 
+    facts: GrowingFacts
+
     def clear(self) -> None:
         """Forget everything, in place."""
         super().clear()
@@ -46,11 +48,6 @@ class Histories(Trace):
         self._stale: dict[int, bool] = {}
         self.began = hooks.now()
         self.copied_on_read: set[int] = set()  # variables that hand out copies, since single rows of them were changed
-
-    @property
-    def facts(self) -> GrowingFacts:
-        """What is known of the program, to be added to."""
-        return self._builder.facts
 
     # ------------------------------------------------------------------ tensors
 

@@ -22,7 +22,7 @@ class Openings(ABC):
     def __init__(self) -> None:
         self._ended = False
         self._open: list[Recorder] = []
-        self._active: list[Recorder] = []  # those that record what runs now
+        self.active: list[Recorder] = []  # those that record what runs now
         self._drops_values = False  # whether one of them would drop what a stock tape may know
         self._known: set[int] = set()  # handles whose present value the active recorders can tell
         self._seen: dict[int, int] = {}  # by handle: how many of its writes are recorded, or were noticed
@@ -40,7 +40,7 @@ class Openings(ABC):
         """Forget what blocks that were interrupted have left behind: nothing is open."""
 
     def _activate(self, recorders: list[Recorder]) -> None:
-        self._active = recorders
+        self.active = recorders
         self._drops_values = any(recorder.drops_values for recorder in recorders)
 
     def is_idle(self) -> bool:
@@ -60,7 +60,7 @@ class Openings(ABC):
         self._known.clear()
         with lock:
             self._open.append(recorder)
-            self._activate([*self._active, recorder])
+            self._activate([*self.active, recorder])
         if not self._is_attached():
             self._seen.clear()  # counted anew each time that hooks are installed
             hooks.attach(self._listener())
@@ -83,7 +83,7 @@ class Openings(ABC):
 
     def _take_out(self, recorder: Recorder, here: bool) -> None:
         with lock:
-            self._activate([other for other in self._active if other is not recorder])
+            self._activate([other for other in self.active if other is not recorder])
             self._open = [other for other in self._open if other is not recorder]
         self._known.clear()
         if not self._open:
@@ -98,8 +98,8 @@ class Openings(ABC):
     def resume(self, recorder: Recorder) -> None:
         """Let an open recorder hear what runs, which was damaged and has been cleared."""
         with lock:
-            if recorder in self._open and recorder not in self._active:
-                self._activate([*self._active, recorder])
+            if recorder in self._open and recorder not in self.active:
+                self._activate([*self.active, recorder])
 
     def forget(self) -> None:
         """Take no variable's value for known: a recorder has forgotten what it had, or a read has failed."""
@@ -107,15 +107,15 @@ class Openings(ABC):
 
     def records(self, trace: Trace) -> bool:
         """Return whether ops are being recorded on `trace` now."""
-        return any(other is trace for other in self._active)
+        return any(other is trace for other in self.active)
 
     def recording(self) -> bool:
         """Return whether anything is being recorded now."""
-        return bool(self._active)
+        return bool(self.active)
 
     def without(self, trace: Trace) -> Scope:
         """Run ops that are not recorded on `trace`."""
-        return _RecordedBy(self, [other for other in self._active if other is not trace])
+        return _RecordedBy(self, [other for other in self.active if other is not trace])
 
     def unrecorded(self) -> Scope:
         """Run ops that are not recorded."""
@@ -126,7 +126,7 @@ class Openings(ABC):
         if self.records(trace):
             return Scope()
         recorder = _recorder_of(trace)
-        return _RecordedBy(self, [*self._active, recorder]) if self._open else _Opened(self, recorder)
+        return _RecordedBy(self, [*self.active, recorder]) if self._open else _Opened(self, recorder)
 
     def only(self, trace: Trace) -> Scope:
         """Run ops that are recorded on `trace` alone, whether it is open or not."""
@@ -161,13 +161,13 @@ class _RecordedBy(Scope):
 
     def __init__(self, openings: Openings, recorders: list[Recorder]) -> None:
         self._openings, self._recorders = openings, recorders
-        self._before, self._open = openings._active, openings._open
+        self._before, self._open = openings.active, openings._open
 
     def enter(self) -> None:
         openings = self._openings
         openings.dispatch()
         with lock:
-            self._before, self._open = openings._active, list(openings._open)
+            self._before, self._open = openings.active, list(openings._open)
             openings._activate(self._recorders)
         openings._known.clear()
 
@@ -182,6 +182,6 @@ class _RecordedBy(Scope):
 
     def _after(self) -> list[Recorder]:
         """Return who heard before, without those that were closed meanwhile and with those that were opened."""
-        now, openings = self._openings._active, self._openings._open
+        now, openings = self._openings.active, self._openings._open
         kept = [one for one in self._before if one in openings or one not in self._open]
         return kept + [one for one in now if one in openings and one not in self._open and one not in kept]

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from retrotape._types import Place, Tensor
-from retrotape.errors import InterruptedTapeError
 from retrotape.ir import (
     CUSTOM,
     FOREVER,
@@ -21,7 +20,6 @@ from retrotape.ir import (
     VariableHistory,
 )
 from retrotape.record._attributes import canonical
-from retrotape.record._frames import FrameTable
 from retrotape.record._functions import function_traits
 from retrotape.record._histories import Histories, whole
 from retrotape.record._offload import OffloadFile
@@ -82,8 +80,8 @@ class Recorder(Histories):
         self.flush()
         twin = Recorder.__new__(Recorder)
         twin.__dict__.update(self.__dict__)
-        twin._builder, twin.values, twin.tensors = Builder(self.program), self.values.copy(), self.tensors.copy()
-        twin.frames = self.frames.copy()
+        twin._build(Builder(self.program, self.frames.copy()))
+        twin.values, twin.tensors = self.values.copy(), self.tensors.copy()
         twin.variables, twin.owners = self.variables.copy(), self.owners.copy()
         twin.stand_ins, twin._resources, twin._named = self.stand_ins.copy(), {}, (None, 0)
         twin._stale, twin.copied_on_read, twin.waiting = self._stale.copy(), self.copied_on_read.copy(), []
@@ -110,11 +108,6 @@ class Recorder(Histories):
         except BaseException:
             self.damaged = True
             raise
-
-    def require_whole(self) -> None:
-        """Raise if an exception has come while this was being recorded: some of it may be missing."""
-        if self.damaged:
-            raise InterruptedTapeError
 
     def end_layer_calls(self, time: int) -> None:
         """Let no layer that is still being called have what is recorded later."""
@@ -320,16 +313,14 @@ class Recorder(Histories):
         self._builder.facts.moments.add(identity_of(tensor))
 
 
-def new_trace(builder: Builder, guard: Any = None, frames: FrameTable | None = None) -> Trace:
+def new_trace(builder: Builder, guard: Any = None) -> Trace:
     """Return a trace of a program that is not recorded here, but built: loaded, joined, replayed.
 
     Args:
-      builder: The program; who has made it appends to it.
+      builder: The program, with a `FrameTable`; whoever has made it appends to it.
       guard: Checks its ops, where they come from a file.
-      frames: The places of its equations.
     """
     trace = Recorder()
-    trace._builder, trace.guard = builder, guard
-    if frames is not None:
-        trace.frames = frames
+    trace._build(builder)
+    trace.guard = guard
     return trace

@@ -40,7 +40,7 @@ class Replicas(Variables):
         parent.dispatch()
         self._parent, self._outer = parent, list(parent._open)
         self._open = list(parent._open)
-        self._activate(list(parent._active))
+        self._activate(list(parent.active))
         # What these recorders know of variables is the same on both threads.
         self._known, self._seen = parent._known, parent._seen
         self._known.clear()
@@ -52,7 +52,7 @@ class Replicas(Variables):
         self._reductions = self._alone = 0
 
     def _own(self) -> list[Recorder]:
-        return [one for one in self._active if not any(one is other for other in self._outer)]
+        return [one for one in self.active if not any(one is other for other in self._outer)]
 
     @abstractmethod
     def flush(self) -> None:
@@ -91,7 +91,7 @@ class Replicas(Variables):
         """
         if self._alone:
             return []
-        return self._own() if self._reductions and self._outer else self._active
+        return self._own() if self._reductions and self._outer else self.active
 
     def on_all_reduce(self, op: str, size: int, values: Sequence[Any], run: Callable[[], Any]) -> Any:
         """Run an all-reduce, and record a sum for each tensor."""
@@ -118,7 +118,7 @@ class Replicas(Variables):
                 rows = ([getattr(one, part) for one in some] for some in (given, made))
                 self._write_concatenation(0, size, *rows)
         else:
-            self._refuse(self._active, "an all-reduce of tf.IndexedSlices", _flat(given), _flat(made))
+            self._refuse(self.active, "an all-reduce of tf.IndexedSlices", _flat(given), _flat(made))
 
     def _is_concatenation(self, given: list[Any], made: list[Any]) -> bool:
         """Say whether slices were reduced as TensorFlow does it when this was written: one after the other."""
@@ -131,10 +131,10 @@ class Replicas(Variables):
 
     def _write_sum(self, op: str, size: int, given: list[Tensor], made: list[Tensor]) -> None:
         if size > len(given):
-            self._refuse(self._active, f"an all-reduce over {size} replicas in several processes", given, made)
+            self._refuse(self.active, f"an all-reduce over {size} replicas in several processes", given, made)
             return
         if made[0].dtype != given[0].dtype:  # the mean of integers
-            self._refuse(self._active, "an all-reduce of integers", given, made)
+            self._refuse(self.active, "an all-reduce of integers", given, made)
             return
         dtype, total = given[0].dtype, made[0]
         with self.unrecorded():
@@ -148,7 +148,7 @@ class Replicas(Variables):
 
     def _write_concatenation(self, axis: int, size: int, given: list[Tensor], made: list[Tensor]) -> None:
         if size > len(given):
-            self._refuse(self._active, f"an all-gather over {size} replicas in several processes", given, made)
+            self._refuse(self.active, f"an all-gather over {size} replicas in several processes", given, made)
             return
         with self.unrecorded():
             where = tf.constant(axis)
@@ -158,12 +158,12 @@ class Replicas(Variables):
 
     def _write(self, op: str, inputs: Sequence[Tensor], attrs: Any, output: Tensor) -> None:
         place, time = self.place or here(4), self.next_time()
-        for recorder in self._active:
+        for recorder in self.active:
             recorder.record([Event(op, tuple(inputs), attrs, (output,), place, False, time)])
 
     def _take_for_one(self, tensors: list[Tensor]) -> None:
         """Let what each device has be one tensor."""
-        for recorder in self._active:
+        for recorder in self.active:
             for other in tensors[1:]:
                 recorder.tensors.alias(identity_of(other), recorder.var_of(tensors[0]))
 

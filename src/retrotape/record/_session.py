@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 
 from retrotape._types import Tensor, Variable
+from retrotape.errors import InterruptedTapeError
 from retrotape.ir import VariableHistory
 from retrotape.record._recorder import Recorder
-from retrotape.record._stack import Stack, current_stack, next_time
+from retrotape.record._stack import Stack, current_stack, next_time, thread
 from retrotape.record._trace import Trace
 from retrotape.tf import core, hooks
 from retrotape.tf.core import identity_of
@@ -19,7 +20,8 @@ from retrotape.tf.scopes import Scope, again
 
 def histories_in(trace: Trace, variable: Variable) -> list[VariableHistory]:
     """Return the histories of a variable, one for each device on which it was used."""
-    found = [trace.facts.histories.get(identity_of(handle)) for handle in handles_of(variable)]
+    handles = handles_of(variable) if isinstance(variable, core.DistributedVariable) else [variable.handle]
+    found = [trace.facts.histories.get(identity_of(handle)) for handle in handles]
     return [history for history in found if history is not None]
 
 
@@ -73,8 +75,17 @@ class EagerSession:
         return self._stack is not None
 
     def is_recording(self) -> bool:
-        """Say whether ops on this thread are being recorded now."""
-        return current_stack().records(self.trace)
+        """Return whether ops on this thread are being recorded now."""
+        trace = self.trace
+        return any(other is trace for other in thread.stack.active)
+
+    def remembers(self) -> tuple[bool, bool]:
+        """Return whether results are remembered, and whether they are recorded as they are made.
+
+        In a pause a result is a constant, like everything else that runs then.
+        """
+        recording = self.is_recording()
+        return recording or not self.is_open, recording
 
     def start(self) -> None:
         """Record what runs on this thread from now on."""
@@ -120,10 +131,6 @@ class EagerSession:
         """Record what runs meanwhile, whether started or not, on this tape alone."""
         return current_stack().only(self.trace)
 
-    def extended_in_graph(self) -> AbstractContextManager[None]:
-        """Do nothing: in eager code results are recorded only when they are differentiated."""
-        return nullcontext()
-
     @contextmanager
     def forked(self) -> Iterator[EagerSession]:
         """Record what runs meanwhile on a fork of the trace, unless it is recorded anyway; yield where to query it."""
@@ -138,13 +145,15 @@ class EagerSession:
     def flush(self) -> None:
         """Bring the trace up to date, or raise if recording was interrupted and some of it may be missing."""
         self._dispatch()
-        self.trace.flush()
-        self.trace.require_whole()
+        if self.trace.waiting:
+            self.trace.flush()
+        if self.trace.damaged:
+            raise InterruptedTapeError
 
     def _dispatch(self) -> None:
-        current_stack().dispatch()
-        if self._stack is not None:
-            self._stack.dispatch()
+        for stack in (thread.stack, self._stack):
+            if stack is not None and stack.events:
+                stack.dispatch()
 
     def var_of(self, tensor: Tensor) -> int:
         """Return the var of a tensor, also of one that no op has used."""
@@ -191,7 +200,7 @@ class EagerSession:
 
     def find(self, tensor: Tensor) -> int | None:
         """Return the var of a tensor."""
-        return self.trace.tensors.find(tensor)
+        return self.trace.tensors.by_identity.get(identity_of(tensor))
 
     def history(self, variable: Variable) -> VariableHistory | None:
         """Return the history of a variable; where it has one for each device, of the first that was used."""

@@ -38,7 +38,7 @@ class Stack(Calls):
     def __init__(self) -> None:
         super().__init__()
         self.place: Place = None  # whose line it is, where ops are run again
-        self._events: list[Any] = []  # plain tuples in the order of `Event`, which is cheaper
+        self.events: list[Any] = []  # plain tuples in the order of `Event`, which is cheaper
         self._batch = self._most = BATCH
         self._custom: list[bool] = []
         self._recompute = 0
@@ -56,7 +56,7 @@ class Stack(Calls):
 
     def _reset(self) -> None:
         super()._reset()
-        self._events, self._custom, self._layers, self._early = [], [], [], set()
+        self.events, self._custom, self._layers, self._early = [], [], [], set()
         self._recompute = self._inside_python = 0
         self._returned.clear()
         self._activate([])
@@ -67,7 +67,7 @@ class Stack(Calls):
 
     def in_replica(self) -> Stack:
         """Return the stack of this thread, which is that of a replica: what runs on both is recorded in order."""
-        _thread.stack = stack = Stack()
+        thread.stack = stack = Stack()
         stack.inherit(self)
         stack._batch = stack._most = 1
         stack._layers = list(self._layers)
@@ -77,13 +77,13 @@ class Stack(Calls):
 
     def add_moments(self, tensor: Tensor) -> None:
         """Note that `tf.nn.moments`, in a function that is run again, has stopped the gradient of a tensor."""
-        for recorder in self._active:
+        for recorder in self.active:
             recorder.add_moments(tensor)
 
     def open_besides(self, trace: Trace) -> list[Trace]:
         """Return the other traces that are open, up to date; also in a pause, for they go on after it."""
         self.dispatch()
-        found = {id(one): one for one in (*self._open, *self._active) if one is not trace}
+        found = {id(one): one for one in (*self._open, *self.active) if one is not trace}
         others: list[Trace] = list(found.values())
         for other in others:
             other.flush()
@@ -93,7 +93,7 @@ class Stack(Calls):
 
     def on_op(self, op: Any, inputs: Any, attrs: Any, outputs: Any, op_name: Any = None, graph: Any = None) -> None:
         """Note an eager op."""
-        if graph is not None or not self._active:
+        if graph is not None or not self.active:
             if not self._open:
                 hooks.detach(self)
             return
@@ -101,7 +101,7 @@ class Stack(Calls):
             self._early.discard(identity_of(outputs[0]))
             return
         if op == "StopGradient" and in_moments():
-            for recorder in self._active:
+            for recorder in self.active:
                 recorder.add_moments(outputs[0])
         # `outputs` is the very list that the caller gets, and TensorArray writes None into it.
         place, recompute = self.place or here(_OUTSIDE), self._recompute
@@ -110,42 +110,42 @@ class Stack(Calls):
         event = op, inputs, attrs, tuple(outputs), place, recompute, next(_times)
         if (self._calls or self._returned) and self._inside_call(*event):
             return
-        self._events.append(event)  # in one step: whoever is interrupted before that has not got the outputs
-        if len(self._events) >= self._batch and not self._calls:
+        self.events.append(event)  # in one step: whoever is interrupted before that has not got the outputs
+        if len(self.events) >= self._batch and not self._calls:
             self.dispatch()
 
     def on_tangents(self, op: str, inputs: Any, attrs: Any, outputs: Any) -> None:
         """Record an op now if it was not: what computes its tangents takes its outputs."""
         self.flush()
         first = identity_of(outputs[0])
-        if self._active and any(recorder.tensors.get(first) is None for recorder in self._active):
+        if self.active and any(recorder.tensors.get(first) is None for recorder in self.active):
             self.on_op(op, tuple(inputs), attrs, outputs)
             self._early.add(first)
         self.hold(outputs)
 
     def passes_tangents(self) -> bool:
         """Say whether the `stop_gradient` that is running is not meant for derivatives of derivatives."""
-        return bool(self._active) and in_moments()
+        return bool(self.active) and in_moments()
 
     def hold(self, tensors: Sequence[Tensor]) -> None:
         """Keep tensors that have tangents: a value that is computed again would have none."""
         self.flush()
-        for recorder in self._active:
+        for recorder in self.active:
             for tensor in tensors:
                 recorder.values[recorder.var_of(tensor)] = tensor
 
     def dispatch(self) -> None:
         """Hand what has run since the last time to the recorders, which look at it when they are asked."""
-        if not self._events:
+        if not self.events:
             return
         try:
             with lock:
-                active = self._active
-                events, self._events = self._events, []
+                active = self.active
+                events, self.events = self.events, []
                 for recorder in active:
                     recorder.waiting.extend(events)
         except BaseException:
-            for recorder in self._active:
+            for recorder in self.active:
                 recorder.damaged = True
             raise
         size = sum([prod(shape_of(tensor)) for event in events for tensor in event[3]])
@@ -157,10 +157,10 @@ class Stack(Calls):
     def flush(self) -> None:
         """Bring all recorders up to date."""
         self.dispatch()
-        for recorder in self._active:
+        for recorder in self.active:
             recorder.flush()
             if recorder.damaged:  # nothing that follows can be written to it
-                self._activate([other for other in self._active if other is not recorder])
+                self._activate([other for other in self.active if other is not recorder])
 
     def _inside_call(
         self, op: Any, inputs: Any, _: Any, outputs: tuple[Tensor, ...], place: Any, recompute: int, time: int
@@ -169,7 +169,7 @@ class Stack(Calls):
         if op == "EagerPyFunc" and self._returned:
             self.flush()
             for tensor, made in zip(outputs, self._returned.popleft(), strict=True):
-                for recorder in self._active:
+                for recorder in self.active:
                     recorder.tensors.alias(identity_of(tensor), recorder.var_of(made))
             return True
         if self._returned and not self._inside_python:
@@ -179,7 +179,7 @@ class Stack(Calls):
             call = self._calls[-1]
             inputs = tuple(call.arguments + call.captures) if call.function in tangents.made else inputs
             writes = function_traits(call.function).writes
-            for recorder in self._active:
+            for recorder in self.active:
                 recorder.append_call(op, inputs, outputs, recorder.frames.number(place), writes, call, time)
             self._known.clear()
             self.on_updated(self._noted)
@@ -192,7 +192,7 @@ class Stack(Calls):
             return run()
         path = f"{self._layers[-1].path}/{name}" if self._layers else name
         call = LayerCall(path, next(_times), FOREVER, UNCOUNTED)
-        for recorder in self._active:
+        for recorder in self.active:
             recorder.facts.layer_calls[call.begin] = call
         try:
             with setting(self, _layers=[*self._layers, call]):
@@ -200,7 +200,7 @@ class Stack(Calls):
             call = call._replace(returned=_identity_of(result))
         finally:
             call = call._replace(end=next(_times))
-            for recorder in (*self._open, *self._active):
+            for recorder in (*self._open, *self.active):
                 if call.begin in recorder.facts.layer_calls:
                     recorder.facts.layer_calls[call.begin] = call
         return result
@@ -213,7 +213,7 @@ class Stack(Calls):
         """Write down a custom gradient, or how a function goes back."""
         self.flush()
         if self._calls and name.startswith("__forward_"):
-            for recorder in self._active:
+            for recorder in self.active:
                 recorder.attach_backward(outputs, len(inputs), backward)
         elif not (self._custom and self._custom[-1] and name == "inner"):
             self._read_unheld(variable.handle for variable in variables_in(backward))
@@ -236,12 +236,12 @@ class Stack(Calls):
 
     def on_py_function(self, outer: Sequence[Tensor], inner: Sequence[Tensor], run: Callable[[], Any]) -> Any:
         """Run the body of a `tf.py_function`, whose tensors are copies of those outside."""
-        if not self._active:
+        if not self.active:
             return run()
         self.flush()
         if not self._inside_python:
             self._returned.clear()  # left by one that failed after its body had run
-        for recorder in self._active:
+        for recorder in self.active:
             for tensor, copied in zip(tf.nest.flatten(outer), tf.nest.flatten(inner), strict=True):
                 if isinstance(tensor, core.EagerTensor):
                     recorder.tensors.alias(identity_of(copied), recorder.var_of(tensor))
@@ -252,7 +252,7 @@ class Stack(Calls):
 
     def on_host_read(self, tensor: Tensor, method: str) -> None:
         """Record that Python reads a value: what runs after it may depend on that."""
-        if self._active:
+        if self.active:
             place = reader_place(3)
             if place is not None:
                 self._add_host_read(tensor, place, method)
@@ -263,7 +263,7 @@ class Stack(Calls):
 
     def _add_host_read(self, tensor: Tensor, place: Place, method: str) -> None:
         time = next(_times)
-        for recorder in self._active:
+        for recorder in self.active:
             recorder.add_host_read(identity_of(tensor), time, place, method, core.next_id())
 
 
@@ -292,7 +292,7 @@ class _Thread(threading.local):
         self.end = _ThreadEnd(self.stack)
 
 
-_thread = _Thread()
+thread = _Thread()
 
 
 def next_time() -> int:
@@ -302,4 +302,4 @@ def next_time() -> int:
 
 def current_stack() -> Stack:
     """Return the stack of this thread."""
-    return _thread.stack
+    return thread.stack

@@ -26,6 +26,8 @@ class Trace(ABC):
     """What one run of a program has left. Every trace is a `Recorder`; those who do not record see this of it.
 
     Attributes:
+      program: Everything recorded so far, to be read. It grows; `snapshot` gives one that does not.
+      facts: What is known of the program.
       keep: Which values stay, as `Tape` has it.
       values: By var: a tensor, or what loads one that is offloaded.
       tensors: Which tensors stand for which vars.
@@ -38,6 +40,10 @@ class Trace(ABC):
       damaged: Whether an exception has come while something was being recorded.
     """
 
+    program: Program
+    facts: Facts
+    frames: FrameTable
+
     def __init__(self, keep: str = "needed", dtype_of: Callable[[Tensor], int] = core.eager_dtype) -> None:
         self.keep = keep
         self.drops_values = keep in ("leaves", "segments", "disk")  # that a rule reads
@@ -48,10 +54,9 @@ class Trace(ABC):
     def clear(self) -> None:
         """Forget everything, in place: tapes that are open go on recording here."""
         self.damaged = True  # until `Recorder.clear` has come to its end, which an exception may interrupt
-        self._builder = Builder()
         self.values: dict[int, Any] = {}
         self.tensors = TensorMap()
-        self.frames = FrameTable()
+        self._build(Builder(frames=FrameTable()))
         self.variables: dict[int, Variable] = {}
         self.owners: dict[int, Any] = {}
         self.stand_ins: dict[int, int] = {}  # by identity of a handle, that of the one for which it stands
@@ -61,19 +66,15 @@ class Trace(ABC):
         self.guard: Any = None
         self.token = object()
 
-    @property
-    def program(self) -> Program:
-        """Everything recorded so far: a window, made in constant time."""
-        return self._builder.window(self.frames)
+    def _build(self, builder: Builder) -> None:
+        """Let the program be what `builder` builds."""
+        assert isinstance(builder.program.frames, FrameTable)
+        self._builder, self.program, self.facts = builder, builder.program, builder.facts
+        self.frames = builder.program.frames
 
-    @property
-    def facts(self) -> Facts:
-        """What is known of the program."""
-        return self._builder.facts
-
-    def checked_program(self) -> Program:
-        """Return everything recorded so far, checked."""
-        return self._builder.build(self.frames)
+    def snapshot(self) -> Program:
+        """Return everything recorded so far, checked; what is recorded later is not in it."""
+        return self._builder.snapshot()
 
     @abstractmethod
     def flush(self) -> None:

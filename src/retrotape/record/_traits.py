@@ -8,14 +8,13 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from retrotape.ir import CUSTOM, DTYPE_NAMES, Eqn
+from retrotape.ir import CUSTOM, Eqn
 from retrotape.rules import FORWARD, NoGradient, Rule, lookup
 from retrotape.tf import core
 
 RESOURCE = 20
 
-# Dtypes through which gradients flow, as TensorFlow has it.
-TRAINABLE = frozenset(number for number in DTYPE_NAMES if number <= 23 and core.is_trainable(core.tf.as_dtype(number)))
+TRAINABLE = core.TRAINABLE_DTYPES
 
 
 class Kind(Enum):

@@ -53,17 +53,17 @@ class Variables(Openings):
     def adopt(self, handle: Tensor, value: Tensor) -> None:
         """Let every open recorder know that the variable behind `handle` holds `value`."""
         self.flush()
-        for recorder in self._active:
+        for recorder in self.active:
             recorder.adopt(handle, value)
 
     def on_variable(self, variable: Any) -> None:
         """Note which variable is read."""
-        for recorder in self._active:
+        for recorder in self.active:
             recorder.variables.setdefault(identity_of(replicas.handle_of(variable)), variable)
 
     def on_keras_variable(self, variable: Any) -> None:
         """Note which Keras variable a variable is inside of."""
-        for recorder in self._active:
+        for recorder in self.active:
             recorder.owners[id(unwrap(variable))] = variable
 
     def on_read(self, handle: Tensor) -> None:
@@ -77,7 +77,7 @@ class Variables(Openings):
         if written == self._seen.get(identity, 0):
             return
         self.flush()
-        for recorder in {id(one): one for one in (*self._open, *self._active)}.values():
+        for recorder in {id(one): one for one in (*self._open, *self.active)}.values():
             if written > self._seen.get(identity, recorder.began):
                 recorder.mark_written(identity)
         self._seen[identity] = written
@@ -86,7 +86,7 @@ class Variables(Openings):
         """Read the whole of a variable before a part of it is read, where it may have changed."""
         for handle in handles:
             self._notice_writes(identity_of(handle))
-            if any(recorder.is_stale(handle) for recorder in self._active):
+            if any(recorder.is_stale(handle) for recorder in self.active):
                 self._read(handle)
 
     def on_update(self, op: str, handles: Sequence[Tensor]) -> None:
@@ -94,10 +94,10 @@ class Variables(Openings):
         for handle in handles:
             self._notice_writes(identity_of(handle))
         self._tell_paused(handles)
-        if not self._active:
+        if not self.active:
             return
         for handle in handles:
-            if identity_of(handle) not in self._known or any(recorder.is_stale(handle) for recorder in self._active):
+            if identity_of(handle) not in self._known or any(recorder.is_stale(handle) for recorder in self.active):
                 self._read(handle)
             if traits(op).opaque:
                 self._known.discard(identity_of(handle))
@@ -106,20 +106,20 @@ class Variables(Openings):
         """Note that a write has been recorded, or that those who do not record it have been told."""
         for identity, before in noted.before.items():
             if before != self._seen.get(identity, before):  # somebody else wrote in between
-                for recorder in (*self._open, *self._active):
+                for recorder in (*self._open, *self.active):
                     recorder.mark_written(identity)
             self._seen[identity] = noted.when
 
     def _tell_paused(self, handles: Sequence[Tensor]) -> None:
         """Tell recorders in a pause of a write: the value may come out the same, and still has no past."""
         for recorder in self._open:
-            if recorder not in self._active:
+            if recorder not in self.active:
                 for handle in handles:
                     recorder.mark_written(identity_of(handle))
 
     def _is_set(self, handle: Tensor) -> bool:
         # Not `unheard`, which forgets what is known. A forward accumulator would look for the derivative.
-        with setting(self, _active=[]), stop_stock_tapes():
+        with setting(self, active=[]), stop_stock_tapes():
             return bool(tf.raw_ops.VarIsInitializedOp(resource=handle))
 
     def _read_unheld(self, handles: Iterable[Tensor]) -> None:
@@ -127,7 +127,7 @@ class Variables(Openings):
         self.flush()
         for handle in handles:
             self._notice_writes(identity_of(handle))
-            if not all(recorder.holds(handle) for recorder in self._active):
+            if not all(recorder.holds(handle) for recorder in self.active):
                 self._read(handle)
 
     def _read(self, handle: Tensor) -> None:

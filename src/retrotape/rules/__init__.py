@@ -1,18 +1,16 @@
 """Gradient rules: TensorFlow's registered ones, and those of reads and updates of variables."""
 
 from retrotape.rules._allowed import allowed
-from retrotape.rules._lookup import ACCEPTS_NONE, NoGradient, Rule, UnknownOp, lookup, lookup_operation
-from retrotape.rules._opview import OpView, Tensors
+from retrotape.rules._lookup import ACCEPTS_NONE, RULES, NoGradient, Rule, UnknownOp, lookup, lookup_operation
 from retrotape.rules._repairs import has_wrong_second, repairable
 from retrotape.rules._variables import FORWARD, gathered, new_values, variable_vjp
 
 __all__ = [
     "ACCEPTS_NONE",
     "FORWARD",
+    "RULES",
     "NoGradient",
-    "OpView",
     "Rule",
-    "Tensors",
     "UnknownOp",
     "allowed",
     "gathered",

@@ -27,7 +27,7 @@ class UnknownOp(NamedTuple):
     op: str
 
 
-_rules: dict[str, Rule] = {}
+RULES: dict[str, Rule] = {}
 
 
 def lookup(op: str) -> Rule | NoGradient | UnknownOp:
@@ -38,7 +38,7 @@ def lookup(op: str) -> Rule | NoGradient | UnknownOp:
     >>> lookup("ZerosLike"), lookup("no_such_op")
     (NoGradient(op='ZerosLike'), UnknownOp(op='no_such_op'))
     """
-    rule = _rules.get(op)
+    rule = RULES.get(op)
     if rule is not None:
         return rule
     try:
@@ -47,7 +47,7 @@ def lookup(op: str) -> Rule | NoGradient | UnknownOp:
         return UnknownOp(op)  # not remembered: the user may register a gradient yet
     if function is None:
         return NoGradient(op)
-    rule = _rules[op] = Rule(_repaired(op, function))
+    rule = RULES[op] = Rule(_repaired(op, function))
     return rule
 
 

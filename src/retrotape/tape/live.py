@@ -157,7 +157,7 @@ class Tape(AnyTape, metaclass=_InPlaceOfStock):
             spend(self._opening)
 
     def _new_session(self) -> EagerSession | GraphSession:
-        graph = graph_here()
+        graph = None if tf.executing_eagerly() else graph_here()
         return EagerSession(self._keep, self._directory) if graph is None else GraphSession(graph, self._eager_session)
 
     @as_is
@@ -167,7 +167,7 @@ class Tape(AnyTape, metaclass=_InPlaceOfStock):
         Args:
           tensor: A tensor or variable, or a nest of them.
         """
-        for part in take_apart(tensor, WATCHED).flat():
+        for part in take_apart(tensor, WATCHED).flat:
             if is_variable(part):
                 self._watched[id(part)] = part
                 if self._session is not None:
@@ -218,11 +218,11 @@ class Tape(AnyTape, metaclass=_InPlaceOfStock):
     @property
     def program(self) -> Program:
         """Everything recorded so far, as data: frozen, checked, printable."""
-        return self._recorded().trace.checked_program()
+        return self._recorded().trace.snapshot()
 
     def _session_here(self) -> Session | None:
         """Return what was recorded where we are: in eager code, or in the graph that is being built."""
-        graph = graph_here()
+        graph = None if tf.executing_eagerly() else graph_here()
         for session in (self._session, self._eager_session):
             if session is not None and session.graph is graph:
                 return session

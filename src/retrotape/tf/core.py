@@ -270,6 +270,10 @@ def is_trainable(dtype: Any) -> bool:
     return backprop_util.IsTrainable(dtype)
 
 
+# The numbers of the dtypes through which gradients flow.
+TRAINABLE_DTYPES = frozenset(number for number in range(1, 24) if is_trainable(tf.as_dtype(number)))
+
+
 def zeros(shape: Any, dtype: Any) -> Tensor:
     """Return zeros of any dtype that has numbers: TensorFlow has no kernel for those of eight bits and fewer."""
     kind = tf.as_dtype(dtype)

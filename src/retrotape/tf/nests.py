@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from retrotape._types import Tensor
+from retrotape._types import Nest, Tensor
 from retrotape.errors import NotASourceError, ShapeMismatchError
 from retrotape.tf import functions, keras_api
-from retrotape.tf.core import CompositeTensor, is_trainable, tf, zeros
+from retrotape.tf.core import TRAINABLE_DTYPES, CompositeTensor, tf, zeros
 from retrotape.tf.saved_variable import SavedVariable
 from retrotape.tf.version import Version
 
@@ -21,9 +21,14 @@ def unwrap(value: Any) -> Any:
     return inner if isinstance(inner, tf.Variable) and not isinstance(value, tf.Variable) else value
 
 
+VARIABLES = (tf.Variable, SavedVariable)
+# Dtypes through which gradients flow.
+DIFFERENTIABLE = frozenset(kind for kind in map(tf.as_dtype, TRAINABLE_DTYPES) if kind not in (tf.resource, tf.variant))
+
+
 def is_variable(value: Any) -> bool:
-    """Say whether `value` is a variable: of TensorFlow, also one that is spread over devices, or of a loaded tape."""
-    return isinstance(value, (tf.Variable, SavedVariable))
+    """Return whether `value` is a variable: of TensorFlow, also one that is spread over devices, or of a loaded tape."""
+    return isinstance(value, VARIABLES)
 
 
 class TensorRef:
@@ -37,25 +42,26 @@ class TensorRef:
 
 
 def has_derivative(part: Any) -> bool:
-    """Say whether a tensor or variable is of a dtype through which gradients flow."""
-    return is_trainable(part.dtype.base_dtype) and part.dtype.base_dtype not in (tf.resource, tf.variant)
+    """Return whether a tensor or variable is of a dtype through which gradients flow."""
+    return part.dtype.base_dtype in DIFFERENTIABLE
 
 
 class Parts(NamedTuple):
-    """A nest, its items, and the tensors and variables that each item consists of."""
+    """A nest, taken apart.
 
-    nest: Any
+    Attributes:
+      nest: The nest.
+      items: Its items; of a Keras variable, the variable inside.
+      parts: The tensors and variables that each item consists of.
+      flat: All of them in one list.
+      owners: The Keras variables among the items, by `id` of the variable inside.
+    """
+
+    nest: Nest
     items: list[Any]
     parts: list[list[Any]]
-
-    def flat(self) -> list[Any]:
-        """Return all parts in one list."""
-        return [part for parts in self.parts for part in parts]
-
-    def owners(self) -> dict[int, Any]:
-        """Return the Keras variables among the items, by `id` of the variable inside."""
-        given = tf.nest.flatten(self.nest)
-        return {id(item): one for one, item in zip(given, self.items, strict=True) if one is not item}
+    flat: list[Any]
+    owners: dict[int, Any]
 
     def pack(self, gradients: Sequence[Any]) -> Any:
         """Shape gradients, one for each part, like the nest."""
@@ -72,14 +78,17 @@ def take_apart(nest: Any, role: str) -> Parts:
     """Return the parts of a nest of sources or targets."""
     if nest is None:
         raise NotASourceError(role, nest)
-    items = [unwrap(item) for item in tf.nest.flatten(nest)]
-    return Parts(nest, items, [_parts(item, role) for item in items])
+    given = tf.nest.flatten(nest)
+    items = [unwrap(item) for item in given]
+    parts = [_parts(item, role) for item in items]
+    owners = {id(item): one for one, item in zip(given, items, strict=True) if one is not item}
+    return Parts(nest, items, parts, [part for own in parts for part in own], owners)
 
 
 def _parts(item: Any, role: str) -> list[Any]:
     if (
         isinstance(item, (tf.Tensor, TensorRef))
-        or is_variable(item)
+        or isinstance(item, VARIABLES)
         or (isinstance(item, Version) and role == "source")
     ):
         return [item]
@@ -204,7 +213,7 @@ def describe(part: Any) -> str:
 
 def single(value: Any, method: str, role: str) -> Any:
     """Return the one tensor or variable that a method takes, alone or in a nest, or raise."""
-    parts = take_apart(value, role).flat()
+    parts = take_apart(value, role).flat
     if len(parts) != 1:
         raise ShapeMismatchError(
             f"{method} takes one {role}, got {len(parts)} in a {type(value).__name__}; ask once for each of them."

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from retrotape._types import Handle
 from retrotape.errors import TapeUseError
 from retrotape.ir import BackwardFunction, Builder, Eqn, Facts, VariableHistory
-from retrotape.record import RESOURCE, Trace, new_trace, next_time
+from retrotape.record import RESOURCE, FrameTable, Trace, new_trace, next_time
 from retrotape.tf.core import identity_of, share_buffer
 
 TraceVar = tuple[int, int]  # which trace, and a var of it
@@ -69,7 +69,7 @@ class Joiner:
     """
 
     def __init__(self, traces: Sequence[Trace], links: Mapping[TraceVar, TraceVar] | None = None) -> None:
-        self._builder = Builder()
+        self._builder = Builder(frames=FrameTable())
         self.joined = new_trace(self._builder)
         self._links = links or {}
         self._traces: list[Trace] = []

@@ -59,7 +59,7 @@ def _as_data(trace: Trace, facts: GrowingFacts, index: int, back: BackwardFuncti
     outcome = tuple(tuple(flat.var_of(tensor) for tensor in tensors) for tensors in kept)
     captured = sorted(set(flat.program.leaves()) - set(flowing))
     outer = tuple(outside[var] if var in outside else trace.var_of(flat.value(var)) for var in captured)
-    program = replace(flat.program, facts=Facts(backward_functions=flat.facts.backward_functions))
+    program = replace(flat.snapshot(), facts=Facts(backward_functions=flat.facts.backward_functions))
     function = FunctionProgram(program, tuple(flowing), tuple(captured), outcome)
     return BackwardFunction(function, back.inputs, back.outputs, outer)
 

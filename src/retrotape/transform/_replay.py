@@ -158,8 +158,8 @@ class _Replay:
     def _trace(self) -> Trace:
         """Return a trace of the same program with the values that its gradients read."""
         old, env = self._old, self._env
-        builder = Builder(old.program)
-        new = new_trace(builder, old.guard, old.frames)
+        builder = Builder(old.program, old.frames)
+        new = new_trace(builder, old.guard)
         new.variables.update(old.variables)
         new.owners.update(old.owners)
         new.tensors = old.tensors.copy()

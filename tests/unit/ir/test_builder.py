@@ -37,7 +37,7 @@ def test_build_freezes_everything():
     (out,) = builder.define([SCALAR])
     builder.append("Const", (), (out,), (("dtype", DType(1)),), frame=0)
     frames = (Frame("a.py", 1, "f"),)
-    program = builder.build(frames)
+    program = builder.snapshot(frames)
     assert program.types == (SCALAR,)
     assert program.producers == (0,)
     assert program.eqns == (Eqn("Const", (), (0,), (("dtype", DType(1)),), 0),)
@@ -45,31 +45,31 @@ def test_build_freezes_everything():
 
 
 def test_an_empty_builder_builds_an_empty_program():
-    program = Builder().build()
+    program = Builder().snapshot()
     assert (program.types, program.producers, program.eqns, program.frames) == ((), (), (), ())
 
 
 def test_a_program_that_was_built_does_not_change_afterwards():
     builder = Builder()
     chain(builder, 2)
-    before = builder.build()
+    before = builder.snapshot()
     chain(builder, 1)
     assert len(before.eqns) == 2
-    assert len(builder.build().eqns) == 3
+    assert len(builder.snapshot().eqns) == 3
 
 
 def test_nothing_new_gives_the_same_object():
     builder = Builder()
     chain(builder, 2)
-    assert builder.build() is builder.build()
+    assert builder.snapshot() is builder.snapshot()
 
 
 def test_a_new_leaf_alone_gives_a_new_program():
     builder = Builder()
     chain(builder, 1)
-    first = builder.build()
+    first = builder.snapshot()
     builder.leaf(VECTOR)
-    assert builder.build().types == (*first.types, VECTOR)
+    assert builder.snapshot().types == (*first.types, VECTOR)
 
 
 def test_frames_are_resolved_only_when_they_are_read():
@@ -85,7 +85,7 @@ def test_frames_are_resolved_only_when_they_are_read():
 
     builder = Builder()
     chain(builder, 3)
-    program = builder.build(Lazy())
+    program = builder.snapshot(Lazy())
     assert not read
     assert program.frames[0] == Frame("a.py", 1, "f")
     assert read == [0]
@@ -96,16 +96,16 @@ def test_build_checks():
     (out,) = builder.define([SCALAR])
     builder.append("Neg", (5,), (out,), ())
     with pytest.raises(MalformedProgramError, match=r"Equation 0 \(Neg\) reads %5, which does not exist"):
-        builder.build()
+        builder.snapshot()
 
 
 def test_build_checks_what_came_after_the_last_build():
     builder = Builder()
     chain(builder, 2)
-    builder.build()
+    builder.snapshot()
     builder.append("Neg", (0,), (1,), ())
     with pytest.raises(MalformedProgramError, match=r"Equation 2 \(Neg\) defines %1, which is not its own"):
-        builder.build()
+        builder.snapshot()
 
 
 def test_a_program_that_failed_the_check_fails_again():
@@ -113,20 +113,20 @@ def test_a_program_that_failed_the_check_fails_again():
     builder.append("Neg", (0,), (), ())
     for _ in range(2):
         with pytest.raises(MalformedProgramError, match=r"Equation 0 \(Neg\) reads %0, which does not exist"):
-            builder.build()
+            builder.snapshot()
 
 
 def test_build_refuses_a_var_whose_equation_never_came():
     builder = Builder()
     builder.define([SCALAR])
     with pytest.raises(MalformedProgramError, match="%0 claims equation 0 as its producer, which it is not"):
-        builder.build()
+        builder.snapshot()
 
 
 def test_build_refuses_a_var_whose_equation_never_came_also_later():
     builder = Builder()
     chain(builder, 1)
-    builder.build()
+    builder.snapshot()
     builder.define([SCALAR])
     with pytest.raises(MalformedProgramError, match="%2 claims equation 1 as its producer, which it is not"):
-        builder.build()
+        builder.snapshot()

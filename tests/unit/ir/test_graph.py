@@ -19,7 +19,7 @@ def diamond() -> Program:
         outs = builder.define([SCALAR] * count)
         builder.append("Op", inputs, outs, ())
         made.append(outs)
-    return builder.build()
+    return builder.snapshot()
 
 
 def test_slice_holds_what_the_target_depends_on():
@@ -96,7 +96,7 @@ def programs(draw) -> Program:
         ins = draw(st.lists(st.integers(0, len(builder.types) - 1), max_size=3))
         outs = builder.define([SCALAR] * draw(st.integers(0, 2)))
         builder.append("Op", tuple(ins), outs, ())
-    return builder.build()
+    return builder.snapshot()
 
 
 def naive_ancestors(program: Program, target: int) -> set[int]:

@@ -86,7 +86,7 @@ def programs(draw) -> Program:
         attrs = tuple(sorted(draw(st.dictionaries(names, values, max_size=3)).items(), key=lambda item: item[0]))
         op = draw(st.sampled_from(["Neg", "__inference_f_12", "custom_gradient", "_FusedConv2D"]))
         builder.append(op, ins, outs, attrs, draw(st.integers(0, len(table) - 1)))
-    return builder.build(table)
+    return builder.snapshot(table)
 
 
 def same(one: Program, other: Program) -> bool:
@@ -98,7 +98,7 @@ def with_attr(value: object) -> Program:
     builder = Builder()
     (out,) = builder.define([SCALAR])
     builder.append("Op", (), (out,), (("a", value), ("b", 7)))  # type: ignore[arg-type]
-    return builder.build((Frame("a.py", 1, "f"),))
+    return builder.snapshot((Frame("a.py", 1, "f"),))
 
 
 @settings(max_examples=100, deadline=None)
@@ -151,7 +151,7 @@ def test_a_program_reads_like_one():
     outs = builder.define([TensorType(1, None), TensorType(3, ())])
     builder.append("Split", (x, x), outs, (("N", 2),), 1)
     builder.append("NoOp", (), (), ())
-    program = builder.build((Frame("a b.py", 1, "<module>"), Frame('c"é\n.py', 2, "f")))
+    program = builder.snapshot((Frame("a b.py", 1, "<module>"), Frame('c"é\n.py', 2, "f")))
     assert str(program).splitlines() == [
         "%0 : float32[2,?]",
         "%1 : float32[...], %2 : int32[] = Split{N=2}(%0, %0) @1",

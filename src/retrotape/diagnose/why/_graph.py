@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from retrotape.diagnose.why._explanation import Step
-from retrotape.execute import Plan, differentiable_inputs, make_plan
-from retrotape.ir import CUSTOM, Frame, reached_from, slice_to
+from retrotape.execute import Plan, make_plan
+from retrotape.ir import CUSTOM, Frame, differentiable_inputs, reached_from, slice_to
 from retrotape.record import Trace
 from retrotape.tf import functions
 
