@@ -33,11 +33,11 @@ def test_vars_are_numbered_as_they_come():
 
 
 def test_build_freezes_everything():
-    builder = Builder()
+    frames = (Frame("a.py", 1, "f"),)
+    builder = Builder(frames=frames)
     (out,) = builder.define([SCALAR])
     builder.append("Const", (), (out,), (("dtype", DType(1)),), frame=0)
-    frames = (Frame("a.py", 1, "f"),)
-    program = builder.snapshot(frames)
+    program = builder.snapshot()
     assert program.types == (SCALAR,)
     assert program.producers == (0,)
     assert program.eqns == (Eqn("Const", (), (0,), (("dtype", DType(1)),), 0),)
@@ -83,9 +83,9 @@ def test_frames_are_resolved_only_when_they_are_read():
             read.append(index)
             return Frame("a.py", 1, "f")
 
-    builder = Builder()
+    builder = Builder(frames=Lazy())
     chain(builder, 3)
-    program = builder.snapshot(Lazy())
+    program = builder.snapshot()
     assert not read
     assert program.frames[0] == Frame("a.py", 1, "f")
     assert read == [0]

@@ -75,8 +75,8 @@ frames = st.builds(Frame, text, st.integers(0, 10**6), text)
 
 @st.composite
 def programs(draw) -> Program:
-    builder = Builder()
     table = tuple(draw(st.lists(frames, min_size=1, max_size=3)))
+    builder = Builder(frames=table)
     for _ in range(draw(st.integers(0, 5))):
         if draw(st.booleans()):
             builder.leaf(draw(kinds))
@@ -86,7 +86,7 @@ def programs(draw) -> Program:
         attrs = tuple(sorted(draw(st.dictionaries(names, values, max_size=3)).items(), key=lambda item: item[0]))
         op = draw(st.sampled_from(["Neg", "__inference_f_12", "custom_gradient", "_FusedConv2D"]))
         builder.append(op, ins, outs, attrs, draw(st.integers(0, len(table) - 1)))
-    return builder.snapshot(table)
+    return builder.snapshot()
 
 
 def same(one: Program, other: Program) -> bool:
@@ -95,10 +95,10 @@ def same(one: Program, other: Program) -> bool:
 
 
 def with_attr(value: object) -> Program:
-    builder = Builder()
+    builder = Builder(frames=(Frame("a.py", 1, "f"),))
     (out,) = builder.define([SCALAR])
     builder.append("Op", (), (out,), (("a", value), ("b", 7)))  # type: ignore[arg-type]
-    return builder.snapshot((Frame("a.py", 1, "f"),))
+    return builder.snapshot()
 
 
 @settings(max_examples=100, deadline=None)
@@ -146,12 +146,12 @@ def test_every_kind_of_attribute(value: object, shown: str):
 
 
 def test_a_program_reads_like_one():
-    builder = Builder()
+    builder = Builder(frames=(Frame("a b.py", 1, "<module>"), Frame('c"é\n.py', 2, "f")))
     x = builder.leaf(TensorType(1, (2, None)))
     outs = builder.define([TensorType(1, None), TensorType(3, ())])
     builder.append("Split", (x, x), outs, (("N", 2),), 1)
     builder.append("NoOp", (), (), ())
-    program = builder.snapshot((Frame("a b.py", 1, "<module>"), Frame('c"é\n.py', 2, "f")))
+    program = builder.snapshot()
     assert str(program).splitlines() == [
         "%0 : float32[2,?]",
         "%1 : float32[...], %2 : int32[] = Split{N=2}(%0, %0) @1",
