@@ -55,14 +55,14 @@ def private_uses(tree: ast.AST) -> Iterator[tuple[str, int]]:
 
 
 def module_uses(tree: ast.AST) -> Iterator[tuple[str, str]]:
-    """Yield (module, name) for what a file takes from private modules of TensorFlow, which come from `_tf`."""
+    """Yield (module, name) for what a file takes from private modules of TensorFlow, which come from `tf/core.py`."""
     modules = {}
-    for node in ast.walk(ast.parse((SOURCE / "_tf.py").read_text())):
+    for node in ast.walk(ast.parse((SOURCE / "tf" / "core.py").read_text())):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tensorflow."):
             modules.update({alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names})
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and not node.attr.startswith("__"):
-            module = modules.get(ast.unparse(node.value).removeprefix("_tf."))
+            module = modules.get(ast.unparse(node.value).removeprefix("core."))
             if module is not None:
                 yield module, node.attr
 
@@ -91,11 +91,42 @@ def test_every_private_name_in_the_source_has_its_line(path: Path) -> None:
         ("getattr(tensor, '_nobody_listed_this', None)", "_nobody_listed_this"),
         ("tensor._nobody_listed_this = 1", "_nobody_listed_this"),
         ("execute.nobody_listed_this()", "tensorflow.python.eager.execute.nobody_listed_this"),
-        ("_tf.record.nobody_listed_this()", "tensorflow.python.eager.record.nobody_listed_this"),
+        ("core.record.nobody_listed_this()", "tensorflow.python.eager.record.nobody_listed_this"),
     ],
 )
 def test_a_new_private_name_would_be_noticed(source: str, name: str) -> None:
     assert unlisted(source) == [name]
+
+
+def outside_of_tf(source: str) -> list[str]:
+    """Return the private names of TensorFlow and Keras that a piece of source touches: none may, but for `tf/`."""
+    tree = ast.parse(source)
+    listed = {word for name in TABLE for word in words(name) if is_private(word)}
+    own = {node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and _is_own(node)}
+    uses = [(node.attr, node) for node in ast.walk(tree) if isinstance(node, ast.Attribute) and is_private(node.attr)]
+    found = [name for name, node in uses if node not in own and (name in listed or name not in OURS | PYTHON)]
+    attributes = {name for name, _ in uses}
+    return found + [name for name, _ in private_uses(tree) if name not in attributes and name not in OURS]
+
+
+def _is_own(node: ast.Attribute) -> bool:
+    return isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in FILES if path.parent.name != "tf"], ids=lambda path: str(path.relative_to(SOURCE))
+)
+def test_private_names_are_touched_in_one_folder_only(path: Path) -> None:
+    assert outside_of_tf(path.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["tensor._id", "keras_variable._value", "getattr(variable, '_shared_name')", "tf.__internal__.x", "x._new_in_tf"],
+)
+def test_a_private_name_outside_of_the_folder_would_be_noticed(source: str) -> None:
+    assert len(outside_of_tf(source)) == 1
+    assert outside_of_tf("self._id") == []
 
 
 def test_no_line_of_the_table_is_left_over() -> None:

@@ -7,12 +7,12 @@ import weakref
 import numpy as np
 import pytest
 import tensorflow as tf
-from retrotape.execute import ForwardPass
-from retrotape.files.load import read
 
 from retrotape.cli._diff_align import align, find_suspects
 from retrotape.cli._diff_values import compare_values, distance
 from retrotape.cli._tape import open_saved
+from retrotape.execute import ForwardPass
+from retrotape.files.load import read
 from retrotape.ir import Program
 
 # ------------------------------------------------------------------ how far apart

@@ -138,7 +138,11 @@ def fields(folder: Path) -> Target:
             found.check()
         except refusals as error:
             return _refused(makes_no_sense(error))
-        shown = [*(row.name for row in found.variables), *(row.method for row in found.host_reads), *found.called.values()]
+        shown = [
+            *(row.name for row in found.variables),
+            *(row.method for row in found.host_reads),
+            *found.called.values(),
+        ]
         assert all(text.isprintable() for text in [*shown, *(row.path for row in found.layers)])
         return True
 

@@ -17,7 +17,7 @@ from retrotape.record import SEGMENT, Trace, is_offloaded, read_by_rule
 def differentiate_each(
     trace: Trace, queries: Sequence[Query], operations: Sequence[Any] | None = None
 ) -> list[list[Cotangent | None]]:
-    """Return results of queries that differ only in targets and seeds; each is what `differentiate` gives, to the bit."""
+    """Return results of queries that differ only in targets and seeds, each as `differentiate` gives it, to the bit."""
     first = queries[0]
     wanted = [var for source in first.all_sources(trace) for var in source]
     targets = [query.targets for query in queries]

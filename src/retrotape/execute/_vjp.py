@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from retrotape._types import Cotangent, Tensor
-from retrotape.errors import NoRuleError, NotRecordedError, OpaqueUpdateError, ReplicaError, UnrepairableError
+from retrotape.errors import NoRuleError, ReplicaError, UnrepairableError
 from retrotape.execute import _run
 from retrotape.execute._calls import call_vjp
 from retrotape.execute._function_program import apply_function
@@ -15,18 +15,23 @@ from retrotape.execute._inline import inline
 from retrotape.execute._op_view import LazyTensors, OpView
 from retrotape.execute._past import PastVariables
 from retrotape.execute._plan import Plan, plan_between
+from retrotape.execute._refusals import (
+    refuse_communication,
+    refuse_draws,
+    refuse_opaque,
+    refuse_unrepairable,
+    refuse_wrong_tangents,
+)
 from retrotape.execute._values import Values
 from retrotape.execute._walk import add, walk
 from retrotape.ir import BackwardFunction, Eqn, FunctionProgram
 from retrotape.record import (
     TRAINABLE,
-    Kind,
     Trace,
     current_stack,
     for_rule,
     function_traits,
     is_repeatable,
-    traits,
 )
 from retrotape.rules import (
     ACCEPTS_NONE,
@@ -35,7 +40,6 @@ from retrotape.rules import (
     NoGradient,
     Rule,
     gathered,
-    has_wrong_second,
     lookup,
     lookup_operation,
     variable_vjp,
@@ -101,20 +105,20 @@ class RuleVjp:
         backward = self._trace.facts.backward_functions.get(index)
         call = self._trace.facts.calls.get(index)
         if call is not None:
-            self._refuse_communication(eqn, call, backward is None or plan.through_updates)
+            refuse_communication(self._trace, eqn, call, backward is None or plan.through_updates)
             sides = self._uses_sides(eqn, call, grads)
             if call.function in tangents.made:
-                self._refuse_wrong_tangents(eqn, call, grads)
+                refuse_wrong_tangents(self._trace, eqn, call, grads)
             if sides or self._must_inline(index, eqn, call, plan) or self._has_tangents(eqn, call, grads):
                 if call.function in tangents.made:
                     asked = [position for position, grad in enumerate(grads) if grad is not None]
                     call = tangents.without_tangents(call, max(asked) + 1)
                 return self._apply_inlined(eqn, call, grads, sides, plan.through_updates)
         if self._trace.facts.opaque:
-            self._refuse_opaque(eqn, grads)
+            refuse_opaque(self._trace, eqn, grads)
         if backward is not None:
             if self._operations is not None:
-                self._refuse_unrepairable(eqn, self._operations[index], plan)
+                refuse_unrepairable(self._trace, eqn, self._operations, index, plan)
             return self._apply_backward(index, eqn, backward, grads)
         if eqn.op == "ReadVariableOp" or (eqn.op == "StopGradient" and eqn.outputs[0] in plan.repaired):
             return grads
@@ -134,10 +138,10 @@ class RuleVjp:
         if operation is not None and eqn.op == "IdentityN" and replicas.is_elsewhere(rule.function):
             return grads
         if operation is not None:
-            self._refuse_unrepairable(eqn, operation, plan)
+            refuse_unrepairable(self._trace, eqn, self._operations, index, plan)
             if eqn.op.endswith("PartitionedCall") and core.accumulating():
                 name, kinds = operation.get_attr("f").name, functions.operations_called(operation)
-                _refuse_draws(name, all(map(is_repeatable, kinds)))
+                refuse_draws(name, all(map(is_repeatable, kinds)))
                 found = functions.differentiate_call(operation, grads[: len(operation.outputs)])
                 return [*found, *[None] * (len(eqn.inputs) - len(found))]
             grads = grads[: len(operation.outputs)]  # without the new values of variables
@@ -243,7 +247,7 @@ class RuleVjp:
         flowing = [tf.convert_to_tensor(grad) for grad in grads if grad is not None]
         if tangents.tangents_of([*flowing, *handles, *map(self._value, eqn.inputs)]) is None:
             return False
-        _refuse_draws(eqn.op, function_traits(call.function).deterministic)
+        refuse_draws(eqn.op, function_traits(call.function).deterministic)
         return True
 
     def _apply_inlined(
@@ -292,37 +296,6 @@ class RuleVjp:
         trace = self._trace
         return hooks.variables_as(PastVariables(trace, index, self._value)) if trace.facts.histories else nullcontext()
 
-    def _refuse_communication(self, eqn: Eqn, call: hooks.FunctionCall, inside: bool) -> None:
-        """Raise where a path would have to be followed inside a function in which replicas communicate."""
-        if inside and function_traits(call.function).communicates:
-            raise ReplicaError.on_path(f"{eqn.op} (at {self._where(eqn)}), a tf.function in which replicas communicate")
-
-    def _refuse_opaque(self, eqn: Eqn, grads: list[Cotangent | None]) -> None:
-        opaque = self._trace.facts.opaque
-        if traits(eqn.op).kind is Kind.PLAIN:  # as what stands for the outputs of an expanded call
-            return
-        for var, grad in zip(eqn.outputs, grads, strict=True):
-            if grad is not None and var in opaque:
-                name = self._trace.name_of(self._trace.facts.history_of[var])
-                raise OpaqueUpdateError(eqn.op, name, self._where(eqn))
-
-    def _refuse_wrong_tangents(self, eqn: Eqn, call: hooks.FunctionCall, grads: list[Cotangent | None]) -> None:
-        """Raise where a function has computed a second derivative as TensorFlow has it, and that is wrong."""
-        known, second = function_traits(call.function), call.function.second
-        asked = any(grads[position] is not None for position in second)
-        if known.wrong_second and (asked or not known.deterministic):
-            raise UnrepairableError(eqn.op, self._where(eqn))
-
-    def _refuse_unrepairable(self, eqn: Eqn, operation: Any, plan: Plan) -> None:
-        """Raise where a second derivative that TensorFlow has wrong is inside a call in a graph."""
-        if not eqn.op.endswith("PartitionedCall") or self._operations is None:
-            return
-        calls = [self._operations[i] for i in plan.indices if plan.eqns[i].op.endswith("PartitionedCall")]
-        names = [call.get_attr("f").name for call in calls]
-        second = any(part in name for name in names for part in ("__backward_", "_jvp_")) or core.accumulating()
-        if second and has_wrong_second(set(functions.operations_called(operation))):
-            raise UnrepairableError(operation.get_attr("f").name, self._where(eqn))
-
     def _where(self, eqn: Eqn) -> str:
         return str(self._trace.program.frame_of(eqn))
 
@@ -334,17 +307,6 @@ def _gradients_of(found: Any) -> list[Cotangent | None]:
         grad if grad is None or isinstance(grad, (tf.Tensor, tf.IndexedSlices)) else tf.convert_to_tensor(grad)
         for grad in grads
     ]
-
-
-def _refuse_draws(function: str, deterministic: bool) -> None:
-    if not deterministic:
-        raise NotRecordedError(
-            function,
-            "a tf.autodiff.ForwardAccumulator is open around the query, and the function contains random draws or "
-            "Python code, so it cannot be computed again",
-            "Ask `tape.hvp(...)` in the place of the accumulator, or call the code without tf.function.",
-            role="forward derivative of the gradient of",
-        )
 
 
 def _is_differentiated_again() -> bool:

@@ -203,8 +203,8 @@ class FunctionProgram(NamedTuple):
       program: What it computes; its facts have the backward functions of custom gradients inside.
       cotangents: The leaves that stand for what flows in.
       captures: The leaves that stand for what it reads besides.
-      results: For each of its inputs, the vars of the cotangent: one; three for rows, their indices and the shape of the
-        whole; none for None.
+      results: For each of its inputs, the vars of the cotangent: one; three for rows, their indices and the shape of
+        the whole; none for None.
     """
 
     program: Program

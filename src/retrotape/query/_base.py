@@ -24,7 +24,7 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def query(method: _Method) -> _Method:
-    """Mark a method as a query: one at a time, not rewritten by AutoGraph, and names stand for tensors and variables."""
+    """Mark a method as a query: one at a time, not rewritten by AutoGraph, and names can stand for tensors."""
 
     @wraps(method)
     def with_names(self: Any, *args: Any, **options: Any) -> Any:

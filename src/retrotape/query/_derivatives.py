@@ -176,7 +176,7 @@ def _is_finite(value: Tensor) -> Tensor:
 
 
 def _of(session: Session, target: Tensor, request: Request) -> Request:
-    """Return the request for the derivative of something that has just been computed, with respect to the same sources."""
+    """Return the request for the derivative of what has just been computed, with respect to the same sources."""
     return request._replace(targets=(session.var_of(target),), seeds=(tf.ones_like(target),), derived_from=())
 
 

@@ -121,8 +121,8 @@ class NamedTape(AnyTape):
 class LoadedTape(NamedTape):
     """What was recorded elsewhere, or on other values; `rt.load` and `tape.replay` make it.
 
-    It can be queried as every tape can. `tape["name"]` is the tensor or variable of that name, and names can be given in
-    their place.
+    It can be queried as every tape can. `tape["name"]` is the tensor or variable of that name, and names can be given
+    in their place.
     """
 
     def __init__(self, trace: Trace, names: Mapping[str, Any]) -> None:

@@ -40,7 +40,7 @@ try:
     from tensorflow.python.eager import backprop as backprop
     from tensorflow.python.eager import backprop_util as backprop_util
     from tensorflow.python.eager import context as context
-    from tensorflow.python.eager import core as core
+    from tensorflow.python.eager import core as eager_core
     from tensorflow.python.eager import execute as execute
     from tensorflow.python.eager import forwardprop as forwardprop
     from tensorflow.python.eager import record as record
@@ -65,7 +65,7 @@ EagerTensor = ops.EagerTensor
 DistributedVariable = distribute_values.DistributedVariable
 SyncOnReadVariable = distribute_values.SyncOnReadVariable
 EagerTensorBase = ops._EagerTensorBase
-FallbackException = core._FallbackException
+FallbackException = eager_core._FallbackException
 StockTape = backprop.GradientTape  # whatever `tf.GradientTape` is: it may be ours, `rt.install` puts it there
 BaseVariable = resource_variable_ops.BaseResourceVariable
 CompositeTensor = tf.__internal__.CompositeTensor

@@ -27,12 +27,14 @@ class own_gradients(Scope):
         self._function = function
 
     def enter(self) -> None:
+        """Begin the block."""
         with making_gradients:
             users, _ = _lent.setdefault(id(self._function), (set(), _gradients_of(self._function)))
             users.add(self)
             _set_gradients(self._function, _own_gradients.setdefault(self._function, ({}, {})))
 
     def leave(self) -> None:
+        """End the block."""
         with making_gradients:
             users, before = _lent.get(id(self._function), (set(), None))
             users.discard(self)

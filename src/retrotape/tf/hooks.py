@@ -304,9 +304,11 @@ class recomputed_is_kept(Scope):
         self._before, self._gradients = thread.keeps_recomputed, own_gradients(function)
 
     def enter(self) -> None:
+        """Begin the block."""
         thread.keeps_recomputed = True
         self._gradients.enter()
 
     def leave(self) -> None:
+        """End the block."""
         thread.keeps_recomputed = self._before
         self._gradients.leave()

@@ -15,6 +15,8 @@ from retrotape.tf.listener import Listener, Past
 
 
 class Thread(threading.local):
+    """What hooks know of a thread."""
+
     listener: Listener | None = None
     past: Past | None = None  # what variables held at the time that is asked about
     py_inputs: Sequence[Tensor] | None = None  # what the `tf.py_function` that is starting was given
@@ -71,6 +73,7 @@ def _not_read() -> None:
 
 
 def execute_cancellable(op: Any, num_outputs: int, inputs: Any, attrs: Any, ctx: Any, *rest: Any, **kw: Any) -> Any:
+    """Run a function that can be cancelled, and report it."""
     run = original[execute, "execute_with_cancellation"]
     tensors = run(op, num_outputs, inputs, attrs, ctx, *rest, **kw)
     for callback in ctx.op_callbacks:
@@ -97,6 +100,7 @@ fast_path_original = pywrap_tfe.TFE_Py_FastPathExecute
 
 
 def fast_path(ctx: Any, op: str, name: Any, *args: Any) -> Any:
+    """Run an op on the fast path; reads and writes of variables are noticed."""
     # Every op of the process passes here while anything records: no more than this for the most of them.
     if op in _ACCESSES:
         return _access(ctx, op, name, args)

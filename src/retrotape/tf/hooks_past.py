@@ -25,10 +25,12 @@ class variables_as(Scope):
         return not self._inside
 
     def enter(self) -> None:
+        """Begin the block."""
         hook_table.need(self)
         thread.past = self._past
 
     def leave(self) -> None:
+        """End the block."""
         thread.past = self._before
         hook_table.release(self)
 
@@ -40,10 +42,12 @@ class python_in(Scope):
         self._tokens, self._past = python_tokens(function), past
 
     def enter(self) -> None:
+        """Begin the block."""
         for token in self._tokens:
             _pasts.setdefault(token, {})[self] = self._past
 
     def leave(self) -> None:
+        """End the block."""
         for token in self._tokens:
             _pasts.get(token, {}).pop(self, None)
 

@@ -27,7 +27,7 @@ DIFFERENTIABLE = frozenset(kind for kind in map(tf.as_dtype, TRAINABLE_DTYPES) i
 
 
 def is_variable(value: Any) -> bool:
-    """Return whether `value` is a variable: of TensorFlow, also one that is spread over devices, or of a loaded tape."""
+    """Return whether `value` is a variable: of TensorFlow, also one that is spread over devices, or of a saved tape."""
     return isinstance(value, VARIABLES)
 
 
@@ -86,11 +86,7 @@ def take_apart(nest: Any, role: str) -> Parts:
 
 
 def _parts(item: Any, role: str) -> list[Any]:
-    if (
-        isinstance(item, (tf.Tensor, TensorRef))
-        or isinstance(item, VARIABLES)
-        or (isinstance(item, Version) and role == "source")
-    ):
+    if isinstance(item, (tf.Tensor, TensorRef, *VARIABLES)) or (isinstance(item, Version) and role == "source"):
         return [item]
     if _is_composite(item) and role == WATCHED:
         return [part for part in tf.nest.flatten(item, expand_composites=True) if isinstance(part, tf.Tensor)]

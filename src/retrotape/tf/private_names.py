@@ -96,7 +96,6 @@ CALLED = {
     "ops.custom_gradient:recompute_grad(f)": "known by where its functions are defined",
     "framework.composite_tensor_gradient:get_flat_tensors_for_gradients(xs)": "ragged and sparse values",
     "framework.composite_tensor_gradient:replace_flat_tensors_for_gradients(xs, flat_grads)": "the same",
-    "framework.composite_tensor:CompositeTensor._type_spec": "the same",
     "tensorflow:__internal__.CompositeTensor": "the same",
     "tensorflow:__internal__.autograph.tf_convert(f, ctx, ...)": "a loss with Python control flow in `rt.accumulate`",
     "tensorflow:__internal__.autograph.control_status_ctx()": "the same",

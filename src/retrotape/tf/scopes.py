@@ -123,9 +123,11 @@ class setting(Scope):
         self._before = {name: getattr(owner, name) for name in values}
 
     def enter(self) -> None:
+        """Begin the block."""
         for name, value in self._values.items():
             setattr(self._owner, name, value)
 
     def leave(self) -> None:
+        """End the block."""
         for name, value in self._before.items():
             setattr(self._owner, name, value)

@@ -17,11 +17,13 @@ class stop_stock_tapes(Scope):
     _stopped = True
 
     def enter(self) -> None:
+        """Begin the block."""
         self._stopped = pywrap_tfe.TFE_Py_TapeSetIsStopped()
         if not self._stopped:
             pywrap_tfe.TFE_Py_TapeSetStopOnThread()
 
     def leave(self) -> None:
+        """End the block."""
         if not self._stopped:
             pywrap_tfe.TFE_Py_TapeSetRestartOnThread()
 
@@ -37,11 +39,13 @@ class watching(Scope):
     # TensorFlow has and what is in the list change in one step, for `map` and `iter` run no Python code in between.
 
     def enter(self) -> None:
+        """Begin the block."""
         self._tapes.extend(map(pywrap_tfe.TFE_Py_TapeSetNew, (self._persistent,), (False,)))
         for tensor in self._tensors:
             if is_trainable(tensor):
                 pywrap_tfe.TFE_Py_TapeWatch(self._tapes[-1], tensor)
 
     def leave(self) -> None:
+        """End the block."""
         if self._tapes:
             deque(map(pywrap_tfe.TFE_Py_TapeSetRemove, iter(self._tapes.pop, None)), 0)  # all down to the None

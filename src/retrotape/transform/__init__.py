@@ -1,9 +1,21 @@
 """Program → program: joined, without calls, portable, pruned, replayed on other values, differentiated."""
 
+from retrotape.transform._backward import BackwardProgram, backward_program
 from retrotape.transform._flatten import flatten, flatten_if_possible
 from retrotape.transform._join import TraceVar, join
 from retrotape.transform._portable import portable
 from retrotape.transform._prune import WITHOUT_BYTES, Pruned
 from retrotape.transform._replay import replay
 
-__all__ = ["WITHOUT_BYTES", "Pruned", "TraceVar", "flatten", "flatten_if_possible", "join", "portable", "replay"]
+__all__ = [
+    "WITHOUT_BYTES",
+    "BackwardProgram",
+    "Pruned",
+    "TraceVar",
+    "backward_program",
+    "flatten",
+    "flatten_if_possible",
+    "join",
+    "portable",
+    "replay",
+]

@@ -129,7 +129,7 @@ class Flattener(Joiner):
             self._connect(0, var, self._maps[which][history.current])
 
     def _splice_gradient(self, index: int, eqn: Eqn) -> bool:
-        """Put the ops of a function's gradient, which were not recorded, in the place of what it gave; say if it is one.
+        """Put the ops of a function's gradient, which were not recorded, in the place of what it gave, if it is one.
 
         A gradient of a call that was computed in the block is on the trace by its values alone.
         """

@@ -112,7 +112,7 @@ class _Replay:
             return self._trace()
 
     def _indices(self) -> Iterator[int]:
-        """Yield the equations that depend on a new value, as far as they have run; raise where a host read would differ."""
+        """Yield the equations that depend on a new value, as they come; raise where a host read would differ."""
         for index, eqn in enumerate(self._old.program.eqns):
             self._check_reads(index)
             depends = any(var in self._env for var in eqn.inputs)

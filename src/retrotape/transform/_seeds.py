@@ -12,7 +12,7 @@ from retrotape.tf.core import tf
 
 
 def new_seeds(trace: Trace) -> dict[int, Tensor]:
-    """Return new values for the variables that seeds were read from, by var. A seed that was given as a number stays."""
+    """Return new values for the variables that seeds were read from, by var. A seed that is a number stays."""
     histories, program = trace.facts.history_of, trace.program
     seeds = set(_seeds(trace))
     used = {var for index in slice_to(program, sorted(seeds)) for var in program.eqns[index].inputs}
