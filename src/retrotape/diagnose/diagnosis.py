@@ -17,7 +17,7 @@ from retrotape.execute import Values
 from retrotape.record import EagerSession, Session
 from retrotape.tf.core import as_is, identity_of, tf
 from retrotape.tf.methods import locked, query
-from retrotape.tf.nests import describe, has_derivative, is_variable, single, take_apart
+from retrotape.tf.nests import VARIABLES, describe, has_derivative, single, take_apart
 
 if TYPE_CHECKING:
     from retrotape.diagnose.nonfinite import Nonfinite
@@ -98,7 +98,7 @@ class Diagnosis(ABC):
             return first_nonfinite(session.trace, self._targets(session, target))
 
     def _named_tensors(self) -> list[int]:
-        return [identity_of(what) for what in self._names().values() if not is_variable(what)]
+        return [identity_of(what) for what in self._names().values() if not isinstance(what, VARIABLES)]
 
     @locked
     def summary(self) -> Summary:
@@ -178,8 +178,8 @@ class Diagnosis(ABC):
         """
         session = self._eager("value")
         part = self._one(tensor)
-        history = session.history(part) if is_variable(part) else None
-        var = session.find(part) if not is_variable(part) else None if history is None else history.current
+        history = session.history(part) if isinstance(part, VARIABLES) else None
+        var = session.find(part) if not isinstance(part, VARIABLES) else None if history is None else history.current
         if var is None:
             raise NotRecordedError(describe(part), "it was not used in what was recorded", "Use it inside the block.")
         with session.trace.explained():
@@ -211,10 +211,10 @@ class Diagnosis(ABC):
         session, by = self._eager("why"), single(source, "why", "source")
         given = take_apart(target, "target").flat
         parts = [part for part in given if has_derivative(part)] or given  # others are left out of the sum
-        if len(parts) == 1 and parts[0] is by and is_variable(by) and session.history(by) is None:
+        if len(parts) == 1 and parts[0] is by and isinstance(by, VARIABLES) and session.history(by) is None:
             said = describe(by)
             return Explanation(Verdict.CONNECTED, said, said, detail="The target is the source itself.")
-        results = [part for part in parts if not is_variable(part) and self._is_result(part)]
+        results = [part for part in parts if not isinstance(part, VARIABLES) and self._is_result(part)]
         for part in parts:
             self._record_result(part, session)
         found = explain(session, parts, by, **options)

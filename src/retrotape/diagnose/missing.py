@@ -13,7 +13,7 @@ from retrotape.grads import Gradients
 from retrotape.ir import slice_to
 from retrotape.record import TRAINABLE, Session, Trace, stacklevel
 from retrotape.tf.core import tf
-from retrotape.tf.nests import Parts, describe, is_variable
+from retrotape.tf.nests import VARIABLES, Parts, describe
 
 UNREAD = "it was not read on this tape"
 ABSENT = Verdict.SOURCE_NOT_RECORDED.reason
@@ -95,7 +95,7 @@ class _Missing:
         if part.dtype.base_dtype.as_datatype_enum not in TRAINABLE:
             return f"its dtype {part.dtype.name} has no derivative"
         if not self._request.sources[source]:
-            return UNREAD if is_variable(part) else ABSENT
+            return UNREAD if isinstance(part, VARIABLES) else ABSENT
         if not self._leads(source, part):
             return NO_OP
         if self._entry(source, part) in self._through:
@@ -128,7 +128,7 @@ class _Missing:
     def _entry(self, source: int, part: Any) -> int:
         """Return what a source means to a query that runs through updates: of a variable, the value on entry."""
         var = self._request.sources[source][0]
-        history = self._trace.facts.history_of.get(var) if is_variable(part) else None
+        history = self._trace.facts.history_of.get(var) if isinstance(part, VARIABLES) else None
         return var if history is None else history.versions[0]
 
 

@@ -12,7 +12,7 @@ from retrotape.execute import Values
 from retrotape.ir import DTYPE_NAMES, LEAF, Eqn, Frame, Program, TensorType
 from retrotape.record import Trace
 from retrotape.tf.core import identity_of
-from retrotape.tf.nests import is_variable
+from retrotape.tf.nests import VARIABLES
 
 _WITHOUT_VALUE = ("resource", "variant")
 _SHOWN = 20
@@ -141,7 +141,7 @@ def _is_at(frame: Frame, line: int | str) -> bool:
 def _named(trace: Trace, name: str, names: Mapping[str, Any]) -> Iterator[int]:
     """Yield the vars that go by a name: of a tensor, or what was read from a variable."""
     for known, what in names.items():
-        var = None if is_variable(what) or not is_part(name, known) else trace.tensors.get(identity_of(what))
+        var = None if isinstance(what, VARIABLES) or not is_part(name, known) else trace.tensors.get(identity_of(what))
         if var is not None:
             yield var
     for eqn in trace.program.eqns:

@@ -36,6 +36,7 @@ class Plan(NamedTuple):
 
     Attributes:
       program: The equations, and which of them makes each var.
+      eqns: The equations by number.
       indices: Those to go through, in the order in which they ran.
       reached: The vars that depend on a source.
       sources: The vars whose cotangents are wanted.
@@ -47,6 +48,7 @@ class Plan(NamedTuple):
     """
 
     program: Equations
+    eqns: Sequence[Eqn]
     indices: list[int]
     reached: set[int]
     sources: frozenset[int]
@@ -55,11 +57,6 @@ class Plan(NamedTuple):
     repaired: frozenset[int]
     renamed: Mapping[int, int] = {}
     rank: Callable[[int], Any] | None = None
-
-    @property
-    def eqns(self) -> Sequence[Eqn]:
-        """The equations by number."""
-        return self.program.eqns
 
     def steps(self) -> Iterator[Step]:
         """Yield the equations so that each comes after all that use it, breadth first.
@@ -206,4 +203,4 @@ def _between(
     repaired = repairable(program, indices, stopped) if stopped else frozenset()
     blocked = facts.nondifferentiable - repaired if repaired else facts.nondifferentiable
     kept, reached = reached_from(program, wanted, indices, (facts.discrete, blocked, stops))
-    return Plan(program, kept, reached, wanted, stops, through_updates, repaired, renamed, rank)
+    return Plan(program, program.eqns, kept, reached, wanted, stops, through_updates, repaired, renamed, rank)

@@ -52,7 +52,7 @@ class Values:
     def __call__(self, var: int) -> Tensor:
         """Return the value of `var`."""
         value = self._kept.get(var)
-        if value is None or is_offloaded(value):
+        if not isinstance(value, tf.Tensor):
             value = self._again.get(var)
         if value is None:
             (self._load if var in self._kept else self._recompute)(var)
@@ -82,8 +82,8 @@ class Values:
         # written down, what has run may still have to be told by which var this value goes.
         if value is None or self._kept.get(self._origin(var)) is value or current_stack().recording():
             return
-        if self._trace.tensors.get(identity_of(value)) == var:
-            self._trace.tensors.forget(identity_of(value))
+        if self._trace.tensors.by_identity.get(identity_of(value)) == var:
+            self._trace.tensors.by_identity.pop(identity_of(value), None)
 
     def _origin(self, var: int) -> int:
         """Return the var whose value a var has: a custom gradient hands on the tensors that were made inside of it."""
@@ -149,7 +149,7 @@ class Values:
     def add_recomputed(self, var: int, value: Tensor, others: Iterable[Trace]) -> None:
         """Hold a value that was computed again, as the tensor that stands for its var from now on."""
         self._again[var] = value
-        self._trace.tensors.alias(identity_of(value), var)
+        self._trace.tensors.by_identity[identity_of(value)] = var
         for other in others:
             other.tensors.recognize(identity_of(value), self._identities().get(var, ()))
 

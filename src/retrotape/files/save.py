@@ -20,7 +20,7 @@ from retrotape.ir import CUSTOM, UNCOUNTED, Program
 from retrotape.record import Trace, histories_in, python_constants
 from retrotape.tf import core
 from retrotape.tf.core import identity_of, tf, whole_of
-from retrotape.tf.nests import TensorRef, describe, is_variable, unwrap
+from retrotape.tf.nests import VARIABLES, TensorRef, describe, unwrap
 from retrotape.transform import Pruned, portable
 
 
@@ -136,7 +136,7 @@ def name_everything(trace: Trace, names: Mapping[str, Any]) -> dict[str, dict[st
         if name in found:
             raise ValueError(f"names= gives the name {name!r} twice.")
         part = unwrap(value)
-        if is_variable(part):
+        if isinstance(part, VARIABLES):
             history = next(iter(histories_in(trace, part)), None)
             if history is None:
                 raise _absent(name, part, "no op read or assigned it while recording")

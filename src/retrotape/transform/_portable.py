@@ -20,8 +20,12 @@ from retrotape.transform._flatten import Flattener
 def portable(trace: Trace, freeze: Collection[str] = ()) -> Trace:
     """Return a trace without anything that only this process knows: no calls, and backward functions that are data.
 
-    Functions and custom gradients whose names are in `freeze` are not taken apart: what they gave stays as it is.
+    Functions and custom gradients whose names are in `freeze` are not taken apart: what they gave stays as it is. A
+    trace that is portable already is returned as it is.
     """
+    backward = trace.facts.backward_functions.values()
+    if not freeze and not trace.facts.calls and all(isinstance(b.function, FunctionProgram) for b in backward):
+        return trace
     with current_stack().unrecorded():  # a tape that is open must not record what is computed for this
         return _flat_data(trace, 0, freeze)
 

@@ -13,7 +13,7 @@ from retrotape.diagnose.why._left import Left
 from retrotape.diagnose.why._verdicts import Verdict
 from retrotape.record import EagerSession
 from retrotape.tf.core import EagerTensor
-from retrotape.tf.nests import is_variable
+from retrotape.tf.nests import VARIABLES
 from retrotape.tf.version import Version
 
 _UNNAMED = "Variable:0"  # what TensorFlow calls every variable without a name
@@ -27,7 +27,7 @@ def absent(session: EagerSession, targets: Sequence[Any], source: Any, said: tup
     if found is not None:
         return found
     variable = source.variable if isinstance(source, Version) else source
-    if is_variable(variable):
+    if isinstance(variable, VARIABLES):
         return None if session.history(variable) is not None else _unread(session, targets, variable, said)
     if not _is_new(session, source):
         return None
@@ -47,7 +47,7 @@ def absent(session: EagerSession, targets: Sequence[Any], source: Any, said: tup
 
 def _missing(session: EagerSession, target: Any, said: tuple[str, str]) -> Explanation | None:
     """Return why a target is not on the tape; None if it is."""
-    if is_variable(target):
+    if isinstance(target, VARIABLES):
         if session.history(target) is not None:
             return None
         reason, remedy = "no op on the tape has read or assigned it", "Read it inside the block."
@@ -66,7 +66,7 @@ def _unread(session: EagerSession, targets: Sequence[Any], variable: Any, said: 
     twins = [other for other in session.variables() if other.name == variable.name != _UNNAMED]
     if any(other.shape == variable.shape and other.dtype == variable.dtype for other in twins):
         return Explanation(Verdict.SAME_NAME, *said)
-    cells = [session.history(target) if is_variable(target) else None for target in targets]
+    cells = [session.history(target) if isinstance(target, VARIABLES) else None for target in targets]
     known = [
         session.find(target) if cell is None else cell.current for target, cell in zip(targets, cells, strict=True)
     ]

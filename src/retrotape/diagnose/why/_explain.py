@@ -21,7 +21,7 @@ from retrotape.errors import UnseenUpdateError
 from retrotape.execute import Plan, add
 from retrotape.record import TRAINABLE, EagerSession, Trace, current_stack, histories_in
 from retrotape.tf.core import identity_of, tf
-from retrotape.tf.nests import describe, is_variable
+from retrotape.tf.nests import VARIABLES, describe
 from retrotape.tf.version import Version
 from retrotape.transform import flatten_if_possible
 
@@ -89,7 +89,7 @@ class _Inquiry:
         source = self._source
         if isinstance(source, Version):
             return [histories_in(trace, source.variable)[0].versions[source.number]]
-        if not is_variable(source):
+        if not isinstance(source, VARIABLES):
             return [_var(trace, source)]
         cells = histories_in(trace, source)
         if self._through:
@@ -127,7 +127,7 @@ class _Inquiry:
         """Return the same question about what ran inside of functions, where that can be told."""
         trace = flatten_if_possible(self._session.trace)
         parts = (*self._given, self._source)
-        tensors = [part for part in parts if not isinstance(part, Version) and not is_variable(part)]
+        tensors = [part for part in parts if not isinstance(part, Version) and not isinstance(part, VARIABLES)]
         if trace is self._session.trace or any(trace.tensors.get(identity_of(tensor)) is None for tensor in tensors):
             return None
         return self._in(trace)
@@ -196,11 +196,11 @@ class _Inquiry:
             between, plan = inside, inside.plan()
             walked = self._walked(between, plan)
         if not between.is_touched():
-            return apart(self._session, between, self._said, is_variable(self._source))
+            return apart(self._session, between, self._said, isinstance(self._source, VARIABLES))
         return self._cut(between, plan, walked)
 
     def _cut(self, between: Between, plan: Plan, walked: Walked | None) -> Explanation:
-        cuts = Cuts(between, plan, walked, is_variable(self._source))
+        cuts = Cuts(between, plan, walked, isinstance(self._source, VARIABLES))
         if cuts.found:
             return cuts.explain(self._said)
         leading = between.steps(between.leading)
@@ -212,7 +212,7 @@ _OPAQUE = "The function as a whole gives zero for it, and it cannot be told wher
 
 
 def _var(trace: Trace, part: Any) -> int:
-    if is_variable(part):
+    if isinstance(part, VARIABLES):
         return histories_in(trace, part)[0].current
     found = trace.tensors.get(identity_of(part))
     assert found is not None
