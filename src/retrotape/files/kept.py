@@ -12,7 +12,8 @@ from retrotape.errors import LostValueError
 from retrotape.execute import Values
 from retrotape.files import store
 from retrotape.ir import DTYPE_NAMES, LEAF, Program, TensorType, bytes_of, reached_from
-from retrotape.record import Trace, current_stack, is_deterministic, is_offloaded, read_by_rule
+from retrotape.record import Trace, is_deterministic, read_by_rule
+from retrotape.tf.core import tf
 from retrotape.transform import WITHOUT_BYTES
 
 VALUES = ("leaves", "needed", "all")
@@ -120,8 +121,7 @@ class Kept:
 
     def _numpy(self, var: int) -> Any:
         value = self._trace.values.get(var)
-        with current_stack().unrecorded():
-            return (self._values(var) if value is None or is_offloaded(value) else value).numpy()
+        return (value if isinstance(value, tf.Tensor) else self._values(var)).numpy()
 
     def _bytes(self, var: int) -> bytes:
         return np.asarray(self._numpy(var)).tobytes()

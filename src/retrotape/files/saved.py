@@ -9,7 +9,7 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 from retrotape.errors import did_you_mean
-from retrotape.record import EagerSession
+from retrotape.record import EagerSession, current_stack
 from retrotape.tf.core import tf
 from retrotape.tf.methods import locked
 from retrotape.tf.nests import unwrap
@@ -79,8 +79,10 @@ class Saved(ABC):
         >>> float(rt.load(path).gradient("y", "x"))
         6.0
         """
-        prepared = self._prepared(with_keywords(names, named), values=values, redact=redact, freeze=freeze)
-        return prepared.write(path, overwrite=overwrite, store_in=store)
+        given = with_keywords(names, named)
+        with current_stack().unrecorded():  # neither values that are computed again nor reads of values
+            prepared = self._prepared(given, values=values, redact=redact, freeze=freeze)
+            return prepared.write(path, overwrite=overwrite, store_in=store)
 
     @locked
     def size(self, values: str = "leaves") -> int:
@@ -95,7 +97,8 @@ class Saved(ABC):
         >>> 4_000 < tape.size() < tape.size("all") < 16_000
         True
         """
-        return self._prepared(None, values=values).size()
+        with current_stack().unrecorded():
+            return self._prepared(None, values=values).size()
 
     @locked
     def export_saved_model(self, path: Path, names: Mapping[str, Any] | None = None) -> None:
