@@ -9,7 +9,8 @@ import pytest
 import tensorflow as tf
 
 import retrotape as rt
-from retrotape.files.isolated import METHODS, PROPERTIES, REFUSED
+from retrotape.files.isolated import METHODS, PROPERTIES
+from retrotape.tape.isolated import REFUSED
 from saving.test_models import MODELS, run
 
 
