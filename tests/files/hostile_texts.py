@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ir.test_text_linear import TEXTS
+from ir.long_texts import TEXTS
 from retrotape.files import store
 
 Json = Any

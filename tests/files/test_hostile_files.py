@@ -14,7 +14,7 @@ import pytest
 
 import retrotape as rt
 from files import hostile_child
-from files.checks.test_hostile_programs import BOMBS, FORBIDDEN
+from files.checks.hostile_programs import BOMBS, FORBIDDEN
 from files.hostile_texts import BUILDERS, REFUSED, SHOWN
 from files.store.hostile import ATTACKS
 from retrotape.errors import RetrotapeError

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import retrotape as rt
-from files.checks.test_hostile_programs import forge
+from files.checks.forging import forge
 from files.mutations import take_apart
 from files.recorded import bent
 from retrotape.errors import RetrotapeError, UnsafeTapeError

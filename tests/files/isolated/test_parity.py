@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import retrotape as rt
-from files.test_models import MODELS, run
+from files.models import MODELS, run
 from retrotape.files.isolated import METHODS, PROPERTIES
 from retrotape.tape.isolated import REFUSED
 
