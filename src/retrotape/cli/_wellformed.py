@@ -15,7 +15,7 @@ _LARGEST_CONSTANT = 2**22  # bytes in an attribute; larger tensors are tensors
 @cache
 def allowed_ops() -> frozenset[str]:
     """Return the names of the ops that a tape may have. The list is read as text: its package would load TensorFlow."""
-    listed = (files("retrotape") / "saving" / "allowed_ops.txt").read_text()
+    listed = (files("retrotape") / "rules" / "allowed_ops.txt").read_text()
     return frozenset(listed.split()) | {CUSTOM}
 
 
