@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
@@ -10,6 +11,8 @@ import tensorflow as tf
 
 import retrotape as rt
 from retrotape.errors import EmptyTapeError, InterruptedTapeError
+
+ROOT = os.path.dirname(rt.__file__) + os.sep
 
 
 @tf.custom_gradient
@@ -37,7 +40,7 @@ def interrupted(tape: rt.Tape, line: int) -> bool:
         return local
 
     def trace(frame: Any, event: str, argument: Any) -> Any:
-        return local if "retrotape" in frame.f_code.co_filename and "tests" not in frame.f_code.co_filename else None
+        return local if frame.f_code.co_filename.startswith(ROOT) else None
 
     sys.settrace(trace)
     try:
