@@ -14,7 +14,7 @@ from retrotape.tf.core import tf
 # Code and instruction; and where that calls a function of Keras, its code.
 Place = tuple[CodeType, int] | tuple[CodeType, int, CodeType]
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-_TOUR = os.path.join(_HERE, "demo") + os.sep  # programs as a user writes them, so their lines are the user's
+_TOUR = os.path.join(_HERE, "cli", "_demo") + os.sep  # programs as a user writes them, so their lines are the user's
 _STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
 
 
