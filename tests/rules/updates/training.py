@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 
 import retrotape as rt
@@ -37,6 +38,14 @@ class Schedule(keras.optimizers.schedules.LearningRateSchedule):
 
 Make = Callable[[Any], keras.optimizers.Optimizer]
 _O = keras.optimizers
+
+
+def _muon(rate: Any) -> keras.optimizers.Optimizer:
+    if tuple(map(int, keras.__version__.split(".")[:2])) < (3, 13):
+        pytest.skip("a step of Muon fails on TensorFlow before Keras 3.13, with or without a tape")
+    return _O.Muon(rate)
+
+
 BASES: dict[str, Make] = {
     "sgd": lambda rate: _O.SGD(rate),
     "momentum": lambda rate: _O.SGD(rate, momentum=0.8),
@@ -54,7 +63,7 @@ BASES: dict[str, Make] = {
     "ftrl": lambda rate: _O.Ftrl(rate, l1_regularization_strength=0.01, l2_regularization_strength=0.02),
     "lamb": lambda rate: _O.Lamb(rate),
     "adafactor": lambda rate: _O.Adafactor(rate),
-    "muon": lambda rate: _O.Muon(rate),
+    "muon": _muon,
     "loss_scale": lambda rate: _O.LossScaleOptimizer(_O.SGD(rate, momentum=0.8), initial_scale=64.0),
 }
 EXTRAS: dict[str, Make] = {
