@@ -5,6 +5,8 @@ BIN    := $(VENV)/bin
 OLDEST := .venv-oldest
 FUZZ   := .venv-fuzz
 WHEEL  := .venv-wheel
+# What every supported TensorFlow has to pass: the folders that mirror the source, and conformance.
+ON_EACH := tests/conform tests/errors tests/ir tests/tf tests/rules tests/grads tests/record tests/execute tests/transform tests/query tests/diagnose tests/files tests/tape tests/cli
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 # What a test computes must not depend on which custom kernels the machine has.
 export TF_ENABLE_ONEDNN_OPTS ?= 0
@@ -21,7 +23,7 @@ test: env
 
 test-all: env $(OLDEST)/.ready
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile
-	$(OLDEST)/bin/python -m pytest -q tests/conform tests/unit tests/saving -m "not slow"
+	$(OLDEST)/bin/python -m pytest -q $(ON_EACH) -m "not slow"
 
 # Another TensorFlow, in an environment of its own: `make compat TF=2.22`, `TF=2.22.0rc1`, `TF=nightly`;
 # `TESTS=tests/conform` runs a part only.
@@ -65,7 +67,7 @@ FUZZ_SECONDS ?= 120
 fuzz: env $(FUZZ)/.ready
 	@for target in text fields functions container; do \
 	  echo "fuzzing $$target for $(FUZZ_SECONDS) s" && \
-	  $(FUZZ)/bin/python tests/store/fuzz_atheris.py $$target -max_total_time=$(FUZZ_SECONDS) -verbosity=0 -artifact_prefix=$(FUZZ)/ || exit 1; \
+	  $(FUZZ)/bin/python tests/files/store/fuzz_atheris.py $$target -max_total_time=$(FUZZ_SECONDS) -verbosity=0 -artifact_prefix=$(FUZZ)/ || exit 1; \
 	done
 
 # The site, without network; fails where the reference misses a name.

@@ -18,3 +18,13 @@ def double_precision() -> Iterator[None]:
     yield
     keras.config.set_floatx(before[0])
     keras.config.set_dtype_policy(before[1])
+
+
+@pytest.fixture
+def untouched() -> Iterator[None]:
+    """Check that TensorFlow is as it was, before a test and after it."""
+    from helpers.untouched import is_untouched  # here: it loads TensorFlow
+
+    assert is_untouched()
+    yield
+    assert is_untouched()

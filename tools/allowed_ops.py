@@ -1,4 +1,4 @@
-"""Write the list of ops that a saved tape may name, `src/retrotape/saving/allowed_ops.txt`, from `allowed_ops.toml`.
+"""Write the list of ops that a saved tape may name, `src/retrotape/rules/allowed_ops.txt`, from `allowed_ops.toml`.
 
 Ops are listed by family, each with the argument why it is safe to run: they get on the list by being read, never by a
 rule. What can be checked by machine is: an op that touches more than its inputs, or that TensorFlow does not have, is
@@ -18,7 +18,7 @@ from tensorflow.python.framework import op_def_registry
 from retrotape.rules import FORWARD
 
 FAMILIES = Path(__file__).with_suffix(".toml")
-TARGET = Path(__file__).parents[1] / "src" / "retrotape" / "saving" / "allowed_ops.txt"
+TARGET = Path(__file__).parents[1] / "src" / "retrotape" / "rules" / "allowed_ops.txt"
 
 
 def objection(op: str, family: dict[str, Any]) -> str | None:

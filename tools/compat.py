@@ -16,7 +16,9 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-TESTS = ("tests/conform", "tests/unit", "tests/saving")
+# The folders that mirror the source, and conformance: `ON_EACH` of the Makefile.
+FOLDERS = "conform errors ir tf rules grads record execute transform query diagnose files tape cli"
+TESTS = tuple(f"tests/{name}" for name in FOLDERS.split())
 TOOLS = ("pytest", "hypothesis")
 # How the warning about a version that was not tried begins: here that is the point.
 UNTRIED = "ignore:retrotape has not been tried"
@@ -84,7 +86,9 @@ VERSIONS = (
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("version", help="2.22, 2.22.0rc1 or nightly")
-    parser.add_argument("tests", nargs="*", help=f"what pytest is given; {' '.join(TESTS)} unless told")
+    parser.add_argument(
+        "tests", nargs="*", help="what pytest is given; by default what `make test-all` runs on the oldest one"
+    )
     given = parser.parse_args()
     python = install(given.version)
     found = subprocess.run([python, "-c", VERSIONS], capture_output=True, text=True, check=False)

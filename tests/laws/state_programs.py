@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 import retrotape as rt
-from recording_tools import in_threads
+from helpers.recording import in_threads
 
 Tensor = Any
 SIZE = 3

@@ -12,8 +12,8 @@ import pytest
 import tensorflow as tf
 
 import retrotape as rt
-from random_programs import Randomly, begin, same
-from recording_tools import in_threads
+from helpers.random_programs import Randomly, begin, same
+from helpers.recording import in_threads
 from retrotape.errors import EmptyTapeError
 
 STEPS = 9

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import retrotape as rt
-from random_programs import Randomly, begin
+from helpers.random_programs import Randomly, begin
 
 
 def along(grads: list[Any], directions: list[np.ndarray]) -> float:

@@ -108,4 +108,6 @@ def test_it_ignores_the_warning_by_how_it_begins() -> None:
 
 def test_it_runs_what_the_oldest_version_runs() -> None:
     tests = " ".join(compat().TESTS)  # type: ignore[attr-defined]
-    assert f'pytest -q {tests} -m "not slow"' in (ROOT / "Makefile").read_text()
+    makefile = (ROOT / "Makefile").read_text()
+    assert f"\nON_EACH := {tests}\n" in makefile
+    assert '$(OLDEST)/bin/python -m pytest -q $(ON_EACH) -m "not slow"' in makefile

@@ -68,7 +68,7 @@ def test_the_first_example_has_fifteen_lines():
 def test_wheel_has_the_package_and_nothing_else(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0].split("-")[0] for name in names} == {"retrotape"}
-    for needed in ("py.typed", "saving/allowed_ops.txt", "record/exclusions.json", "demo/__init__.py"):
+    for needed in ("py.typed", "rules/allowed_ops.txt", "record/exclusions.json", "cli/_demo/__init__.py"):
         assert f"retrotape/{needed}" in names
     assert not [name for name in names if "__pycache__" in name]
 

@@ -145,7 +145,7 @@ TABLE = {
     "while_loop": Expected("CONNECTED", None, "", True),
     "watched_by_nobody": Expected("CONNECTED", None, "", True),
 }
-ELSEWHERE = {"SINCE", "UNKNOWN"}  # tested in tests/unit/test_why.py
+ELSEWHERE = {"SINCE", "UNKNOWN"}  # tested in tests/diagnose/why/test_why.py
 
 # What is lost in a file: functions are saved as what they ran, some ops as what they gave, and no code.
 NOT_IN_FILES = {

@@ -1,7 +1,7 @@
 """What has to hold before the kernel of an op, or of its gradient, runs: where TensorFlow checks too little.
 
 Each entry says for which ops, what is wrong where a call has it, and in a comment what the kernel does then. The op
-fuzz (`tests/saving/op_fuzz.py`) finds such kernels; each of these ended the process.
+fuzz (`tests/files/checks/op_fuzz.py`) finds such kernels; each of these ended the process.
 """
 
 from __future__ import annotations

@@ -1,0 +1,55 @@
+"""Texts of any length that tempt a reader to try one split of them after another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+LEAF = "%0 : float32[]"
+# Each makes a text of about so many characters that tempts a reader to try one split of it after another.
+TEXTS: dict[str, Callable[[int], str]] = {
+    "braces": lambda n: "= " + "{}(" * (n // 3),
+    "open braces": lambda n: "= A" + "{" * n,
+    "closed braces": lambda n: "= A{a=1" + "}" * n,
+    "op of one word": lambda n: "= " + "A" * n,
+    "ops": lambda n: "= A" * (n // 3),
+    "outputs without an op": lambda n: "%0 : float32[], " * (n // 16),
+    "many outputs": lambda n: ", ".join(f"%{i} : float32[]" for i in range(n // 16)) + " = A() @0",
+    "dtype without an end": lambda n: "%0 : " + "f" * n,
+    "many dimensions": lambda n: "%0 : float32[" + "1," * (n // 2) + "]",
+    "dimensions without an end": lambda n: "%0 : float32[" + "1," * (n // 2),
+    "a dimension of many digits": lambda n: "%0 : float32[" + "1" * n + "]",
+    "a var of many digits": lambda n: "%" + "1" * n + " : float32[]",
+    "inputs without an end": lambda n: "= A(" + "%0, " * (n // 4),
+    "many inputs": lambda n: f"{LEAF}\n= A(" + ", ".join(["%0"] * (n // 4)) + ") @0",
+    "inputs of many digits": lambda n: "= A(%" + "1" * n,
+    "a frame of marks": lambda n: '@0 = "' + '":1 in "' * (n // 8) + "x",
+    "a frame of backslashes": lambda n: '@0 = "' + "\\" * n,
+    "a frame of escapes": lambda n: '@0 = "' + "\\n" * (n // 2) + '":1 in "f"',
+    "a frame of digits": lambda n: '@0 = "a":' + "1" * n,
+    "frames without an end": lambda n: '@0 = "a":1 in "' * (n // 15),
+    "an attribute without an end": lambda n: "= A{a=b'" + "x" * n,
+    "bytes without an end": lambda n: "= A{a=" + "b'" * (n // 2),
+    "bytes of escapes": lambda n: "= A{a=b'" + "\\x00" * (n // 4) + "'}() @0",
+    "bytes of backslashes": lambda n: "= A{a=b'" + "\\" * n,
+    "text without an end": lambda n: '= A{a=Func("' + "x" * n,
+    "marks in text": lambda n: '= A{a="' + '\\"' * (n // 2),
+    "a word": lambda n: "= A{a=" + "a" * n,
+    "words": lambda n: "= A{a=" + "a " * (n // 2),
+    "spaces": lambda n: "= A{a=" + " " * n,
+    "spaces between": lambda n: "= A{a=1" + " " * n + "$",
+    "a number of many digits": lambda n: "= A{a=" + "1" * n + "}() @0",
+    "a number of many digits and a letter": lambda n: "= A{a=" + "1" * n + "x}() @0",
+    "a fraction of many digits": lambda n: "= A{a=1." + "1" * n + "}() @0",
+    "an exponent of many digits": lambda n: "= A{a=1e" + "1" * n + "x",
+    "commas": lambda n: "= A{a=1" + "," * n,
+    "names": lambda n: "= A{" + "a=" * (n // 2),
+    "many attributes": lambda n: "= A{" + ", ".join(["a=1"] * (n // 5)) + "}() @0",
+    "a long list": lambda n: "= A{a=(" + "1, " * (n // 3) + "1)}() @0",
+    "lists in lists": lambda n: "= A{a=" + "(" * n,
+    "shapes in shapes": lambda n: "= A{a=" + "Shape(" * (n // 6),
+    "the ends of lists": lambda n: "= A{a=" + ")" * n,
+    "many lines": lambda n: "\n".join(f"%{i} : float32[]" for i in range(n // 15)),
+    "blank lines": lambda n: " \n" * (n // 2),
+    "one blank line": lambda n: " " * n,
+    "many equations": lambda n: LEAF + "\n= A(%0) @0" * (n // 11),
+}
