@@ -30,10 +30,10 @@ test-all: env $(OLDEST)/.ready
 compat:
 	@$(PYTHON) tools/compat.py "$(TF)" $(TESTS)
 
-# Lines and branches that the tests reach; fails below the floor in pyproject.toml. `tests/interrupts` is left out: it
+# Lines and branches that the tests reach; fails below the floor in pyproject.toml. `tests/stress/interrupts` is left out: it
 # needs the one trace function that a thread has, and takes it from whoever measures.
 coverage: env
-	$(BIN)/python -m pytest -q -m "not slow" --ignore=tests/interrupts --cov --cov-report=term-missing
+	$(BIN)/python -m pytest -q -m "not slow" --ignore=tests/stress/interrupts --cov --cov-report=term-missing
 
 lint: env
 	$(BIN)/ruff format --check .

@@ -25,6 +25,7 @@ ACROSS = {
     "packaging": "the package as it is built and installed",
     "scenarios": "what users do, from the first line to the last",
     "stress": "the whole library at once: many threads, interrupts at any line, long recordings",
+    "tools": "the scripts in `tools/`",
 }
 # Tables longer than a file of tests may be, each with its reason.
 TABLES = {

@@ -44,7 +44,7 @@ def touched() -> list[str]:
         "recomputed": thread.keeps_recomputed,
         "stock tape": execute.must_record_gradient() or not pywrap_tfe.TFE_Py_TapeSetIsEmpty(),
         "stopped": pywrap_tfe.TFE_Py_TapeSetIsStopped(),
-        "open": bool(stack._open or stack._active),
+        "open": bool(stack._open or stack.active),
         "graph": not tf.executing_eagerly(),
     }
     return found + [name for name, is_so in checks.items() if is_so]
