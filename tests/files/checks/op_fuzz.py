@@ -26,7 +26,17 @@ MEMORY = 2**30  # bytes by which one case may grow the process
 CEILING = 6 << 30  # bytes of address space beyond what TensorFlow has: protects the machine
 ENOUGH = 3  # deaths of one op: to start again takes seconds
 FIELDS: dict[str, Any] = dict.fromkeys(
-    ("redacted", "variables", "assigned", "opaque", "gaps", "moments", "looks", "backwards"), ()
+    (
+        "redacted",
+        "variables",
+        "assigned",
+        "opaque",
+        "unrecorded_updates",
+        "moments",
+        "host_reads",
+        "backward_functions",
+    ),
+    (),
 )
 
 
