@@ -15,7 +15,7 @@ from retrotape import errors
 from retrotape.diagnose import missing
 
 UNREAD = "it was not read on this tape"
-ABSENT = "it took no part in what this tape recorded"
+ABSENT = "it was not used in what this tape recorded"
 UPDATES = "an assignment ends every path; ask with through_updates=True"
 SINCE = "since= ends every path; ask from an earlier value on"
 CUT = "the ops that lead from it to the loss pass no gradient on"

@@ -97,7 +97,7 @@ def test_a_dtype_that_this_tensorflow_does_not_have(tmp_path, monkeypatch):
     monkeypatch.setitem(DTYPE_NAMES, 99, "float2")
     monkeypatch.setitem(DTYPE_NUMBERS, "float2", 99)
     program = b'%0 : float2[3]\n@0 = "a.py":1 in "f"'
-    lists = ("redacted", "variables", "assigned", "gaps", "moments", "looks", "backwards")
+    lists = ("redacted", "variables", "assigned", "unrecorded_updates", "moments", "host_reads", "backward_functions")
     fields = {**{name: [] for name in lists}, "names": {"x": {"var": 0}}}
     store.write(tmp_path / "a.tape", {"program.txt": program, "functions.json": b"{}", "opdefs.pb": b""}, [], fields)
     with pytest.raises(TapeVersionError, match=r"the dtype float2, which TensorFlow .* does not have"):

@@ -183,7 +183,9 @@ def test_values_that_are_there_are_not_computed_again(network, tmp_path, monkeyp
         loaded = trip(tape, {"x": x, "loss": loss}, tmp_path, values=values).loaded
         guard, ran = loaded._session.trace.guard, []
         monkeypatch.setattr(
-            guard, "run", lambda eqn, *rest, run=guard.run, ran=ran: ran.append(eqn.op) or run(eqn, *rest)
+            guard,
+            "run",
+            lambda eqn, *rest, run=guard.run, ran=ran, **options: ran.append(eqn.op) or run(eqn, *rest, **options),
         )
         assert_same(loaded.value("loss"), loss)
         loaded.gradient("loss", "x")

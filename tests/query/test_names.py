@@ -234,7 +234,7 @@ def test_what_was_made_in_the_block_by_no_op_can_be_named(tmp_path):
         ({3: "y"}, TypeError, "takes a mapping from names to tensors, got the key 3"),
         ({"": "y"}, TypeError, "got the key ''"),
         ({"a/b": "y", "a": {"b": "x"}}, ValueError, "gives the name 'a/b' twice"),
-        ({"a": "elsewhere"}, NotRecordedError, r"The named 'a', tensor float32\[\], .* it took no part in what was"),
+        ({"a": "elsewhere"}, NotRecordedError, r"The named 'a', tensor float32\[\], .* it was not used in what was"),
         (
             {"a": "variable"},
             NotRecordedError,

@@ -129,11 +129,11 @@ def test_each_look_stands_before_the_equation_that_ran_next(tmp_path):
     tape.save(tmp_path / "a.tape", {"x": x, "y": y}, freeze=["StringLength"])
     ops = [eqn.op for eqn in rt.load(tmp_path / "a.tape").program.eqns]
     assert ops == ["Cast", "Mul", *["Sin", "Sum", "Greater"] * 50]
-    assert [look["before"] for look in field(tmp_path / "a.tape", "looks")] == [5 + 3 * turn for turn in range(50)]
+    assert [look["before"] for look in field(tmp_path / "a.tape", "host_reads")] == [5 + 3 * turn for turn in range(50)]
 
 
 def born(path: Any) -> list[list[int]]:
-    return field(path, "born")
+    return field(path, "python_constants")
 
 
 def field(path: Any, name: str) -> Any:

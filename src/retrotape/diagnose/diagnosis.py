@@ -8,14 +8,13 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 from retrotape._types import Nest
-from retrotape.diagnose.memory import Memory, measure
 from retrotape.diagnose.summary import Summary, summarize
 from retrotape.diagnose.tensors import Tensors, Wanted, find, value_of
 from retrotape.diagnose.why import Explanation, Verdict, explain
 from retrotape.errors import NotRecordedError, TapeUseError
 from retrotape.execute import Values
 from retrotape.record import EagerSession, Session
-from retrotape.tf.core import as_is, identity_of, tf
+from retrotape.tf.core import identity_of, tf
 from retrotape.tf.methods import locked, query
 from retrotape.tf.nests import VARIABLES, describe, has_derivative, single, take_apart
 
@@ -160,11 +159,6 @@ class Diagnosis(ABC):
                 return value_of(trace, var)
 
         return Tensors(find(trace, Wanted(op, layer, name, line, call), self._names()), take)
-
-    @as_is
-    def memory(self) -> Memory:
-        """Return what the tape holds, by line of the user's code; printing it gives a table."""
-        return measure(self._recorded().trace)
 
     @query
     def value(self, tensor: Any) -> Any:

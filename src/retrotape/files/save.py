@@ -146,7 +146,7 @@ def name_everything(trace: Trace, names: Mapping[str, Any]) -> dict[str, dict[st
             raise TypeError(f"names={{{name!r}: ...}} takes a tensor or a variable, got {type(value).__name__}.")
         var = trace.tensors.get(identity_of(part))
         if var is None:
-            raise _absent(name, part, "it took no part in what was recorded")
+            raise _absent(name, part, "it was not used in what was recorded")
         found[name] = {"var": var}
     numbers: dict[str, Iterator[str]] = {}  # for variables of one name
     for number, history in enumerate(trace.facts.histories.values()):

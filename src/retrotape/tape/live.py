@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 from weakref import ref
 
 from retrotape._types import Tensor
+from retrotape.diagnose.memory import Memory, measure
 from retrotape.errors import EmptyTapeError, TapeUseError
 from retrotape.ir import Program
 from retrotape.query import NAMED, Results, has_text, replace_names, variable_named
@@ -159,6 +160,11 @@ class Tape(AnyTape, metaclass=_InPlaceOfStock):
     def _new_session(self) -> EagerSession | GraphSession:
         graph = None if tf.executing_eagerly() else graph_here()
         return EagerSession(self._keep, self._directory) if graph is None else GraphSession(graph, self._eager_session)
+
+    @as_is
+    def memory(self) -> Memory:
+        """Return what the tape holds, by line of the user's code; printing it gives a table."""
+        return measure(self._recorded().trace)
 
     @as_is
     def watch(self, tensor: Any) -> None:

@@ -57,7 +57,7 @@ def backward_program(trace: Trace, query: Query) -> BackwardProgram:
     if len(fork.facts.host_reads) > len(trace.facts.host_reads):
         where = fork.program.frames[fork.facts.host_reads[-1].frame]
         raise TapeUseError(
-            f"A backward function reads a value in Python at {where}: on other values it may do other ops."
+            f"A backward function reads a value in Python at {where}: on other values it may run other ops."
         )
     results = [() if grad is None else tuple(map(fork.var_of, _tensors(grad))) for grad in found]
     return _Extraction(fork, known, [fork.var_of(seed) for seed in seeds]).extract(results)

@@ -30,7 +30,6 @@ FIELDS: dict[str, Any] = dict.fromkeys(
         "redacted",
         "variables",
         "assigned",
-        "opaque",
         "unrecorded_updates",
         "moments",
         "host_reads",

@@ -139,7 +139,7 @@ def test_equations_that_are_not_how_an_op_is_called(line, tmp_path):
     """TensorFlow ends the process for some of these."""
     path = forge(tmp_path / "a.tape", f"%0 : float32[3]\n{line}", {0: np.ones(3, "f4")}, {"y": 0})
     with pytest.raises(
-        RetrotapeError, match=r"is not how|other attributes than its name|without a way back|no attribute"
+        RetrotapeError, match=r"is not how|other attributes than its name|without a backward function|no attribute"
     ):
         rt.load(path)
 

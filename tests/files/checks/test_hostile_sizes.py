@@ -59,7 +59,7 @@ def test_a_program_that_owns_up_to_a_lot(tmp_path):
 
 
 def test_a_bomb_inside_of_a_function(honest, tmp_path):
-    """What a custom gradient does on the way back is watched too."""
+    """What a custom gradient does in the backward pass is watched too."""
     meta, functions = json.loads(json.dumps(honest.meta)), honest.functions()
     key = meta["backward_functions"][0]["function"]
     inner, outer = functions[key]["program"].count(" : "), honest.program().count(" : ")  # the next free vars

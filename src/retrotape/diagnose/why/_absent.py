@@ -37,10 +37,10 @@ def absent(session: EagerSession, targets: Sequence[Any], source: Any, said: tup
         var, user = twin
         cell = session.trace.facts.history_of.get(var)
         if cell is not None:
-            detail += f" The variable {session.trace.name_of(cell)} took part, and has the same values."
+            detail += f" The variable {session.trace.name_of(cell)} was used, and has the same values."
             remedy = "Ask for the variable."
         else:
-            detail += f" Another tensor with the same values took part: it is used by {user}."
+            detail += f" Another tensor with the same values was used, by {user}."
             remedy = "Make it before the block, use it inside, and ask for the very same object."
     return Explanation(Verdict.SOURCE_NOT_RECORDED, *said, detail=detail, remedy=remedy)
 

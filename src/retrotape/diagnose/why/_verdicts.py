@@ -16,9 +16,9 @@ class Verdict(Enum):
         "no recorded op leads from it to the loss",
     )
     SOURCE_NOT_RECORDED = (
-        "The source took no part in what was recorded.",
+        "The source was not used in what was recorded.",
         "",
-        "it took no part in what this tape recorded",
+        "it was not used in what this tape recorded",
     )
     TARGET_NOT_RECORDED = ("The target is not on this tape.", "", "the loss is not on this tape")
     SAME_NAME = (
