@@ -1,7 +1,8 @@
 """Print how large the package is and how its parts depend on each other.
 
 A **unit** is a folder or a file in the root of the package. Its `__init__.py` is none: it
-names what is public, and so depends on nearly everything; the units that import it are listed apart.
+names what is public, and so depends on nearly everything; the units that import it are listed apart. Nor are
+`__main__.py`, which only calls the command line, and `_types.py` and `_version.py`, which are constants.
 
 The **ranks** are the units on the longest chain of imports; the units of a cycle are one rank together. They are
 counted three times: with the imports that run when a module is imported; with those inside functions too; and with
@@ -31,6 +32,7 @@ PACKAGE = Path(__file__).parents[1] / "src" / "retrotape"
 KINDS = ("at import", "in functions", "for type checkers")
 SIZES = ("files", "lines", "files in the root", "lines in the root", "units", "duplicates")
 INIT = "__init__"
+NOT_UNITS = frozenset({INIT, "__main__", "_types", "_version"})
 Graph = dict[str, set[str]]  # unit: the units it imports
 
 
@@ -89,9 +91,9 @@ def import_graph(trees: Mapping[Path, ast.Module], package: str, kinds: Collecti
     return graph
 
 
-def without_init(graph: Graph) -> Graph:
-    """Return the graph without the package's own `__init__`."""
-    return {unit: others - {INIT} for unit, others in graph.items() if unit != INIT}
+def only_units(graph: Graph) -> Graph:
+    """Return the graph without the files that are no units."""
+    return {unit: others - NOT_UNITS for unit, others in graph.items() if unit not in NOT_UNITS}
 
 
 def cycles(graph: Graph) -> list[list[str]]:
@@ -148,13 +150,13 @@ def stats(package: Path, annotations: list[str], largest: int = 5) -> dict[str, 
     trees = {path: ast.parse(text) for path, text in texts.items()}
     every = import_graph(trees, package.name, KINDS)
     kinds = [KINDS[:count] for count in range(1, len(KINDS) + 1)]
-    graphs = {" + ".join(each): without_init(import_graph(trees, package.name, each)) for each in kinds}
+    graphs = {" + ".join(each): only_units(import_graph(trees, package.name, each)) for each in kinds}
     return {
         "files": len(texts),
         "lines": sum(lines.values()),
         "files in the root": len(root),
         "lines in the root": sum(lines[path] for path in root),
-        "units": len(without_init(every)),
+        "units": len(only_units(every)),
         "duplicates": count_duplicates(package),
         "largest": {str(path): lines[path] for path in sorted(lines, key=lambda path: -lines[path])[:largest]},
         "imports": {
