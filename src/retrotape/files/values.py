@@ -15,17 +15,21 @@ _SHARED = frozenset(("float16", "float32", "float64", "int8", "int16", "int32", 
 class InFile:
     """A tensor of a file. A large one is held once: TensorFlow's tensor lies in the memory that was read."""
 
-    __slots__ = ("_container", "_info", "_name", "identity", "nbytes")
-    stays = (
-        True  # what was verified is used, not read again; and one tensor for all keeps paths of other tapes together
-    )
+    __slots__ = ("_container", "_info", "_loaded", "_name", "identity", "nbytes")
+    stays = True  # what was verified is used, not read again
 
     def __init__(self, container: store.Container, name: str, info: store.TensorInfo) -> None:
         self._container, self._name, self._info = container, name, info
         self.identity, self.nbytes = None, info.nbytes
+        self._loaded: Tensor | None = None  # one for all traces that have it, which connects what they record
 
     def load(self) -> Tensor:
-        """Return the value."""
+        """Return the value, always the same tensor."""
+        if self._loaded is None:
+            self._loaded = self._read()
+        return self._loaded
+
+    def _read(self) -> Tensor:
         dtype, shape = self._info.dtype, self._info.shape
         if dtype == "string":
             strings = self._container.strings(self._name)

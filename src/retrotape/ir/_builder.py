@@ -65,19 +65,19 @@ class Builder:
         self.eqns.append(Eqn(op, inputs, outputs, attrs, frame))
 
     def snapshot(self) -> Program:
-        """Return the program so far, checked: windows over the columns, made in constant time, which never change.
+        """Return the program so far, checked: fixed views of the columns, and a copy of the facts.
 
         Equations that were checked before are not checked again.
         """
         found, frames = self._snapshot, self.program.frames
-        sizes = len(self.types), len(self.eqns), len(frames)
+        sizes = min(len(self.types), len(self.producers)), len(self.eqns), len(frames)
         if found is None or (len(found.types), len(found.eqns), len(found.frames)) != sizes:
             found = Program(
                 Window(self.types, sizes[0]),
                 Window(self.producers, sizes[0]),
                 Window(self.eqns, sizes[1]),
                 Window(frames, sizes[2]),
-                self.facts,
+                self.facts.copy(),
             )
             check(found, *self._checked)
             self._checked, self._snapshot = (sizes[1], sizes[0]), found

@@ -1,7 +1,6 @@
 """What is known of a program besides its equations: variables, backward functions, host reads, layers.
 
-Facts only grow. A window of a program shares them with whoever records: what they say of the vars and equations of the
-window does not change.
+Facts under construction grow with their program. A snapshot has a copy of its own.
 """
 
 from __future__ import annotations
@@ -159,10 +158,12 @@ class Facts:
     def copy(self) -> GrowingFacts:
         """Return facts of their own that say the same; what is added to one of them is not in the other."""
         twins = {id(history): history.copy() for history in self.histories.values()}
-        copied = {one.name: getattr(self, one.name).copy() for one in fields(self)}
-        copied["histories"] = {key: twins[id(history)] for key, history in self.histories.items()}
-        copied["history_of"] = {var: twins[id(history)] for var, history in self.history_of.items()}
-        return GrowingFacts(**copied)
+        others = [one.name for one in fields(self) if one.name not in ("histories", "history_of")]
+        return GrowingFacts(
+            histories={key: twins[id(history)] for key, history in self.histories.items()},
+            history_of={var: twins[id(history)] for var, history in self.history_of.items()},
+            **{name: getattr(self, name).copy() for name in others},
+        )
 
 
 @dataclass(frozen=True)

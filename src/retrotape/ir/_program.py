@@ -17,7 +17,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Union
+from typing import Any, NamedTuple, Union
 
 from retrotape.ir._facts import Facts
 
@@ -182,6 +182,10 @@ class Program:
     def frame_of(self, eqn: Eqn) -> Frame:
         """Return the line of the user's code that ran `eqn`."""
         return self.frames[eqn.frame]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let copies in other processes have no facts, for these hold handles and functions of this process."""
+        return Program, tuple(tuple(column) for column in (self.types, self.producers, self.eqns, self.frames))
 
     def __str__(self) -> str:
         from retrotape.ir._text import render

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, TypeAlias, get_args, overload
+from typing import Any, Literal, TypeAlias, TypeVar, get_args, overload
 
 from retrotape._types import Tensor
 from retrotape.diagnose.missing import warn_of_targets, with_reasons
@@ -19,6 +19,7 @@ from retrotape.tf.nests import take_apart, zeros_like, zeros_wanted
 
 _NONE = tf.UnconnectedGradients.NONE
 _Missing: TypeAlias = Literal["keep", "zero", "raise"]
+_Item = TypeVar("_Item")
 
 
 class FirstOrder(QueryBase):
@@ -245,10 +246,17 @@ class FirstOrder(QueryBase):
         ]  # of a source that consists of several tensors, each is yielded by itself
         with recorded_in_graph(session):
             for positions, asked in request.queries():
-                for position, grad in stream(session.trace, asked, session.operations):
+                found = stream(session.trace, asked, session.operations)
+                while (item := self._next_item(found)) is not None:
+                    position, grad = item
                     yield owners[positions[position]], grad
                     if session.token is not token:
                         raise TapeUseError(
                             "This tape was reset while its gradients were handed out. Take all of them first: "
                             "`list(tape.stream(loss))`."
                         )
+
+    def _next_item(self, items: Iterator[_Item]) -> _Item | None:
+        """Return the next item, computed while no other query of this tape runs; None at the end."""
+        with self._lock:
+            return next(items, None)

@@ -197,12 +197,12 @@ def _truth(stack: Runner, value: Tensor) -> bool:
 def _body(name: str) -> _Body:
     definition = functions.function_def(name)
     arguments = tuple(argument.name for argument in definition.signature.input_arg)
-    steps = tuple(_step(spec) for spec in _in_order(definition, set(arguments)))
+    steps = tuple(_step(spec) for spec in _in_order(definition))
     results = tuple(definition.ret[result.name] for result in definition.signature.output_arg)
     return _Body(arguments, steps, results, tuple(spec.name for spec in definition.node_def))
 
 
-def _in_order(definition: Any, done: set[str]) -> list[Any]:
+def _in_order(definition: Any) -> list[Any]:
     """Return the nodes in an order in which each follows what it waits for, control dependencies too."""
     pending = {spec.name: spec for spec in definition.node_def}
     ordered = []

@@ -78,16 +78,18 @@ class Recorder(Histories):
     def fork(self) -> Recorder:
         """Return a trace that begins with this one: what is recorded there is not recorded here."""
         self.flush()
-        twin = Recorder.__new__(Recorder)
-        twin.__dict__.update(self.__dict__)
-        twin._build(Builder(self.program, self.frames.copy()))
-        twin.values, twin.tensors = self.values.copy(), self.tensors.copy()
-        twin.variables, twin.owners = self.variables.copy(), self.owners.copy()
-        twin.stand_ins, twin._resources, twin._named = self.stand_ins.copy(), {}, (None, 0)
-        twin._stale, twin.copied_on_read, twin.waiting = self._stale.copy(), self.copied_on_read.copy(), []
+        fork = Recorder(self.keep, self._dtype_of, self._directory)
+        fork._build(Builder(self.program, self.frames.copy()))
+        fork.values, fork.tensors = self.values.copy(), self.tensors.copy()
+        fork.variables, fork.owners = self.variables.copy(), self.owners.copy()
+        fork.stand_ins, fork.copied_on_read = self.stand_ins.copy(), self.copied_on_read.copy()
+        fork._stale, fork.began = self._stale.copy(), self.began
+        fork._latest_call, fork.damaged = self._latest_call, self.damaged
+        fork.token, fork.guard = self.token, self.guard
+        fork.python_constants = None if self.python_constants is None else self.python_constants.copy()
         if self.segments is not None:
-            twin.segments = self.segments.fork(twin._builder, twin.values)
-        return twin
+            fork.segments = self.segments.fork(fork._builder, fork.values, fork._offload.put if fork._offload else None)
+        return fork
 
     def segment_size(self) -> int | None:
         """Return how many bytes recomputing may hold at a time; None where the tape is not kept in segments."""
@@ -225,7 +227,7 @@ class Recorder(Histories):
         (version,) = builder.define([builder.types[var]])
         facts.add_version(identity_of(handle), handle, version, len(builder.eqns))
         facts.assigned.add(version)
-        if version in facts.discrete or builder.types[var].dtype not in TRAINABLE:
+        if builder.types[var].dtype not in TRAINABLE:
             facts.discrete.add(version)
         self.values[var] = value
         builder.append("AssignVariableOp", (var,), (version,), attrs, frame)

@@ -87,12 +87,12 @@ class Segments:
         self._inside[var] = size
         self._bytes += size
 
-    def fork(self, builder: Builder, values: dict[int, Any]) -> Segments:
-        """Return segments of their own, for a fork of the trace."""
-        twin = Segments(builder, values, self._offload, self.size)
-        twin._starts, twin._inside, twin._crossing = self._starts.copy(), self._inside.copy(), self._crossing.copy()
-        twin._bytes, twin._crossing_bytes = self._bytes, self._crossing_bytes
-        return twin
+    def fork(self, builder: Builder, values: dict[int, Any], offload: Callable[[Tensor], Any] | None) -> Segments:
+        """Return the segments of a fork of the trace, which offloads to a file of its own."""
+        fork = Segments(builder, values, offload, self.size)
+        fork._starts, fork._inside, fork._crossing = self._starts.copy(), self._inside.copy(), self._crossing.copy()
+        fork._bytes, fork._crossing_bytes = self._bytes, self._crossing_bytes
+        return fork
 
     def end_if_full(self) -> None:
         """End the segment if it is large enough."""

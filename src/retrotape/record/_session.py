@@ -138,9 +138,13 @@ class EagerSession:
             yield self
             return
         self.flush()
-        fork = EagerSession.of([self], self.trace.fork())
-        with current_stack().also(fork.trace):
-            yield fork
+        fork = EagerSession(trace=self.trace.fork())
+        fork._spans, fork._pauses, fork._watched = dict(self._all_spans()), [*self._pauses], {*self._watched}
+        try:
+            with current_stack().also(fork.trace):
+                yield fork
+        finally:  # no query comes later, and a backward function may hold the fork that holds it
+            fork.trace.facts.backward_functions.clear()
 
     def flush(self) -> None:
         """Bring the trace up to date, or raise if recording was interrupted and some of it may be missing."""

@@ -19,6 +19,7 @@ from retrotape.query import NAMED, Results, has_text, replace_names, variable_na
 from retrotape.record import EagerSession, GraphSession, Session, Trace
 from retrotape.tape._base import AnyTape
 from retrotape.tf.core import StockTape, as_is, graph_here, tf
+from retrotape.tf.methods import locked
 from retrotape.tf.nests import WATCHED, TensorRef, is_variable, take_apart
 from retrotape.tf.scopes import Guard, again, make_exit, spend
 from retrotape.tf.selftest import check_once
@@ -117,8 +118,11 @@ class Tape(AnyTape, metaclass=_InPlaceOfStock):
             return "<tape: nothing recorded>"
         if session.trace.damaged:
             return "<tape: interrupted>"
-        if not session.is_elsewhere:
-            session.flush()
+        if not session.is_elsewhere and self._lock.acquire(blocking=False):  # else a query on another thread flushes
+            try:
+                session.flush()
+            finally:
+                self._lock.release()
         return f"<tape: {len(session.trace.program.eqns)} equations{', recording' if session.is_open else ''}>"
 
     # ------------------------------------------------------------------ recording
@@ -161,7 +165,7 @@ class Tape(AnyTape, metaclass=_InPlaceOfStock):
         graph = None if tf.executing_eagerly() else graph_here()
         return EagerSession(self._keep, self._directory) if graph is None else GraphSession(graph, self._eager_session)
 
-    @as_is
+    @locked
     def memory(self) -> Memory:
         """Return what the tape holds, by line of the user's code; printing it gives a table."""
         return measure(self._recorded().trace)
@@ -197,7 +201,7 @@ class Tape(AnyTape, metaclass=_InPlaceOfStock):
             raise TapeUseError("stop_recording() needs a tape that is recording. Use it inside `with tape:`.")
         return self._session.paused()
 
-    @as_is
+    @locked
     def reset(self) -> None:
         """Forget everything that was recorded and free it, inside the block or outside."""
         sessions = [session for session in (self._session, self._eager_session) if session is not None]
@@ -210,7 +214,7 @@ class Tape(AnyTape, metaclass=_InPlaceOfStock):
         for session in sessions:
             session.clear()
 
-    @as_is
+    @locked
     def watched_variables(self) -> tuple[Any, ...]:
         """Return the variables that were watched, or that are trainable and were read, in that order."""
         found = dict(self._watched)
@@ -224,7 +228,8 @@ class Tape(AnyTape, metaclass=_InPlaceOfStock):
     @property
     def program(self) -> Program:
         """Everything recorded so far, as data: frozen, checked, printable."""
-        return self._recorded().trace.snapshot()
+        with self._lock:
+            return self._recorded().trace.snapshot()
 
     def _session_here(self) -> Session | None:
         """Return what was recorded where we are: in eager code, or in the graph that is being built."""

@@ -52,7 +52,8 @@ class NamedTape(AnyTape):
     @property
     def program(self) -> Program:
         """Everything that was recorded, in the order in which it ran, as data."""
-        return self._session.trace.snapshot()
+        with self._lock:
+            return self._session.trace.snapshot()
 
     def __getitem__(self, name: str) -> Any:
         """Return the tensor or variable of that name, or the only one whose name ends so."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from retrotape._types import Tensor
@@ -158,7 +159,8 @@ class _Replay:
     def _trace(self) -> Trace:
         """Return a trace of the same program with the values that its gradients read."""
         old, env = self._old, self._env
-        builder = Builder(old.program, old.frames)
+        types = [_type_of(env[var]) if var in env else kind for var, kind in enumerate(old.program.types)]
+        builder = Builder(replace(old.program, types=types), old.frames.copy())  # sizes may depend on values
         new = new_trace(builder, old.guard)
         new.variables.update(old.variables)
         new.owners.update(old.owners)
@@ -166,7 +168,6 @@ class _Replay:
         new.values.update((var, value) for var, value in old.values.items() if var not in env)
         needed = {var for eqn in old.program.eqns for var in read_by_rule(eqn)}
         for var, value in env.items():
-            builder.types[var] = _type_of(value)  # sizes may depend on values
             if var in needed or var in old.values:
                 new.values[var] = value
                 new.tensors.alias(identity_of(value), var)
