@@ -114,7 +114,7 @@ def test_random_draws_in_a_function():
         with rt.Tape() as tape:
             y = f(x)
         with pytest.raises(
-            rt.errors.NotRecordedError, match=r"random draws .* cannot be computed again. Use `tape.hvp"
+            rt.errors.NotRecordedError, match=r"random draws .* cannot be recomputed. Use `tape.hvp"
         ):
             tape.gradient(y, x)
 
