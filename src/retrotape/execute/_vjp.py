@@ -106,7 +106,7 @@ class RuleVjp:
         call = self._trace.facts.calls.get(index)
         if call is not None:
             refuse_communication(self._trace, eqn, call, backward is None or plan.through_updates)
-            sides = self._uses_sides(eqn, call, grads)
+            sides = self._uses_side_outputs(eqn, call, grads)
             if call.function in tangents.made:
                 refuse_wrong_tangents(self._trace, eqn, call, grads)
             if sides or self._must_inline(index, eqn, call, plan) or self._has_tangents(eqn, call, grads):
@@ -225,7 +225,7 @@ class RuleVjp:
         refused, wide = known.wrong_second or known.recomputes, call.function in tangents.made
         return refused and known.deterministic and (wide or _is_differentiated_again())
 
-    def _uses_sides(self, eqn: Eqn, call: hooks.FunctionCall, grads: list[Cotangent | None]) -> bool:
+    def _uses_side_outputs(self, eqn: Eqn, call: hooks.FunctionCall, grads: list[Cotangent | None]) -> bool:
         """Return whether a derivative to be differentiated again uses intermediates that a call kept for its own one.
 
         That is so if a stock tape inside the block differentiated the call. TensorFlow's gradient of the function, on

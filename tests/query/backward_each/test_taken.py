@@ -124,11 +124,11 @@ def test_wrong_use_is_told_as_for_one():
     with rt.Tape() as tape:
         losses = [v * v, v * 3.0]
     with pytest.raises(
-        ValueError, match="since= says how far to go through updates; give through_updates=True with it"
+        ValueError, match="since= limits how far to go through updates; give through_updates=True with it"
     ):
         tape.backward_each(losses, since=1)
     with pytest.raises(
-        ValueError, match="since= says how far to go through updates; give through_updates=True with it"
+        ValueError, match="since= limits how far to go through updates; give through_updates=True with it"
     ):
         tape.backward_each(losses[:1], since=1)
     with pytest.raises(errors.NotASourceError, match="A target must be a tensor"):
