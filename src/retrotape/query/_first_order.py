@@ -44,11 +44,11 @@ class FirstOrder(QueryBase):
             variable means what it means in TensorFlow: every read counts, and an assignment ends the path.
           output_gradients: The gradient of each target, in its shape or one that broadcasts to it: tensors, arrays or
             numbers, but not None; ones by default.
-            unconnected_gradients: What to return for a source without a path: None, or zeros.
-            through_updates: Let paths pass through assignments; a variable then means its value on entry to the tape.
+          unconnected_gradients: What to return for a source without a path: None, or zeros.
+          through_updates: Let paths pass through assignments; a variable then means its value on entry to the tape.
           since: With `through_updates`, go no further back than value number `since` of each variable, or that many
             updates from the end if negative; a variable then means that value.
-            none: What to do about a source without a path: "keep" returns None, "zero" returns zeros, "raise" raises an
+          none: What to do about a source without a path: "keep" returns None, "zero" returns zeros, "raise" raises an
             error that explains it as `tape.why` does, even if `unconnected_gradients` requests zeros.
 
         Returns:

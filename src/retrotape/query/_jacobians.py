@@ -40,7 +40,7 @@ class Jacobians(QueryBase):
           parallel_iterations: Accepted and ignored.
           experimental_use_pfor: Whether elements may be vectorized; the result is the same.
           chunk: The largest number of elements to vectorize at once, to bound memory. In a terminal, a progress bar
-          appears on stderr after two seconds.
+            appears on stderr after two seconds.
 
         Returns:
           The Jacobians in the structure of `sources`.

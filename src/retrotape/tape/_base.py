@@ -44,7 +44,7 @@ class AnyTape(Queries, Diagnosis, Saved):
           inputs: New values, by name on a tape that has names, or as pairs of a tensor (or variable) and its new value.
           resample: Draw new random numbers; seeds in variables, such as those of Keras, get new values.
           trust: Continue if a value that Python read has changed, although Python might have taken another branch, or
-          if a result has a new size.
+            if a result has a new size.
 
         Raises:
           ReplayError: If a value that Python read has changed, or a size that it may have read.

@@ -69,9 +69,9 @@ class Tape(AnyTape, metaclass=_InPlaceOfStock):
       persistent: Accepted and ignored: every tape can be queried again.
       watch_accessed_variables: Only affects what `watched_variables` lists; reads are recorded either way.
       keep: Which values stay in memory: "needed", those that gradient rules read, as on the stock tape; "all";
-      "leaves", those that cannot be recomputed; "segments", the leaves and a few checkpoints, so that memory grows
-      with the square root of the length; "disk", the needed ones, with older ones in a file. Values that are not
-      kept are recomputed on demand, a segment at a time.
+        "leaves", those that cannot be recomputed; "segments", the leaves and a few checkpoints, so that memory grows
+        with the square root of the length; "disk", the needed ones, with older ones in a file. Values that are not
+        kept are recomputed on demand, a segment at a time.
       directory: With `keep="disk"`, the directory of that file; the system's temporary directory by default.
 
     >>> x = tf.constant(3.0)

@@ -190,12 +190,12 @@ def load(
       path: What `tape.save` wrote.
       mmap: Map values instead of reading them, if you trust the disk: truncating a mapped file crashes the process,
         and changing it in place changes values after they were verified.
-        allow_ops: Names of ops that may run although they are not on the list, or although the size of their results is
+      allow_ops: Names of ops that may run although they are not on the list, or although the size of their results is
         not known in advance.
-        limits: Upper bounds, as `retrotape.store.Limits`; `total_bytes` also bounds what is computed.
-        isolate: Hold the tape in a separate process, confined as far as the system supports it: for untrusted files.
+      limits: Upper bounds, as `retrotape.store.Limits`; `total_bytes` also bounds what is computed.
+      isolate: Hold the tape in a separate process, confined as far as the system supports it: for untrusted files.
         The tape's `confinement` says how far; "strict" raises if it is not complete.
-        memory: With `isolate`, how many bytes that process may use beyond TensorFlow's own; 2 GiB by default.
+      memory: With `isolate`, how many bytes that process may use beyond TensorFlow's own; 2 GiB by default.
       timeout: With `isolate`, how many seconds loading, and then each query, may take; 60 by default.
 
     Raises:
