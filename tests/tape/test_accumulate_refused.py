@@ -15,7 +15,7 @@ def mean(x):
 
 def test_no_micro_batches():
     with pytest.raises(
-        ValueError, match=r"Got no micro-batches; give one or more .* A generator can be used only once"
+        ValueError, match=r"Got no micro-batches; give at least one .* A generator can be used only once"
     ):
         rt.accumulate(mean, iter([]))
 

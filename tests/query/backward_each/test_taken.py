@@ -105,7 +105,7 @@ def test_output_gradients():
     rows = tape.backward_each(losses, output_gradients=seed)
     np.testing.assert_array_equal([row[w] for row in rows], [[2.0, 40.0], [3.0, 30.0]])
     with pytest.raises(
-        errors.ShapeMismatchError, match=r"takes no output_gradients for a vector of losses: .* Scale what"
+        errors.ShapeMismatchError, match=r"takes no output_gradients for a vector of losses: .* Scale the result"
     ):
         tape.backward_each(losses[0], output_gradients=seed)
 

@@ -96,7 +96,7 @@ def several_losses(print: Print) -> None:
         features = tf.tanh(x @ body)
         one = tf.reduce_mean((features @ head) ** 2)
         two = tf.reduce_mean((features @ other - 1.0) ** 2)
-    grads = tape.backward(one) + tape.backward(two)  # neither has all three variables
+    grads = tape.backward(one) + tape.backward(two)  # neither has all three
     print("norm of the sum", grads.norm())
     grads.clip(global_norm=1.0).apply(sgd)
     print("head after the step", head)
