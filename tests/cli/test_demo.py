@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from retrotape.cli._demo import STEPS, _ours, _seeded, _stock, run
-from retrotape.cli._demo._show import Ran, hung, lines, ran, table, told
+from retrotape.cli._demo._show import Ran, format_value, hung, lines, ran, table
 
 CRASHES = {
     "several_tapes": "Unknown variable",
@@ -47,7 +47,7 @@ def test_stock_does_what_is_told_of_it(step):
 def test_ours_gives_what_is_true(step):
     ours = _seeded(step.ours)
     assert ours.crash is None
-    assert {name: told(ours.rows[name]) for name in step.true} == step.true
+    assert {name: format_value(ours.rows[name]) for name in step.true} == step.true
 
 
 def test_what_is_called_true_is():
@@ -55,7 +55,7 @@ def test_what_is_called_true_is():
     assert float(true["dz/dy"]) == pytest.approx(math.cos(1.0), abs=1e-4)
     assert float(true["dz/dx"]) == pytest.approx(2 * math.cos(1.0), abs=1e-3)
     # After a step of rate r the loss is 5 (1 - 2 r)².
-    assert float(true["by the learning rate"]) == pytest.approx(-20 * (1 - 2 * 0.1))
+    assert float(true["w.r.t. the learning rate"]) == pytest.approx(-20 * (1 - 2 * 0.1))
     assert float(true["second derivative"]) == 40
     # The variance of n values has the Hessian 2 / n (I - 1 / n).
     assert [float(number) for number in true["row 0"].split()] == pytest.approx([4 / 9, -2 / 9, -2 / 9], abs=1e-4)

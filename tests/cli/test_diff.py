@@ -103,7 +103,7 @@ def test_another_branch_and_why(run, saved):
     assert parting["host_read"]["method"] == "bool"
     assert parting["host_read"]["where"]["line"] == parting["first"]["where"]["line"] - 1
     text = run("diff", saved["plain"], saved["small"]).out
-    assert "The programs part at equation 7: another op: Mul and Pow." in text
+    assert "The programs diverge at equation 7: another op: Mul and Pow." in text
     assert "Before that, Python read %" in text
     assert "# " in text
 
@@ -150,7 +150,8 @@ def test_what_is_redacted_is_not_compared(run, saved):
     assert found["same"] is True
     assert [row["name"] for row in found["unknown"]] == ["x"]
     assert (
-        "Not compared, since a tape does not have the value: x (%" in run("diff", saved["plain"], saved["redacted"]).out
+        "Not compared, because a tape does not have the value: x (%"
+        in run("diff", saved["plain"], saved["redacted"]).out
     )
 
 

@@ -75,7 +75,7 @@ def test_nan_says_that_it_checked_forward_only(tmp_path):
     ran = run("nan", path)
     assert ran.exit_code == 0
     assert ran.stdout.replace("\n", " ").strip() == (
-        "every value is finite; no gradient was checked, for the tape has no floating scalar: name a TARGET"
+        "every value is finite; no gradient was checked, as the tape has no floating scalar: name a TARGET"
     )
     assert json.loads(run("nan", path, "--json").stdout) == {
         "path": path,

@@ -148,7 +148,7 @@ def test_asking_outside_the_function_that_recorded(x):
 
     y = square(x)
     with pytest.raises(
-        errors.TapeUseError, match=r"recorded inside a tf\.function and is queried outside of it\. Query it inside"
+        errors.TapeUseError, match=r"recorded inside a tf\.function and is queried outside it\. Query it inside"
     ):
         inside[0].gradient(y, x)
 

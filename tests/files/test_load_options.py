@@ -25,8 +25,16 @@ def saved(tmp_path):
     [
         ({"allow_ops": "Sin"}, TypeError, r"allow_ops= takes a list of ops, got 'Sin': `allow_ops=\['Sin'\]`"),
         ({"limits": 5}, TypeError, r"limits= takes `retrotape\.store\.Limits\(total_bytes=\.\.\.\)`, got int"),
-        ({"memory": 2**30}, ValueError, "memory= and timeout= bound a process of its own: give isolate=True with them"),
-        ({"timeout": 5.0}, ValueError, "memory= and timeout= bound a process of its own: give isolate=True with them"),
+        (
+            {"memory": 2**30},
+            ValueError,
+            "memory= and timeout= apply to an isolated process: give isolate=True with them",
+        ),
+        (
+            {"timeout": 5.0},
+            ValueError,
+            "memory= and timeout= apply to an isolated process: give isolate=True with them",
+        ),
         ({"isolate": True, "memory": "2G"}, ValueError, "memory= takes a number above 0, got '2G'"),
         ({"isolate": True, "timeout": -1}, ValueError, "timeout= takes a number above 0, got -1"),
         ({"isolate": True, "timeout": float("nan")}, ValueError, "timeout= takes a number above 0, got nan"),

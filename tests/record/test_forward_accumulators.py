@@ -113,9 +113,7 @@ def test_random_draws_in_a_function():
     with Accumulator(x, tf.ones_like(x)):
         with rt.Tape() as tape:
             y = f(x)
-        with pytest.raises(
-            rt.errors.NotRecordedError, match=r"random draws .* cannot be computed again. Use `tape.hvp"
-        ):
+        with pytest.raises(rt.errors.NotRecordedError, match=r"random draws .* cannot be recomputed. Use `tape.hvp"):
             tape.gradient(y, x)
 
 

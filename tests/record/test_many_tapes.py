@@ -150,8 +150,8 @@ def test_a_full_disk_leaves_values_in_memory(monkeypatch):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"keep": "disk", "directory": "/nowhere/at/all"}, "directory must be a folder that exists, got '/nowhere"),
-        ({"directory": "/tmp"}, "directory= says where values lie with keep=\"disk\", got it with keep='needed'"),
+        ({"keep": "disk", "directory": "/nowhere/at/all"}, "directory must be an existing folder, got '/nowhere"),
+        ({"directory": "/tmp"}, "directory= says where keep=\"disk\" stores values, got it with keep='needed'"),
     ],
 )
 def test_a_directory_that_cannot_be(options, text):

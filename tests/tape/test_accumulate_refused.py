@@ -15,13 +15,13 @@ def mean(x):
 
 def test_no_micro_batches():
     with pytest.raises(
-        ValueError, match=r"Got no micro-batches; give one or more .* A generator can be used only once"
+        ValueError, match=r"Got no micro-batches; give at least one .* A generator can be used only once"
     ):
         rt.accumulate(mean, iter([]))
 
 
 def test_nothing_in_any_micro_batch():
-    with pytest.raises(ValueError, match="Got 2 micro-batches of size zero; give one or more that hold something"):
+    with pytest.raises(ValueError, match="Got 2 micro-batches of size zero; give at least one that is not empty"):
         rt.accumulate(mean, [tf.zeros([0]), tf.zeros([0])])
 
 
@@ -65,7 +65,7 @@ def test_one_size_for_each():
 
 @pytest.mark.parametrize("size", [-1, [1, 2], float("nan")])
 def test_a_size_that_is_none(size):
-    with pytest.raises(errors.ShapeMismatchError, match=r"as a size; expected a number that is not negative"):
+    with pytest.raises(errors.ShapeMismatchError, match=r"as a size; expected a nonnegative number"):
         rt.accumulate(mean, [tf.constant([1.0])], sizes=[size])
 
 
@@ -80,6 +80,6 @@ def test_a_dataset_or_a_tensor_inside_a_function():
 def test_a_batch_whose_size_is_not_clear():
     w = tf.Variable(1.0)
     batches = [{"bias": tf.ones(1), "x": tf.ones(3)}, {"bias": tf.ones(1), "x": tf.ones(2)}]
-    with pytest.raises(errors.ShapeMismatchError, match=r"first dimensions \[1, 3\]\. Say what each counts"):
+    with pytest.raises(errors.ShapeMismatchError, match=r"first dimensions \[1, 3\]\. Give the sizes"):
         rt.accumulate(lambda batch: w * tf.reduce_mean(batch["x"]), batches)
     assert rt.accumulate(lambda batch: w * tf.reduce_mean(batch["x"]), batches, sizes=[3, 2]).size == 5

@@ -126,5 +126,5 @@ def test_a_tape_of_a_function_is_refused():
             _ = x * x
         return rt.join(tape)
 
-    with pytest.raises(rt.errors.TapeUseError, match="one tape over everything does the same"):
+    with pytest.raises(rt.errors.TapeUseError, match="use one tape for everything"):
         inside(tf.constant(1.0))

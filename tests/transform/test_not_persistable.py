@@ -253,7 +253,7 @@ def broken(x):
 @pytest.mark.parametrize(
     ("function", "reason"),
     [
-        (choosy, "its backward function decides by the value of the gradient what it runs. Write that with `tf.where`"),
+        (choosy, "its backward function branches on the value of a gradient. Write that with `tf.where`"),
         (broken, "its backward function fails with OSError: no such printer"),
     ],
 )

@@ -359,7 +359,7 @@ def test_only_what_the_tape_started_from(tmp_path):
     with rt.Tape() as tape:
         y = tf.reduce_sum(x * x)
     for recorded, _, target in both(tape, x, y, tmp_path):
-        with pytest.raises(TapeUseError, match="was computed on this tape, so it cannot be given another value"):
+        with pytest.raises(TapeUseError, match="was computed on this tape, so it cannot get a new value"):
             recorded.replay([(target, 1.0)])
     with pytest.raises(UnknownNameError, match="nothing named 'z'"):
         recorded.replay({"z": 1.0})

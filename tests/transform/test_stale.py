@@ -24,7 +24,7 @@ def test_a_replay_would_be_stale(recorded, tmp_path):
     message = (
         r"ParseTensor at .*test_stale\.py:\d+, cannot be saved: a file cannot run it, and a replay with another 'x'"
     )
-    with pytest.raises(NotPersistableError, match=message + r" would get .*freeze=\['ParseTensor'\]"):
+    with pytest.raises(NotPersistableError, match=message + r" would use .*freeze=\['ParseTensor'\]"):
         tape.save(tmp_path / "a.tape", {"x": X, "y": y})
     assert float(tape.replay([(X, X * 1.5)]).value(y)) == 225.0
 

@@ -1,4 +1,4 @@
-"""Arrays by name as a file that other programs read: npz or safetensors, without either's library."""
+"""Writes named arrays as npz or safetensors, without needing either library."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     Arrays = Mapping[str, np.ndarray]
 
-# numpy's names, with those that TensorFlow's own package adds to it. safetensors has no others of ours.
+# Names of dtypes in NumPy and in TensorFlow's extension to it. safetensors has no others that we use.
 _SAFETENSORS = {
     "float64": "F64",
     "float32": "F32",
@@ -26,15 +26,15 @@ _SAFETENSORS = {
     "float8_e4m3fn": "F8_E4M3",
     "complex64": "C64",
 }
-_IN_NPZ = frozenset(("float64", "float32", "float16", "complex64", "complex128"))  # others it could not read back
+_IN_NPZ = frozenset(("float64", "float32", "float16", "complex64", "complex128"))  # NumPy cannot read back others
 
 
 def write_arrays(path: str, arrays: Arrays) -> int:
-    """Write arrays in the form that the ending of the path names, and return how many bytes that took.
+    """Write arrays in the format given by the suffix of the path, and return the size in bytes.
 
     Raises:
-      TapeWriteError: If the form has no such dtype or name.
-      OSError: If the file cannot be written; what was there before is still there.
+      TapeWriteError: If the format does not support a dtype or a name.
+      OSError: If the file cannot be written; an existing file is left unchanged.
     """
     put = FORMS[os.path.splitext(path)[1]]
     folder = os.path.dirname(os.path.abspath(path))
@@ -44,7 +44,7 @@ def write_arrays(path: str, arrays: Arrays) -> int:
             put(out, path, arrays)
             mask = os.umask(0)
             os.umask(mask)
-            os.chmod(temporary, 0o666 & ~mask)  # as any file that a user makes
+            os.chmod(temporary, 0o666 & ~mask)  # the usual permissions of a new file
         os.replace(temporary, path)
     except BaseException:
         os.unlink(temporary)
@@ -55,9 +55,10 @@ def write_arrays(path: str, arrays: Arrays) -> int:
 def _write_npz(out: IO[bytes], path: str, arrays: Arrays) -> None:
     import numpy as np
 
-    with zipfile.ZipFile(out, "w") as archive:  # numpy's own writer takes names for arguments: none may be "file"
+    with zipfile.ZipFile(out, "w") as archive:  # np.savez takes names as keyword arguments, so none could be "file"
         for name, array in arrays.items():
-            wide = array if array.dtype.name in _IN_NPZ else array.astype(np.float32)  # exact: all others are narrower
+            # Lossless: all other dtypes are narrower.
+            wide = array if array.dtype.name in _IN_NPZ else array.astype(np.float32)
             with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as entry:
                 np.lib.format.write_array(entry, np.ascontiguousarray(wide), allow_pickle=False)
 
@@ -65,7 +66,7 @@ def _write_npz(out: IO[bytes], path: str, arrays: Arrays) -> None:
 def _write_safetensors(out: IO[bytes], path: str, arrays: Arrays) -> None:
     header: dict[str, object] = {}
     at = 0
-    ordered = sorted(arrays.items(), key=lambda item: (-item[1].itemsize, item[0]))  # so that each is aligned
+    ordered = sorted(arrays.items(), key=lambda item: (-item[1].itemsize, item[0]))  # keeps each one aligned
     for name, array in ordered:
         if name == "__metadata__" or array.dtype.name not in _SAFETENSORS:
             problem = f"safetensors has no {array.dtype.name} and no tensor named __metadata__, got {name!r}"

@@ -1,4 +1,4 @@
-"""Two programs side by side: the equations that they have in common, and which of their values may differ."""
+"""Aligns two programs: the equations that they have in common, and which of their values may differ."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from retrotape.cli._tape import SavedTape
 from retrotape.ir import LEAF, Eqn, Program
 
 Pair = tuple[int, int]  # a var of the first program and its counterpart in the second
-_SEEDS = {"seed", "seed2"}  # of a random op; its output is compared as a value
+_SEEDS = {"seed", "seed2"}  # attributes of a random op, whose outputs are compared instead
 
 
 class Alignment(NamedTuple):
-    """What two programs have in common, and why it is not more."""
+    """What two programs have in common, and how they diverge."""
 
     eqns: list[tuple[list[Pair], list[Pair]]]  # inputs and outputs of each equation before the first that differs
-    leaves: list[Pair]  # in the order of first use; one tensor here can be the counterpart of two there
+    leaves: list[Pair]  # in order of first use; one var may be the counterpart of two
     reason: str  # how the next equation differs; "" where both programs end
 
 
 def align(first: Program, second: Program) -> Alignment:
-    """Pair the equations of two programs, whatever their vars are numbered."""
+    """Pair the equations of two programs, independent of how their vars are numbered."""
     eqns, computed = [], dict[int, int]()
     for one, other in zip(first.eqns, second.eqns, strict=False):
         reason = _difference(first, second, one, other, computed)
@@ -37,7 +37,7 @@ def align(first: Program, second: Program) -> Alignment:
 
 
 def _difference(first: Program, second: Program, one: Eqn, other: Eqn, computed: dict[int, int]) -> str:
-    """Return how two equations differ; "" if in nothing but values."""
+    """Return how two equations differ; "" if only in values."""
     if one.op != other.op:
         return f"another op: {one.op} and {other.op}"
     names = {name for name, _ in set(one.attrs) ^ set(other.attrs)} - _SEEDS
@@ -57,22 +57,22 @@ def _difference(first: Program, second: Program, one: Eqn, other: Eqn, computed:
 
 
 class Suspects(NamedTuple):
-    """What may differ, by the check sums of what two tapes keep: no tensor is read and no op runs."""
+    """What may differ, judging by the checksums of kept values: no tensor is read and no op runs."""
 
-    unknown: list[Pair]  # of which a tape has lost the value
-    differ: set[Pair]  # whose check sums differ, or of which only one tape keeps the value
+    unknown: list[Pair]  # one of the tapes has lost the value
+    differ: set[Pair]  # checksums differ, or only one tape keeps the value
     eqns: set[int]  # the equations whose outputs may therefore differ
 
 
 def find_suspects(first: SavedTape, second: SavedTape, alignment: Alignment) -> Suspects:
-    """Compare the check sums of everything that two tapes keep."""
+    """Compare the checksums of all values that two tapes keep."""
     pairs = [*alignment.leaves, *(pair for _, outputs in alignment.eqns for pair in outputs)]
     unknown = [(a, b) for a, b in pairs if a in first.lost or b in second.lost]
     differ = {(a, b) for a, b in pairs if first.check_sum(a) != second.check_sum(b)}.difference(unknown)
     touched, eqns = differ.union(unknown), set()
     for index, (inputs, outputs) in enumerate(alignment.eqns):
         if not touched.isdisjoint(inputs):
-            # What both keep with the same check sum is the same, whatever it was computed from.
+            # Values that both keep with the same checksum are equal, whatever they were computed from.
             touched.update(pair for pair in outputs if first.check_sum(pair[0]) is None)
         if not touched.isdisjoint(inputs + outputs):
             eqns.add(index)

@@ -1,4 +1,4 @@
-"""What `retrotape diff` has found, as JSON and as text."""
+"""The result of `retrotape diff`, as JSON and as text."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def describe(
 
 
 def _parting(first: SavedTape, second: SavedTape, alignment: Alignment, differing: set[int]) -> Json:
-    """Return where the programs part, and the last differing value that Python read before."""
+    """Return where the programs diverge, and the last differing value that Python read before that."""
     index = len(alignment.eqns)
     reads = [read for read in first.checked.host_reads if read.before <= index and read.var in differing]
     host_read = None
@@ -90,22 +90,22 @@ def _lines(about: Json) -> Iterator[Any]:
     if program is None:
         yield f"The programs are the same: {count(about['equations'], 'equation')}."
     else:
-        yield f"The programs part at equation {program['equation']}: {program['reason']}."
+        yield f"The programs diverge at equation {program['equation']}: {program['reason']}."
         for key in ("first", "second"):
             eqn = program[key]
             yield f"  {about[key]}: {'has ended' if eqn is None else eqn['text'] + '  # ' + _where(eqn)}"
         if (read := program["host_read"]) is not None:
             yield f"Before that, Python read {_name(read)} ({read['method']}) at {_where(read)}, which differs."
     if about["unknown"]:
-        yield f"Not compared, since a tape does not have the value: {', '.join(map(_name, about['unknown']))}."
+        yield f"Not compared, because a tape does not have the value: {', '.join(map(_name, about['unknown']))}."
     if about["leaves"]:
-        yield from ("What they start from differs:", _table(about["leaves"]))
+        yield from ("Their inputs differ:", _table(about["leaves"]))
     if origin is not None:
         yield from _step_lines("With the same inputs, {} gives something else:", origin)
     if step is not None and step != origin:
         yield from _step_lines("The first value that differs is that of {}:", step)
     if about["names"] and step is not None:
-        yield from ("Of what has a name, these differ:", _table(about["names"]))
+        yield from ("Named values that differ:", _table(about["names"]))
     if about["same"]:
         yield "No value differs." if about["unknown"] else "Their values are the same."
 

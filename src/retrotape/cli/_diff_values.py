@@ -1,4 +1,4 @@
-"""The values of two tapes, computed again side by side and compared; loads TensorFlow."""
+"""Recomputes the values of two tapes side by side and compares them; loads TensorFlow."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from retrotape.execute import ForwardPass
 from retrotape.files.load import read
 from retrotape.ir import slice_to
 
-_CHUNK = 2**16  # elements compared at once: large arrays are not widened as a whole, and caches hold the parts
+_CHUNK = 2**16  # elements compared at once, to fit caches and to avoid widening large arrays as a whole
 
 
 class Distance(NamedTuple):
-    """How far two arrays of one shape are apart."""
+    """The distance between two arrays of the same shape."""
 
-    max_abs: float  # NaN where a number meets something that is none
-    max_rel: float  # as a share of the larger of the two numbers
+    max_abs: float  # NaN if a number is compared with NaN
+    max_rel: float  # relative to the larger of the two numbers
     elements: int  # how many differ at all
     beyond: int  # how many differ by more than the tolerance
     size: int
@@ -41,7 +41,7 @@ def distance(first: np.ndarray, second: np.ndarray, rtol: float = 0.0, atol: flo
 
 
 def _distance(a: np.ndarray, b: np.ndarray, rtol: float, atol: float) -> tuple[float, float, int, int]:
-    """Compare arrays of which every element differs."""
+    """Compare arrays that differ in every element."""
     if a.dtype.kind in "OSU":
         return np.nan, np.nan, a.size, a.size
     least = 1.0 if a.dtype.kind in "iu" else 0.0  # large integers that differ may be equal as floats
@@ -56,7 +56,7 @@ def _distance(a: np.ndarray, b: np.ndarray, rtol: float, atol: float) -> tuple[f
 def compare_values(
     first: SavedTape, second: SavedTape, alignment: Alignment, suspects: Suspects, rtol: float = 0.0, atol: float = 0.0
 ) -> dict[Pair, Distance | None]:
-    """Return how far the values that may differ are apart; None where one of them is unknown."""
+    """Return the distance for each pair of values that may differ; None if one of them is unknown."""
     one, other = (read(tape.container.path).trace for tape in (first, second))
     reads = [a for index in suspects.eqns for a, _ in alignment.eqns[index][0]]
     indices = sorted(suspects.eqns.union(slice_to(one.program, reads, one.values)))

@@ -1,16 +1,16 @@
-"""A program with its repetitions folded: a loop of a thousand steps is shown once."""
+"""Folds repetitions in a program: a loop of a thousand steps is shown once."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from typing import NamedTuple
 
-LEAST = 6  # lines that folding has to save, or it hides more than it helps
-_CANDIDATES = 24  # periods that are tried at each place
+LEAST = 6  # lines that a fold must save to be worth it
+_CANDIDATES = 24  # periods to test at each position
 
 
 class Fold(NamedTuple):
-    """A run of items that comes several times in a row: where it begins, how long it is, how often it comes."""
+    """A run of items that repeats: its start, its length, and how many times it occurs."""
 
     start: int
     length: int
@@ -22,7 +22,7 @@ class Fold(NamedTuple):
 
 
 def fold(keys: Sequence[Hashable]) -> Iterator[Fold]:
-    """Yield the runs that items fall into, in order; an item alone is a run that comes once.
+    """Partition items into runs, and yield these in order; a single item is a run that occurs once.
 
     >>> [run for run in fold("ab" * 5 + "c")]
     [Fold(start=0, length=2, times=5), Fold(start=10, length=1, times=1)]
@@ -37,7 +37,7 @@ def fold(keys: Sequence[Hashable]) -> Iterator[Fold]:
 
 
 def _runs(keys: Sequence[Hashable], start: int, following: Sequence[int]) -> Iterator[Fold]:
-    """Yield the runs that begin at an item, one for each of the next places where that item comes again."""
+    """Yield candidate runs that begin at an item, one for each of the next occurrences of that item."""
     again = start
     for _ in range(_CANDIDATES):
         again = following[again]
@@ -56,7 +56,7 @@ def _times(keys: Sequence[Hashable], start: int, length: int) -> int:
 
 
 def _next_same(keys: Sequence[Hashable]) -> list[int]:
-    """Return for each item the place of the next one that is the same; far beyond the end where there is none."""
+    """Return for each item the position of the next equal one; far beyond the end if there is none."""
     seen: dict[Hashable, int] = {}
     following = [2 * len(keys) + 1] * len(keys)
     for place in range(len(keys) - 1, -1, -1):

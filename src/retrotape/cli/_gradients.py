@@ -19,11 +19,11 @@ Options = dict[str, Any]
 
 
 class Key:
-    """What a gradient is taken with respect to; a key of `Gradients`.
+    """The source of a gradient; a key of `Gradients`.
 
     Attributes:
-      on_tape: Its name.
-      name: The same, safe to print.
+      on_tape: Its name on the tape.
+      name: The same name, safe to print.
       shape: Its shape.
       dtype: Its dtype.
     """
@@ -42,9 +42,9 @@ def gradients_of(
     Args:
       saved: The tape as data.
       target: The name of the target.
-      sources: What to differentiate with respect to.
-      order: How often.
-      isolate: Whether to do so in another process.
+      sources: The sources.
+      order: How often to differentiate.
+      isolate: Whether to use a separate process.
       options: For `tape.gradient`.
     """
     path, found, reasons = saved.container.path, [], []
@@ -52,7 +52,7 @@ def gradients_of(
     no_derivative = "" if is_trainable(dtype) else f"the target is {dtype.name}, which has no derivative"
     with ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
-        warnings.simplefilter("ignore", NotDifferentiableWarning)  # the table says it, for each source
+        warnings.simplefilter("ignore", NotDifferentiableWarning)  # the table says so for each source
         tape: Any = stack.enter_context(load(path, isolate=True)) if isolate else load(path)
         first = tape.gradient(target, [named.name for named in sources], **options)
         for named, grad in zip(sources, first, strict=True):
@@ -75,7 +75,7 @@ def _reason(tape: Any, target: str, source: str, options: Options) -> str:
 
 
 def row_of(gradients: Gradients, key: Key) -> dict[str, Any]:
-    """Return what is known of a gradient, as JSON; with its value, if that is one number."""
+    """Return a gradient's properties as JSON; with its value, if that is a scalar."""
     value = gradients.get(key)
     row: dict[str, Any] = {"name": key.on_tape, "shape": [*key.shape], "dtype": key.dtype.name}
     if value is None:

@@ -1,4 +1,4 @@
-"""The program of a tape for people: grouped by the user's lines, repetitions folded, in colour."""
+"""A readable listing of a program: grouped by user lines, repetitions folded, in color."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _COLOURS = {
 
 
 def print_program(tape: SavedTape) -> None:
-    """Print it; in a pipe, without colours and with whole lines."""
+    """Print the program; in a pipe, without colors and with whole lines."""
     from rich.text import Text
 
     out = console()
@@ -52,7 +52,7 @@ def lines(tape: SavedTape) -> Iterator[str]:
 
 
 def _folded(keys: list[Hashable], offset: int) -> Iterator[int | str]:
-    """Yield the numbers of equations to show, and a remark for those that are left out."""
+    """Yield the numbers of equations to show, and a comment for those that are left out."""
     for start, length, times in fold(keys):
         begin = offset + start
         if times == 1:
@@ -66,7 +66,7 @@ def _folded(keys: list[Hashable], offset: int) -> Iterator[int | str]:
 
 
 def _key(tape: SavedTape, index: int) -> Hashable:
-    """Return a key that equations share if they do the same at the same line."""
+    """Return a key that is equal for equations that do the same at the same line."""
     eqn, types = tape.program.eqns[index], tape.program.types
     kinds = tuple(types[var] for var in (*eqn.inputs, *eqn.outputs))
     return eqn.op, eqn.attrs, kinds, tape.program.frames[eqn.frame]

@@ -1,4 +1,4 @@
-"""Loading TensorFlow without the messages that it always logs."""
+"""Loads TensorFlow without the messages that it always logs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 LEVEL = "TF_CPP_MIN_LOG_LEVEL"
-# Newer versions write some of it before they read their own setting.
+# Newer versions log some of these before they read their own log level.
 _CHATTER = re.compile(
     r"absl::InitializeLog|oneDNN custom operations|cpu_feature_guard|To enable the following instructions"
     r"|cuda_dnn|cuda_fft|cuda_blas|computation_placer|cudart_stub|cuda_diagnostics|Could not find cuda drivers"
@@ -20,7 +20,7 @@ _CHATTER = re.compile(
 
 def start_tensorflow() -> None:
     """Load TensorFlow, which takes seconds, and leave out the messages that it always logs."""
-    if os.environ.get(LEVEL):  # whoever sets it wants to decide
+    if os.environ.get(LEVEL):  # respect the user's setting
         from retrotape.tf import core  # noqa: F401
 
         return
@@ -28,12 +28,12 @@ def start_tensorflow() -> None:
     with _without_chatter():
         from retrotape.tf.core import tf
 
-        tf.constant(0)  # it initializes its devices now
+        tf.constant(0)  # initializes the devices, which logs too
 
 
 @contextmanager
 def _without_chatter() -> Iterator[None]:
-    """Keep what is written to the file of stderr, also by C++, and write all but chatter at the end."""
+    """Capture the file descriptor of stderr, which C++ writes to as well; write all but chatter at the end."""
     sys.stderr.flush()
     with tempfile.TemporaryFile() as kept:
         before = os.dup(2)

@@ -1,4 +1,4 @@
-"""Kept values in numbers: the least, the mean, the largest. Reads tensors, but needs no TensorFlow."""
+"""Statistics of kept values: least, mean, largest. Reads tensors, but does not need TensorFlow."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NUMBERS = ("bytes", "least", "mean", "largest", "not finite")
 
 
 def rows(tape: SavedTape) -> Iterator[dict[str, Any]]:
-    """Yield what is known of each kept value, as JSON."""
+    """Yield the statistics of each kept value, as JSON."""
     program = tape.program
     for var, kind in enumerate(program.types):
         info = tape.kept(var)
@@ -37,7 +37,7 @@ def rows(tape: SavedTape) -> Iterator[dict[str, Any]]:
 
 
 def _array(tape: SavedTape, var: int, dtype: str) -> np.ndarray:
-    """Return a value as an array, verified; an empty one where numpy has no such numbers."""
+    """Return a verified value as an array; an empty one if NumPy has no such dtype."""
     import numpy as np
 
     if dtype not in _PLAIN and dtype not in ("bool", "bfloat16"):

@@ -1,4 +1,4 @@
-"""A saved tape as data: read without TensorFlow, and nothing in it is trusted before it was checked."""
+"""A saved tape as data: read without TensorFlow, and nothing in it is trusted before it is checked."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Variable(NamedTuple):
 
 
 class Named(NamedTuple):
-    """What a name stands for; of a variable, its last value."""
+    """What a name refers to; for a variable, its last value."""
 
     name: str
     var: int
@@ -33,7 +33,7 @@ class Named(NamedTuple):
 
 
 class SavedTape:
-    """What a file holds.
+    """The contents of a file.
 
     Args:
       container: The open file.
@@ -50,7 +50,7 @@ class SavedTape:
 
     @cached_property
     def functions(self) -> Json:
-        """The backward functions of custom gradients, as they are written."""
+        """The backward functions of custom gradients, as stored."""
         return self.container.document("functions.json")
 
     @property
@@ -67,22 +67,22 @@ class SavedTape:
         return [line.rpartition(" @")[0] for line in written]
 
     def kept(self, var: int) -> store.TensorInfo | None:
-        """Return what is known of the value of a var, if the file has it."""
+        """Return the metadata of the value of a var, if the file has it."""
         return self.container.tensors.get(f"v/{var}")
 
     def check_sum(self, var: int) -> str | None:
-        """Return the check sum of the value of a var, if the file has it."""
+        """Return the checksum of the value of a var, if the file has it."""
         info = self.kept(var)
         return None if info is None else info.sha256
 
     @cached_property
     def lost(self) -> frozenset[int]:
-        """Vars whose value was left out of the file and cannot be computed again."""
+        """Vars whose value was left out of the file and cannot be recomputed."""
         redacted = (named.var for named in self.names if named.name in self.redacted and named.variable is None)
         return frozenset(var for var in (*self.program.leaves(), *redacted) if self.kept(var) is None)
 
     def place(self, eqn: Eqn) -> Frame:
-        """Return the line of the user's code, safe to print."""
+        """Return the line of user code, safe to print."""
         return printable_frame(self.program.frames[eqn.frame])
 
     @cached_property
@@ -99,7 +99,7 @@ class SavedTape:
         return Named(name, number if variable is None else variable.versions[-1], variable)
 
     def find(self, name: str) -> Named:
-        """Return what a name, or the end of one, stands for."""
+        """Return what a name, or the end of one, refers to."""
         known = {named.name: named for named in self.names}
         ending = [named for named in self.names if named.name.endswith(f"/{name}")]
         if name in known:
@@ -123,7 +123,7 @@ class SavedTape:
 
 @contextmanager
 def open_saved(path: str | os.PathLike[str]) -> Iterator[SavedTape]:
-    """Open a saved tape, or raise where it makes no sense."""
+    """Open a saved tape, or raise if it is malformed."""
     with store.open_tape(path) as container:
         with refuse_nonsense(container.path):
             tape = SavedTape(container)
@@ -132,7 +132,7 @@ def open_saved(path: str | os.PathLike[str]) -> Iterator[SavedTape]:
 
 @contextmanager
 def refuse_nonsense(path: str) -> Iterator[None]:
-    """Raise CorruptTapeError for a file that makes no sense."""
+    """Raise CorruptTapeError for a malformed file."""
     try:
         yield
     except NONSENSE as error:

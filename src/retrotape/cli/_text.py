@@ -1,4 +1,4 @@
-"""Text for terminals and pipes. What a file says may come from anybody, so none of it can steer a terminal."""
+"""Text for terminals and pipes. Text from a file is untrusted, so its control characters are never printed."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 LONGEST = 200
-_PIPED = 2000  # columns: whoever reads a pipe wants whole lines
+_PIPED = 2000  # columns: output to a pipe is not wrapped
 
 
 def printable(text: str, longest: int = LONGEST) -> str:
-    """Return foreign text as one line without control characters, cut where it is very long."""
+    """Return untrusted text as one line without control characters, truncated if very long."""
     return errors.printable(text, longest)
 
 
 def sanitize(value: Any) -> Any:
-    """Return a JSON value with every text in it made printable."""
+    """Return a JSON value with every string in it made printable."""
     if isinstance(value, dict):
         return {key: sanitize(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -39,7 +39,7 @@ def one_line(text: str) -> str:
 
 
 def size(nbytes: int) -> str:
-    """Return a number of bytes for people.
+    """Return a number of bytes in readable form.
 
     >>> size(999), size(20_480), size(3_000_000_000)
     ('999 B', '20.5 kB', '3.0 GB')
@@ -51,7 +51,7 @@ def size(nbytes: int) -> str:
 
 
 def count(number: int, what: str) -> str:
-    """Return how many there are of something.
+    """Return a count with its noun, in the plural if needed.
 
     >>> count(1, "equation"), count(2000, "equation")
     ('1 equation', '2,000 equations')
@@ -60,7 +60,7 @@ def count(number: int, what: str) -> str:
 
 
 def number(value: float | None) -> float | str | None:
-    """Return a number for JSON, which has neither NaN nor infinities: those become text."""
+    """Return a number for JSON, which has neither NaN nor infinities: these become strings."""
     return value if value is None or math.isfinite(value) else str(value)
 
 
@@ -70,20 +70,20 @@ def print_json(value: Any) -> None:
 
 
 def console(stderr: bool = False) -> Console:
-    """Return a console as wide as the terminal; in a pipe nothing is cut or wrapped."""
-    from rich.console import Console  # a tenth of a second, which --help need not wait for
+    """Return a console as wide as the terminal; in a pipe, nothing is truncated or wrapped."""
+    from rich.console import Console  # takes a tenth of a second, which --help can do without
 
     found = Console(stderr=stderr, highlight=False)
     return found if found.is_terminal else Console(stderr=stderr, highlight=False, width=_PIPED)
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequence[str] = ()) -> Table:
-    """Return a table in which names may fold and numbers may not.
+    """Return a table in which names may wrap and numbers may not.
 
     Args:
       columns: The titles.
-      rows: Text for each column; nothing in it is taken for markup.
-      numbers: Titles of the columns that are numbers.
+      rows: Text for each column; it is not interpreted as markup.
+      numbers: Titles of the numeric columns.
     """
     from rich import box
     from rich.table import Table
@@ -92,7 +92,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequen
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for title in columns:
         is_number = title in numbers
-        whole = is_number or title == "type"  # a shape is made of numbers
+        whole = is_number or title == "type"  # a shape must not wrap either
         shown.add_column(title, justify="right" if is_number else "left", no_wrap=whole, overflow="fold")
     for row in rows:
         shown.add_row(*(Text(printable(cell)) for cell in row))
@@ -100,7 +100,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequen
 
 
 def show_lines(*lines: RenderableType) -> None:
-    """Print text as it is, and tables."""
+    """Print text verbatim, and tables."""
     from rich.text import Text
 
     out = console()

@@ -1,4 +1,4 @@
-"""What all verbs share: arguments, and failures that are one line."""
+"""What all verbs share: arguments, and failures reported in one line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from retrotape.cli._text import one_line
 from retrotape.errors import RetrotapeError, did_you_mean
 
 DEBUG = "RETROTAPE_DEBUG"
-# The first lines of their help; a verb is imported when it is used, so that --help waits for none of them.
+# The first line of each help text. A verb is imported when it is used, so --help imports none of them.
 SUMMARIES = {
     "show": "Show what a saved tape holds.",
     "grad": "Print gradients by name, and write them to a file.",
@@ -24,13 +24,13 @@ SUMMARIES = {
     "nan": "Find the op that made the first NaN or infinity.",
     "check": "Verify a saved tape.",
     "diff": "Find the first op whose value differs between two tapes of the same program.",
-    "demo": "Show what a tape can tell, beside the stock tape.",
+    "demo": "Compare this tape with the stock tape on a few programs.",
     "completion": "Print the script that completes verbs, options and the names on a tape.",
 }
 
 
 class Failure(click.ClickException):
-    """A failure as the user sees it."""
+    """A failure as shown to the user."""
 
     exit_code = 1
 
@@ -49,7 +49,7 @@ class UsageError(Failure):
 
 
 class Verbs(click.Group):
-    """A group of verbs whose failures are one line on stderr; `RETROTAPE_DEBUG=1` lets the traceback through."""
+    """A group of verbs that report failures as one line on stderr; `RETROTAPE_DEBUG=1` shows the traceback."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all verbs."""
@@ -62,7 +62,7 @@ class Verbs(click.Group):
         return getattr(import_module(f"retrotape.cli.{cmd_name}"), cmd_name)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        """Find the verb, or say which ones there are."""
+        """Find the verb, or fail with a list of verbs."""
         verb = args[0]
         if verb not in SUMMARIES and not verb.startswith("-") and not ctx.resilient_parsing:
             meant = did_you_mean(verb, list(SUMMARIES))
@@ -75,7 +75,7 @@ class Verbs(click.Group):
             formatter.write_dl(list(SUMMARIES.items()))
 
     def make_context(self, *args: Any, **options: Any) -> click.Context:
-        """Read the arguments of the group itself."""
+        """Parse the arguments of the group itself."""
         with _one_line_failures(lambda: None):
             return super().make_context(*args, **options)
 
@@ -83,7 +83,7 @@ class Verbs(click.Group):
         """Run a verb."""
         for stream in (sys.stdout, sys.stderr):
             if hasattr(stream, "reconfigure"):
-                stream.reconfigure(errors="backslashreplace")  # a name must not fail for the terminal's encoding
+                stream.reconfigure(errors="backslashreplace")  # the terminal may not be able to encode a name
         with _one_line_failures(lambda: ctx.invoked_subcommand):
             return super().invoke(ctx)
 
@@ -100,11 +100,11 @@ def _one_line_failures(verb: Callable[[], str | None]) -> Iterator[None]:
             raise UsageError(name, f"{error.format_message()} For help: `{name} --help`.") from error
         if os.environ.get(DEBUG) or (isinstance(error, OSError) and error.errno == errno.EPIPE):
             raise
-        kind = UsageError if verb() in ("diff", "nan") else Failure  # whose exit code 1 is a result
+        kind = UsageError if verb() in ("diff", "nan") else Failure  # for these, exit code 1 is a result
         raise kind(name, _message(error)) from error
 
 
-# In newer versions of click, a request for the whole help is an error too.
+# In newer versions of click, showing the full help is an error too.
 _HELP = (click.exceptions.NoArgsIsHelpError,) if hasattr(click.exceptions, "NoArgsIsHelpError") else ()
 
 
@@ -119,12 +119,12 @@ def _message(error: Exception) -> str:
 
 
 class TapePath(click.Path):
-    """The path of a saved tape, which is read later."""
+    """The path of a saved tape, which is opened later."""
 
     name = "tape"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the path if something is there."""
+        """Return the path if it exists."""
         if not os.path.lexists(value):
             self.fail(
                 f"There is no {os.fsdecode(value)!r}. Give what `tape.save` wrote, a file or a folder.", param, ctx

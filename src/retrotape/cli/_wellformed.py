@@ -1,4 +1,4 @@
-"""What every saved tape must fulfil beyond its check sums: nothing dangles, and no op may run that is not allowed."""
+"""Checks of a saved tape beyond checksums: no dangling references, and only allowed ops."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from retrotape.cli._tape import SavedTape, refuse_nonsense
 from retrotape.errors import UnsafeTapeError
 from retrotape.ir import CUSTOM, Func, Functions, Program, Proto
 
-_LARGEST_CONSTANT = 2**22  # bytes in an attribute; larger tensors are tensors
+_LARGEST_CONSTANT = 2**22  # bytes in an attribute; larger constants are stored as tensors
 
 
 @cache
 def allowed_ops() -> frozenset[str]:
-    """Return the names of the ops that a tape may have. The list is read as text: its package would load TensorFlow."""
+    """Return the names of the ops that a tape may have, read as text: importing the list would load TensorFlow."""
     listed = (files("retrotape") / "rules" / "allowed_ops.txt").read_text()
     return frozenset(listed.split()) | {CUSTOM}
 
 
 def check_meaning(tape: SavedTape) -> None:
-    """Raise where a tape contradicts itself, or has what it may not have."""
+    """Raise if a tape is inconsistent, or contains something that it must not."""
     check = partial(_check_ops, tape.container.path)
     with refuse_nonsense(tape.container.path):
         check(tape.program)
@@ -53,6 +53,6 @@ def _check_values(tape: SavedTape) -> None:
     for name, info in tape.container.tensors.items():
         tape.checked.var_of(name, info.dtype, info.shape)
         if info.dtype == "string":
-            tape.container.strings(name)  # which checks that they follow each other
+            tape.container.strings(name)  # checks that offsets are in order
         elif info.dtype == "bool":
-            tape.container.tensor(name)  # which checks that all are 0 or 1
+            tape.container.tensor(name)  # checks that booleans are 0 or 1

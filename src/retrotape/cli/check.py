@@ -1,4 +1,4 @@
-"""`retrotape check`: is every byte what was written, and does it make sense?"""
+"""`retrotape check`: verifies that a file is intact and well-formed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from retrotape.cli._verbs import json_option, tape_argument
 from retrotape.cli._wellformed import check_meaning
 from retrotape.errors import CorruptTapeError, TapeVersionError, UnsafeTapeError
 
-_LONG = 2**26  # bytes from which on verifying takes long enough for a progress bar
+_LONG = 2**26  # bytes above which a progress bar is worth showing
 
 
 @click.command()
@@ -23,10 +23,10 @@ _LONG = 2**26  # bytes from which on verifying takes long enough for a progress 
 def check(ctx: click.Context, file: str, as_json: bool) -> None:
     """Verify a saved tape.
 
-    Verifies every check sum, the program and the names, and that it names no op that a tape may not run.
+    Verifies every checksum, the program, the names, and that every op is one that a tape may run.
 
-    Exit code 0 if all is well, 1 if it is damaged or not safe. With --json that too is an object, with "ok": false.
-    Check sums find damage, not malice.
+    Exit code 0 if the tape is valid, 1 if it is damaged or unsafe; --json then prints an object with "ok": false.
+    Checksums detect damage, not malice.
     """
     try:
         with open_saved(file) as tape:
@@ -45,7 +45,7 @@ def check(ctx: click.Context, file: str, as_json: bool) -> None:
     click.echo(
         f"ok: {printable(file)} has {count(found['equations'], 'equation')} of {count(found['ops'], 'op')}, "
         f"{count(found['names'], 'name')} and {count(found['tensors'], 'kept value')} of {size(found['bytes'])}; "
-        "every check sum holds and every op is allowed."
+        "every checksum matches and every op is allowed."
     )
 
 
@@ -63,7 +63,7 @@ def _summary(tape: SavedTape) -> dict[str, int]:
 
 @contextmanager
 def _progress(tape: SavedTape) -> Iterator[Callable[[int, int], None] | None]:
-    """Show a bar on stderr where it is a terminal and the file is long."""
+    """Show a progress bar on stderr if it is a terminal and the file is large."""
     out = console(stderr=True)
     if not out.is_terminal or sum(info.nbytes for info in tape.container.tensors.values()) < _LONG:
         yield None

@@ -11,7 +11,7 @@ from retrotape.cli._tape import open_saved
 
 _SHELLS = ("bash", "zsh", "fish")
 VARIABLE = "_RETROTAPE_COMPLETE"
-_HARMLESS = re.compile(r"[\w./:@#+-]+")  # what a shell takes as it is: a name comes from a file, and may be `$(rm ...)`
+_HARMLESS = re.compile(r"[\w./:@#+-]+")  # needs no quoting: names come from a file, and may be `$(rm ...)`
 
 
 _WHERE = """\b
@@ -32,11 +32,11 @@ def completion(ctx: click.Context, shell: str) -> None:
 
 
 def complete_name(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return the names on the tape that was given before, for a shell."""
+    """Return the completions: names on the tape given earlier on the command line."""
     path = ctx.params.get("file")
     try:
         with open_saved(path or "") as tape:
             names = [named.name for named in tape.names if _HARMLESS.fullmatch(named.name)]
-    except Exception:  # a shell that completes is no place to complain
+    except Exception:  # completion must never print an error
         return []
     return [CompletionItem(name) for name in names if name.startswith(incomplete)]

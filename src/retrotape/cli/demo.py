@@ -9,10 +9,10 @@ from retrotape.cli._start import start_tensorflow
 
 @click.command()
 def demo() -> None:
-    """Show what a tape can tell, beside the stock tape."""
+    """Compare this tape with the stock tape on a few programs."""
     click.echo("Loading TensorFlow …", err=True)
     start_tensorflow()
-    from retrotape.cli._demo import run  # which takes seconds; --help must not wait for it
+    from retrotape.cli._demo import run  # takes seconds, which --help can do without
 
     run()
-    click.echo("Next: print(tape.why(loss, variable)) in a program of yours, and `examples/` in the repository.")
+    click.echo("Next: print(tape.why(loss, variable)) in your own program, and `examples/` in the repository.")

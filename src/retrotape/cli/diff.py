@@ -1,4 +1,4 @@
-"""`retrotape diff`: where two runs of the same program part."""
+"""`retrotape diff`: where two runs of the same program diverge."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _TOLERANCE = click.FloatRange(min=0.0)
 @click.command()
 @tape_argument("first")
 @tape_argument("second")
-@click.option("--rtol", type=_TOLERANCE, default=0.0, show_default=True, help="As a share of the larger number.")
-@click.option("--atol", type=_TOLERANCE, default=0.0, show_default=True, help="In any case.")
+@click.option("--rtol", type=_TOLERANCE, default=0.0, show_default=True, help="Relative to the larger number.")
+@click.option("--atol", type=_TOLERANCE, default=0.0, show_default=True, help="Absolute.")
 @json_option
 @click.pass_context
 def diff(ctx: click.Context, first: str, second: str, rtol: float, atol: float, as_json: bool) -> None:
     """Find the first op whose value differs between two tapes of the same program.
 
-    Compares the programs, then what they started from, then every value in the order in which it was computed.
-    Values that a tape keeps are taken as they were; all others are computed again, here. A difference counts if it
-    is larger than ATOL + RTOL times the larger of the two numbers.
+    Compares the programs, then their inputs, then every value in the order in which it was computed. Values that a
+    tape keeps are used; all others are recomputed on this machine. A difference counts if it is larger than ATOL + RTOL
+    times the larger of the two numbers.
 
-    Exit code 0 if nothing differs, 1 if something does, 2 for trouble: as diff has it.
+    Exit code 0 if nothing differs, 1 if something does, 2 for trouble, as in diff.
     """
     with open_saved(first) as one, open_saved(second) as other:
         for tape in (one, other):
@@ -39,7 +39,7 @@ def diff(ctx: click.Context, first: str, second: str, rtol: float, atol: float, 
         alignment = align(one.program, other.program)
         suspects = find_suspects(one, other, alignment)
         distances: dict[Any, Any] = {}
-        if suspects.differ:  # equal check sums need no TensorFlow, which takes seconds to load
+        if suspects.differ:  # if all checksums are equal, TensorFlow need not be loaded
             start_tensorflow()
             from retrotape.cli._diff_values import compare_values
 

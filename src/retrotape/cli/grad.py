@@ -1,4 +1,4 @@
-"""`retrotape grad`: gradients of what a file holds, by name."""
+"""`retrotape grad`: gradients of a saved tape, by name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from retrotape.cli.completion import complete_name
 
 
 def _check_output(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """Complain before a gradient is computed that could not be written."""
+    """Refuse an unusable output path before any gradient is computed."""
     if value is None:
         return None
     if os.path.splitext(value)[1] not in FORMS:
@@ -33,8 +33,8 @@ def _check_output(ctx: click.Context, param: click.Parameter, value: str | None)
 @click.argument("sources", nargs=-1, metavar="[SOURCE]...", shell_complete=complete_name)
 @click.option("-o", "--output", type=click.Path(), callback=_check_output, help="Write to a .npz or .safetensors.")
 @click.option("--order", type=click.IntRange(1), default=1, show_default=True, help="How often to differentiate.")
-@click.option("--through-updates", is_flag=True, help="Let paths run through assignments of variables.")
-@click.option("--isolate", is_flag=True, help="Run the tape in a process of its own, for a stranger's file.")
+@click.option("--through-updates", is_flag=True, help="Let paths pass through assignments of variables.")
+@click.option("--isolate", is_flag=True, help="Run the tape in a separate process, for an untrusted file.")
 @json_option
 def grad(
     file: str,
@@ -48,9 +48,9 @@ def grad(
 ) -> None:
     """Print gradients by name, and write them to a file.
 
-    TARGET and SOURCE are names on the tape, or their last parts where only one name ends so. Without SOURCE, gradients
-    are taken with respect to every trainable variable. Each further order is the gradient of the sum of the previous
-    one with respect to the same source. A gradient that is missing is not written; a sparse one is written in full.
+    TARGET and SOURCE are names on the tape, or unique endings of them. Without SOURCE, gradients are taken with respect
+    to every trainable variable. Each further order is the gradient of the sum of the previous one with respect to the
+    same source. A missing gradient is not written; a sparse one is written as a dense array.
     """
     if output is not None and os.path.exists(output) and os.path.samefile(file, output):
         raise click.UsageError(f"{output!r} is the tape itself. Give another file: `-o grads.npz`.")
@@ -58,7 +58,7 @@ def grad(
         goal = saved.find(target).name
         chosen = list(dict.fromkeys(map(saved.find, sources))) or _trainable(saved)
     start_tensorflow()
-    # Which takes seconds: whatever could be refused without it has been refused.
+    # Takes seconds: all checks that do not need it come first.
     from retrotape.cli._gradients import dense, gradients_of, row_of
 
     options = {"through_updates": through_updates}
@@ -85,7 +85,7 @@ def _trainable(tape: SavedTape) -> list[Named]:
         if named.variable is not None and named.variable.trainable:
             known = called.setdefault(id(named.variable), named)
             if known.name != named.variable.name:
-                called[id(named.variable)] = named  # its own name rather than another one
+                called[id(named.variable)] = named  # prefer its own name
     found = [called[id(variable)] for variable in tape.variables if id(variable) in called]
     if not found:
         raise click.UsageError("This tape has no trainable variable. Name a SOURCE: `retrotape show` lists the names.")
@@ -95,7 +95,7 @@ def _trainable(tape: SavedTape) -> list[Named]:
 def _print(gradients: Any, target: str, rows: list[dict[str, Any]]) -> None:
     table = gradients.__rich__()
     for column in table.columns:
-        column.no_wrap = column.justify == "right"  # a number on two lines is two numbers
+        column.no_wrap = column.justify == "right"  # a wrapped number would look like two
         column.overflow = "fold"
     values = [row for row in rows if "value" in row]
     show_lines(table, *(f"d {printable(target)} / d {printable(row['name'])} = {row['value']}" for row in values))

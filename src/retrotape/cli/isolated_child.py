@@ -1,6 +1,6 @@
-"""The program that holds a stranger's tape: imports first, then it is confined, then it reads the file.
+"""The process of an isolated tape: it imports everything, is confined, and then reads the untrusted file.
 
-It is started by its path, with nothing of the other process but the places of the packages; see `isolated/_launch.py`.
+It is started by path, and gets only the package directories from its parent; see `isolated/_launch.py`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def main() -> None:
     requests, results = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, 0)
-    os.dup2(nowhere, 1)  # whatever else is printed must not get between the messages
+    os.dup2(nowhere, 1)  # other output must not mix with the messages
     os.close(nowhere)
     sys.path.extend(setup["paths"])
     import_everything()
@@ -31,7 +31,7 @@ def main() -> None:
     asked = isolated.receive(requests, 2**20)
     set_threads(asked["threads"])
     path, memory, timeout = asked["path"], asked["memory"], asked["timeout"]
-    own = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # the list of ops, and other tables
+    own = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # has the list of ops, and other tables
     confinement = isolated.confine(memory, timeout, lambda: [own, *files_of(path, asked["limits"])])
     run_an_op()
     isolated.send(results, {"number": asked["number"], "confinement": list(confinement)})
@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def import_everything() -> None:
-    """Import what may be needed: afterwards no file can be read."""
+    """Import everything that may be needed: once confined, the process cannot read files."""
     import retrotape
 
     pending = [found for found in _inside(retrotape) if found.split(".")[1] not in _NOT_NEEDED]
@@ -56,7 +56,7 @@ def _inside(module: Any) -> list[str]:
 
 
 def set_threads(numbers: list[int]) -> None:
-    """Compute with as many threads as the other process: sums may depend on it."""
+    """Use as many threads as the parent: sums may depend on the number."""
     from retrotape.tf.core import tf
 
     tf.config.threading.set_intra_op_parallelism_threads(numbers[0])
@@ -64,14 +64,14 @@ def set_threads(numbers: list[int]) -> None:
 
 
 def run_an_op() -> None:
-    """Let TensorFlow start its threads now: what keeps it from doing so is not the fault of a query."""
+    """Make TensorFlow start its threads now, so that a failure to do so is not blamed on a query."""
     from retrotape.tf.core import tf
 
     tf.zeros([1]) + 1.0
 
 
 def files_of(path: str, limits: dict[str, Any] | None) -> list[str]:
-    """Return the files that a tape consists of. Where it cannot be read, loading says so."""
+    """Return the files that a tape consists of. If it cannot be read, loading raises the error."""
     from retrotape.errors import RetrotapeError
     from retrotape.files import store
 
@@ -85,14 +85,14 @@ def files_of(path: str, limits: dict[str, Any] | None) -> list[str]:
 
 
 def load_here(path: str, options: dict[str, Any]) -> Any:
-    """Return the tape. Options that are meant for this process alone are set here."""
+    """Load the tape, with the options that apply only in this process."""
     from retrotape.tape.loaded import load_here
 
     return load_here(path, isolated=True, limits=limits_of(options.pop("limits")), **options)
 
 
 def limits_of(fields: dict[str, Any] | None) -> Any:
-    """Return what to put up with, from the fields that were sent."""
+    """Return the limits, given the fields that were sent."""
     from retrotape.files import store
 
     return store.Limits() if fields is None else store.Limits(**fields)

@@ -21,15 +21,15 @@ from retrotape.cli.completion import complete_name
 def nan(ctx: click.Context, file: str, target: str | None, as_json: bool) -> None:
     """Find the op that made the first NaN or infinity.
 
-    With TARGET, a name on the tape, only what it depends on is checked, and if that is finite, its gradient. Without
-    it, everything is, and the gradients of all floating scalars that have a name or that nothing uses further.
+    With TARGET, a name on the tape, checks the values that it depends on, and if these are finite, its gradient.
+    Without it, checks all values, and the gradients of all floating scalars that have a name or that no op uses.
 
     Exit code 0 if everything is finite, 1 if something is not, 2 for trouble.
     """
     with open_saved(file) as saved:
         goal = None if target is None else saved.find(target).name
     start_tensorflow()
-    from retrotape.tape.loaded import load  # which takes seconds: a wrong name has been refused by now
+    from retrotape.tape.loaded import load  # takes seconds: a wrong name has been refused by now
 
     tape = load(file)
     found = tape.first_nonfinite(goal)
@@ -51,4 +51,4 @@ def _has_scalars(tape: Any) -> bool:
     return bool(scalars(trace, results(trace, tape._named_tensors())))
 
 
-_FORWARD_ONLY = "every value is finite; no gradient was checked, for the tape has no floating scalar: name a TARGET"
+_FORWARD_ONLY = "every value is finite; no gradient was checked, as the tape has no floating scalar: name a TARGET"

@@ -1,4 +1,4 @@
-"""`retrotape show`: what a file holds, without TensorFlow and without reading its tensors."""
+"""`retrotape show`: the contents of a file, without TensorFlow and without reading its tensors."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _FEW = 12  # rows of ops and lines; --json has all
 @click.command()
 @tape_argument()
 @json_option
-@click.option("--ops", is_flag=True, help="Also the program; what repeats is shown once.")
-@click.option("--values", is_flag=True, help="Also the values that are kept, each read and verified.")
+@click.option("--ops", is_flag=True, help="Also show the program; repetitions are shown once.")
+@click.option("--values", is_flag=True, help="Also show statistics of the kept values, each read and verified.")
 def show(file: str, as_json: bool, ops: bool, values: bool) -> None:
     """Show what a saved tape holds.
 
-    Reads the program and no tensors, so it is quick however large the tape is. It notices damage to what it reads;
+    Reads the program but no tensors, so it is fast however large the tape is. It detects damage to what it reads;
     `retrotape check` verifies everything.
     """
     with open_saved(file) as tape:
@@ -43,7 +43,7 @@ def show(file: str, as_json: bool, ops: bool, values: bool) -> None:
 
 
 def describe(tape: SavedTape) -> dict[str, Any]:
-    """Return what a tape holds, as JSON."""
+    """Return the contents of a tape, as JSON."""
     program, kept = tape.program, tape.container.tensors.values()
     folder = os.path.isdir(tape.container.path)
     lines = Counter(program.frames[eqn.frame] for eqn in program.eqns)
@@ -127,7 +127,7 @@ def _cells(row: dict[str, Any]) -> tuple[str, str, str, str]:
 
 
 def _first(rows: Any) -> list[tuple[str, ...]]:
-    """Return the first rows as text, and a line for the others."""
+    """Return the first rows as text, and a line that counts the rest."""
     found = [tuple(f"{cell:,}" if isinstance(cell, int) else cell for cell in row) for row in rows]
     rest = len(found) - _FEW
     if rest <= 1:

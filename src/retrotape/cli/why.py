@@ -21,15 +21,15 @@ from retrotape.cli.completion import complete_name
 def why(file: str, target: str, source: str, as_json: bool) -> None:
     """Explain why TARGET has a gradient with respect to SOURCE, or none.
 
-    TARGET and SOURCE are names on the tape, or their last parts where only one name ends so. The explanation names
-    the op that cuts the path, the line that ran it, and what to do.
+    TARGET and SOURCE are names on the tape, or unique endings of them. The explanation names the op that cuts the path,
+    the line that ran it, and what to do.
     """
     with open_saved(file) as saved:
         found = [saved.find(name) for name in (target, source)]
         names = [one.name for one in found]
         labels = [f"{one.name!r} ({saved.type_of(one.var)})" for one in found]
     start_tensorflow()
-    from retrotape.tape.loaded import load  # which takes seconds: a wrong name has been refused by now
+    from retrotape.tape.loaded import load  # takes seconds: a wrong name has been refused by now
 
     explanation = replace(load(file).why(*names), target=labels[0], source=labels[1])
     if as_json:

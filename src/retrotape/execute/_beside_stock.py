@@ -1,8 +1,8 @@
-"""Results that an open `tf.GradientTape` must not take for more than they are.
+"""Guards results against being differentiated by an open `tf.GradientTape` that did not see all of their inputs.
 
-What runs inside a `tf.recompute_grad` is recorded here, but hidden from stock tapes. To an outer one, a derivative that
-was computed from these values would depend on too little. So the result is recorded there as depending on everything,
-with a backward function that raises.
+Ops inside a `tf.recompute_grad` are recorded here, but hidden from stock tapes. An outer stock tape would miss
+dependencies of a derivative computed from their values, and silently return a wrong second derivative. So the result is
+recorded there as depending on every input, with a backward function that raises.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from retrotape.tf.stock import stop_stock_tapes
 
 
 def must_refuse(trace: Trace, plan: Plan) -> bool:
-    """Say whether a stock tape is open that has not seen all that a plan passes."""
+    """Return whether an open stock tape has not seen some of the equations of a plan."""
     return core.stock_tape_listens() and not trace.facts.recomputed.isdisjoint(plan.indices)
 
 
 def hidden(vjp: Vjp) -> Vjp:
-    """Let no stock tape record how cotangents are computed."""
+    """Wrap `vjp` so that no stock tape records how cotangents are computed."""
 
     def alone(index: int, grads: list[Cotangent | None], plan: Plan) -> Sequence[Cotangent | None]:
         with stop_stock_tapes():
@@ -36,7 +36,7 @@ def hidden(vjp: Vjp) -> Vjp:
 
 
 def refusing(trace: Trace, plan: Plan, seeds: Sequence[Any]) -> Callable[[Cotangent], Cotangent]:
-    """Return what makes of a cotangent one whose derivative on a stock tape raises."""
+    """Return a function that wraps a cotangent so that differentiating it on a stock tape raises."""
     producers, values, histories = trace.program.producers, trace.values, trace.facts.history_of
     leaves = {var for index in plan.indices for var in plan.eqns[index].inputs if producers[var] == LEAF}
     used = [histories[var].handle if var in histories else values.get(var) for var in sorted(leaves)]

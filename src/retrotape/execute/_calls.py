@@ -1,8 +1,7 @@
 """The backward pass through a call of a `tf.function`.
 
-The first derivative is TensorFlow's own: it kept what it needs when the function ran. Derivatives of that
-derivative are taken from the function computed again, as a function of the recorded inputs, so that any
-order can be computed afterwards and no order costs anything beforehand.
+The first derivative is TensorFlow's own: it kept the intermediates it needs when the function ran. Higher derivatives
+come from recomputing the function on its recorded inputs, so any order can be queried later at no cost while recording.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ def call_vjp(
     values: Callable[[int], Tensor],
     past: PastVariables,
 ) -> Sequence[Cotangent | None]:
-    """Return the cotangents of the inputs of a call, given those of the outputs that it recorded."""
+    """Return the cotangents of the inputs of a call, given those of its recorded outputs."""
     stack = current_stack()
     if not stack.recording() or not function_traits(call.function).deterministic:
         return list(backward.function(*grads))
@@ -50,9 +49,9 @@ class CallGradient:
     """The backward function of a gradient that TensorFlow computed for a function.
 
     Attributes:
-      positions: The inputs of the function to which there is a gradient.
-      captured: What user code in the gradient reads besides those inputs: tensors, and handles of variables.
-      inputs: What the gradient was computed from: inputs of the function, what flowed in, values of what is captured.
+      positions: The positions of the function's inputs that have a gradient.
+      captured: Other tensors and variable handles that user code in the gradient reads.
+      inputs: What the gradient was computed from: the function's inputs, its output cotangents, the captured values.
     """
 
     def __init__(
@@ -111,7 +110,7 @@ def _gradient_function(function: Any) -> Any:
     found = _gradient_functions.get(function)
     if found is None:
         with making_gradients, current_stack().unrecorded():
-            found = _gradient_functions.get(function)  # another thread may have made it meanwhile
+            found = _gradient_functions.get(function)  # another thread may have made it in the meantime
             if found is None:
                 found = _gradient_functions[function] = functions.gradient_function(function)
     return found
@@ -122,7 +121,7 @@ def _inputs_of(function: Any) -> Sequence[Tensor]:
 
 
 def _value_of(tensor: Tensor, past: PastVariables) -> Tensor:
-    """Return a tensor as it is; of a variable's handle, what the variable held."""
+    """Return a tensor unchanged; for a variable's handle, return the value that the variable held."""
     if tensor.dtype != tf.resource:
         return tensor
     value = past.value(tensor)
@@ -130,7 +129,7 @@ def _value_of(tensor: Tensor, past: PastVariables) -> Tensor:
 
 
 def _with_handles(inputs: Sequence[Tensor], operands: Sequence[Tensor]) -> list[Tensor]:
-    """Put each recorded value of a variable into a variable of its own: the live one may have changed."""
+    """Put each recorded value of a variable into a new variable: the live one may have changed."""
     return [
         tf.Variable(operand).handle if tensor.dtype == tf.resource and operand.dtype != tf.resource else operand
         for operand, tensor in zip(operands, inputs, strict=False)

@@ -1,4 +1,4 @@
-"""Products and dots of gradients, dense or sparse, that higher derivatives are made of."""
+"""Dot products of dense or sparse gradients with vectors, for higher derivatives."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from retrotape.tf.core import tf
 
 
 def dot(grads: Sequence[Any], vectors: Sequence[Tensor]) -> Tensor | None:
-    """Return the sum of the products of gradients and vectors; None where there is no gradient at all."""
+    """Return the sum of the products of gradients and vectors; None if every gradient is None."""
     terms = [_dot(grad, vector) for grad, vector in zip(grads, vectors, strict=True) if grad is not None]
     return tf.add_n(terms) if terms else None
 
@@ -18,6 +18,6 @@ def dot(grads: Sequence[Any], vectors: Sequence[Tensor]) -> Tensor | None:
 def _dot(grad: Any, vector: Tensor) -> Tensor:
     if isinstance(grad, tf.IndexedSlices):
         return _dot(grad.values, tf.gather(vector, grad.indices))
-    if grad.dtype.is_complex:  # as for pairs of real numbers
+    if grad.dtype.is_complex:  # treated as pairs of real numbers
         return tf.reduce_sum(tf.math.real(tf.math.conj(grad) * vector))
     return tf.reduce_sum(grad * vector)

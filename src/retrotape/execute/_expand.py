@@ -1,4 +1,4 @@
-"""A program in which some calls are replaced by what ran inside, where a query is about a value that they assigned."""
+"""Replaces calls by the ops that ran inside, where a query is about a value that they assigned."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from retrotape.execute._values import Values
 from retrotape.ir import Body, Eqn, Equations, Program, differentiable_inputs, slice_to
 from retrotape.record import Trace
 
-_FIRST = 1 << 40  # indices from here on are of equations that only a plan knows
+_FIRST = 1 << 40  # indices from here on belong to equations that exist only in a plan
 
 Rank = Callable[[int], Any]
 
@@ -20,12 +20,12 @@ def expand(
 ) -> tuple[Equations, Mapping[int, int], Rank | None]:
     """Expand the calls that assigned one of the `wanted` values and whose other outputs lead to the targets.
 
-    What a call returns may have been read from a variable after the call has assigned it. Seen from outside, no path
-    leads from the one to the other.
+    What a call returns may have been read from a variable that the call assigned. From outside the call, no path is
+    visible from the assigned value to the result.
 
     Returns:
-      The program; for values that an expanded call has left in variables, the vars that they have inside; and where an
-      equation stands among those that ran, None if where its index says.
+      The program; for each value that an expanded call left in a variable, its var inside the call; and a function
+      from equation index to execution order, None if the index is the order.
     """
     eqns, facts = trace.program.eqns, trace.facts
     assigning = {index for index in facts.calls if not wanted.isdisjoint(eqns[index].outputs)}
@@ -39,7 +39,7 @@ def expand(
         body = inline(trace, eqn, facts.calls[index], Values(trace))
         ranks.update({inner: (index, 1, inner) for inner in range(*body.span)})
         found.append((index, eqn, body))
-    expanded = _Expanded(trace.program)  # with what was inlined
+    expanded = _Expanded(trace.program)  # includes inlined equations
     renamed: dict[int, int] = {}
     for index, eqn, body in found:
         for made, inner in body.pairs(facts, eqn.outputs):
@@ -58,7 +58,7 @@ class _Items:
 
 
 class _Expanded:
-    """Equations with a few more: what a call gave is made by an `Identity` of what ran inside."""
+    """The equations of a program, plus an `Identity` from each value inside a call to the call's output."""
 
     def __init__(self, program: Program) -> None:
         self._more: list[Eqn] = []
@@ -68,7 +68,7 @@ class _Expanded:
         self.producers: Any = _Items(lambda var: makers[var] if var in makers else program.producers[var])
 
     def add(self, made: int, inner: int, frame: int) -> int:
-        """Let `made` be what `inner` is."""
+        """Add an equation that makes `made` an identity of `inner`."""
         index = _FIRST + len(self._more)
         self._more.append(Eqn("Identity", (inner,), (made,), (), frame))
         self._makers[made] = index
@@ -81,7 +81,7 @@ def _needed(
     wanted: frozenset[int],
     calls: set[int],
 ) -> list[int]:
-    """Return the calls of which the targets need something besides the wanted values."""
+    """Return the calls with an output, other than the wanted values, that the targets depend on."""
     eqns, targets = program.eqns, list(targets)
     indices = slice_to(program, targets, (), differentiable=True)
     used = {var for index in indices for var in differentiable_inputs(eqns[index])}.union(targets)

@@ -1,4 +1,4 @@
-"""A forward pass over a trace: kept values as they are, others computed again, each dropped after its last use."""
+"""A forward pass over a trace: kept values are used, others recomputed, each dropped after its last use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from retrotape.record import Kind, Trace, is_deterministic, traits
 
 
 class Passed(NamedTuple):
-    """An equation of a forward pass, with its values; None for one that is not known."""
+    """An equation of a forward pass with its values; None for an unknown one."""
 
     number: int
     eqn: Eqn
@@ -23,15 +23,15 @@ class Passed(NamedTuple):
 
 
 class ForwardPass:
-    """The values of a program, one equation after the other.
+    """Yields the values of a program, one equation at a time.
 
-    No more is in memory than the program itself had. What was drawn is not drawn again: it is kept, or not known.
+    Peak memory is no more than the program's own. Random ops do not run again: their values are kept or unknown.
 
     Args:
-      trace: What was recorded.
+      trace: The trace.
       indices: The equations, in order, with everything that they depend on.
-      wanted: Values that are not dropped.
-      lost: Vars that count as not known although something stands in their place.
+      wanted: Vars whose values are not dropped.
+      lost: Vars to treat as unknown although the trace has a placeholder for them.
     """
 
     def __init__(
@@ -40,10 +40,10 @@ class ForwardPass:
         self._trace, self._indices, self._wanted, self._lost = trace, indices, wanted, lost
         self._evaluate = evaluator(trace)
         self._inputs: list[Tensor | None] = []
-        self.held: dict[int, Any] = _Held(trace, lost)  # what was computed and is still to be used
+        self.held: dict[int, Any] = _Held(trace, lost)  # computed values with remaining uses
 
     def value(self, var: int) -> Tensor | None:
-        """Return a value that is kept or held, None where there is none."""
+        """Return a value that is kept or held, None if there is none."""
         return self.held[var]
 
     def run(self) -> Iterator[Passed]:
@@ -54,7 +54,7 @@ class ForwardPass:
         for index, eqn in run_steps(trace.program, held, self._indices, self._outputs):
             passed = Passed(index, eqn, self._inputs, [held[var] for var in eqn.outputs])
             uses.subtract(eqn.inputs)
-            # Before the yield: values that live longer leave holes in the heap that nothing fits.
+            # Drop before the yield: values that live longer fragment the heap.
             for var in (*eqn.inputs, *eqn.outputs):
                 if not uses[var] or held.get(var) is None or (var in trace.values and var not in self._lost):
                     held.pop(var, None)
@@ -77,13 +77,13 @@ class ForwardPass:
 
 
 def _can_run_again(op: str) -> bool:
-    if "Dataset" in op or "Iterator" in op:  # no numbers; and the function of a `map` may be gone
+    if "Dataset" in op or "Iterator" in op:  # not numeric, and the function of a `map` may no longer exist
         return False
     return is_deterministic(op) and (op == CUSTOM or traits(op).kind is not Kind.CALL)
 
 
 class _Held(dict[int, Any]):
-    """What is held, or else what is kept; None for what is neither."""
+    """Held values, falling back to kept ones; None for a var that has neither."""
 
     def __init__(self, trace: Trace, lost: Collection[int]) -> None:
         super().__init__()

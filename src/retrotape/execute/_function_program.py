@@ -1,4 +1,4 @@
-"""Running a backward function that is data."""
+"""Runs a backward function that is stored as a program."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from retrotape.ir import CUSTOM, BackwardFunction, Eqn, FunctionProgram
 from retrotape.record import current_stack
 from retrotape.tf.core import tf
 
-DEEPEST = 3  # custom gradients inside of custom gradients: those that contain themselves have no end
+DEEPEST = 3  # nested custom gradients: one that contains itself would recurse forever
 
 
 def custom_name(eqn: Eqn) -> str:
-    """Return the name of the function that a custom gradient was made for."""
+    """Return the name of the function that a custom gradient belongs to."""
     return dict(eqn.attrs)["name"].decode()  # type: ignore[union-attr]
 
 
 def bind(function: FunctionProgram, captured: Sequence[Tensor], guard: Any = None) -> Callable[..., list[Any]]:
-    """Return the function of cotangents alone.
+    """Bind the captured values, and return a function of the cotangents alone.
 
     Args:
       function: The function.
-      captured: The values of what it captures.
-      guard: Runs its ops, where it comes from a file.
+      captured: The values of its captures.
+      guard: Checks and runs its ops if it comes from a file.
     """
 
     def apply(*cotangents: Cotangent) -> list[Any]:
@@ -44,7 +44,7 @@ def apply_function(
     env = dict(zip(function.captures, captured, strict=True))
     env.update(zip(function.cotangents, map(tf.convert_to_tensor, cotangents), strict=True))
     evaluate = None
-    if guard is not None and tf.executing_eagerly():  # in a graph nothing runs yet, and nothing has a size
+    if guard is not None and tf.executing_eagerly():  # in a graph no op runs yet, and sizes are unknown
         evaluate = partial(guard.run, types=program.types, resized=True)
     for index, eqn in run_steps(program, env, None, evaluate):
         if eqn.op == CUSTOM:
@@ -56,7 +56,7 @@ def apply_function(
 def _emit(backward: BackwardFunction | None, eqn: Eqn, env: dict[int, Tensor], guard: Any) -> None:
     """Record the backward function of a custom gradient inside a backward function."""
     if not tf.executing_eagerly():
-        return  # in a graph that is exported, derivatives of this one are those of its ops
+        return  # in an exported graph, its derivatives are those of its ops
     name, outputs = custom_name(eqn), [env[var] for var in eqn.outputs]
     if backward is None:
 

@@ -1,4 +1,4 @@
-"""Giving freed memory back to the system."""
+"""Returns freed memory to the operating system."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from functools import cache
 
 
 def trim() -> None:
-    """Give back what was freed, where the C library can.
+    """Return freed memory to the system, if the C library supports it.
 
-    Tensors are aligned blocks, and these leave holes in glibc's heap that the next tensor of the same size does not
-    fit: without this, a long walk takes twice the memory that it uses.
+    Tensors are aligned blocks, which fragment glibc's heap: the hole that one leaves is too small for the next of the
+    same size. Without this, a long walk takes twice the memory that it uses.
     """
     give_back = _malloc_trim()
     if give_back is not None:

@@ -1,8 +1,8 @@
-"""Inlining a call: its body, run again op by op and recorded.
+"""Inlines a call: runs its body again op by op, and records it.
 
-A call is one equation, and TensorFlow's derivative of it says nothing of the variables that it assigned. Where a
-query needs more than that, the body is run on the recorded inputs, with variables that hold what they held at the time
-of the call, and the walk goes through the equations that this records.
+A call is one equation, and TensorFlow's derivative of it does not cover the variables that it assigned. Where a query
+needs those, the body runs again on the recorded inputs, with variables set to their values at the time of the call, and
+the walk visits the equations recorded by this run.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def inline(
 ) -> Body:
     """Run the body of a call again, once for all queries.
 
-    With `sides` its outputs are also those that the call kept for its own derivative.
+    With `sides`, the outputs include the intermediates that the call kept for its own derivative.
     """
-    # What was computed before has no tangents for an accumulator that is open now.
+    # A cached run has no tangents for an accumulator that is open now.
     known = None if core.accumulating() else trace.facts.bodies.get((eqn.outputs, sides))
     if known is not None:
         return known
@@ -68,13 +68,13 @@ def inline(
     program = trace.program
     span, stand_ins = (begin, len(program.eqns)), [None if v is None else identity_of(v.handle) for v in variables]
     body = Body(tuple(found), span, variables, stand_ins, program.producers[eqn.outputs[0]], by_original)
-    # What has tangents is for the accumulator that is open now, and is not to be found again.
+    # Tangents belong to the accumulator that is open now, so this run is not cached.
     trace.add_body((body.outputs if core.accumulating() else eqn.outputs, sides), body)
     return body
 
 
 def operands_of(trace: Trace, function: Any, inputs: Sequence[int], values: Callable[[int], Tensor]) -> list[Tensor]:
-    """Return what a function was given. A new variable holds nothing, and zeros do where the function does not ask."""
+    """Return the inputs of a function. An uninitialized variable has no value: zeros stand in if it is not read."""
     asks = "VarIsInitializedOp" in functions.operations_within(function)
     fresh = frozenset() if asks else trace.facts.uninitialized
     types = trace.program.types
@@ -82,7 +82,7 @@ def operands_of(trace: Trace, function: Any, inputs: Sequence[int], values: Call
 
 
 def held_inputs(trace: Trace, function: Any, inputs: Sequence[int | None]) -> list[bool]:
-    """Return which inputs of a function are values of variables, of which it takes the handles."""
+    """Return which inputs are recorded as values of variables, where the function takes their handles."""
     types, handles = trace.program.types, functions.graph_of(function).inputs
     return [
         handle.dtype == tf.resource and var is not None and types[var].dtype != tf.resource
@@ -93,10 +93,10 @@ def held_inputs(trace: Trace, function: Any, inputs: Sequence[int | None]) -> li
 def run_function(
     trace: Trace, function: Any, operands: Sequence[Tensor], held: Sequence[bool], place: Place
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Record a concrete function op by op, on `trace` alone; return its results and what it was given.
+    """Record a concrete function op by op, on `trace` alone; return its results and its arguments.
 
-    Where `held`, an operand is what a variable held, and the handle of one that holds it is given. `place` is where the
-    function was called.
+    Where `held`, an operand is the value of a variable, and the handle of a new variable with that value is passed.
+    `place` is the line that called the function.
     """
     with current_stack().only(trace):
         handles = [True if inside else None for inside in held]

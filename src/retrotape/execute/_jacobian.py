@@ -1,4 +1,4 @@
-"""Jacobians: one walk for each element of the target, side by side where that pays."""
+"""Jacobians: one walk for each element of the target, vectorized where that is faster."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from retrotape.execute._query import Query, differentiate
 from retrotape.record import Trace
 from retrotape.tf.core import tf, traced
 
-Track = Callable[[Sequence[Any]], Iterator[Any]]  # goes through items, and may show how far it is
-FEW = 16  # up to here separate walks cost less than tracing one for all
+Track = Callable[[Sequence[Any]], Iterator[Any]]  # iterates over items, and may show progress
+FEW = 16  # up to this many rows, separate walks cost less than tracing a vectorized one
 
 
 def rows(
@@ -27,13 +27,13 @@ def rows(
     """Run the query once for each row of `seeds` and stack the results, for each source.
 
     Args:
-      trace: What was recorded.
-      query: The query; its seeds do not count.
-      seeds: What flows into the target, row by row.
-      operations: Those of a graph.
-      vectorize: Whether rows may be treated side by side.
-      chunk: How many rows are treated side by side at most.
-      track: Goes through the chunks, or through the rows.
+      trace: The trace.
+      query: The query; its seeds are ignored.
+      seeds: The cotangents of the target, one per row.
+      operations: The operations, if in a graph.
+      vectorize: Whether rows may be vectorized.
+      chunk: The largest number of rows to vectorize at once.
+      track: Iterates over the chunks, or over the rows.
     """
     plan = query.plan(trace)
 
@@ -42,7 +42,7 @@ def rows(
 
     if vectorize and _can_vectorize(trace, plan, seeds):
         return _vectorized(one, seeds, len(query.sources), chunk, track)
-    if seeds.shape[0] == 0:  # no element has a row, and only the shape of rows is left to tell
+    if seeds.shape[0] == 0:  # there are no rows, so only their shape matters
         none_of = one(tf.zeros(seeds.shape[1:], seeds.dtype))
         return [None if grad is None else tf.convert_to_tensor(grad)[tf.newaxis][:0] for grad in none_of]
     found = [one(seed) for seed in track(tf.unstack(seeds))]
@@ -53,7 +53,7 @@ def rows(
 
 
 def vectorizes(trace: Trace, query: Query, count: int) -> bool:
-    """Say whether `rows` would treat so many rows side by side, in eager code."""
+    """Return whether `rows` would vectorize this many rows in eager code."""
     return tf.executing_eagerly() and _fits(trace, query.plan(trace), count)
 
 
@@ -62,7 +62,7 @@ def _can_vectorize(trace: Trace, plan: Plan, seeds: Tensor) -> bool:
 
 
 def _fits(trace: Trace, plan: Plan, count: int) -> bool:
-    # A custom backward function may look at variables, and only eager reads can be given their recorded values.
+    # A custom backward function may read variables, and only eager reads can be given recorded values.
     by_code = any(index in trace.facts.backward_functions or index in trace.facts.calls for index in plan.indices)
     return count > FEW and not by_code
 
@@ -78,7 +78,7 @@ def _vectorized(one: Any, seeds: Tensor, count: int, chunk: int | None, track: T
     def side_by_side(some: Tensor) -> list[Tensor]:
         return tf.vectorized_map(dense, some) if count else []
 
-    # Traced once for all chunks. A function that TensorFlow makes by itself would be traced for each, with a warning.
+    # Traced once for all chunks. TensorFlow's own function would be retraced for each, with a warning.
     run = traced(side_by_side) if tf.executing_eagerly() else side_by_side
     if chunk is None or (seeds.shape[0] is not None and seeds.shape[0] <= chunk):
         stacked = iter(run(seeds))

@@ -1,4 +1,4 @@
-"""What a gradient function of TensorFlow is given in the place of an op."""
+"""What TensorFlow's gradient functions get in place of a `tf.Operation`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from retrotape.tf.core import tf
 
 
 class LazyTensors(Sequence[Any]):
-    """Tensors that are looked up when the rule reads them: most rules read few.
+    """Tensors that are looked up when the rule reads them: most rules read only a few.
 
     Args:
       variables: Their vars.
       kept: The values that are in memory, by var.
-      load: Returns a value that is not.
+      load: Returns a value that is not in memory.
     """
 
     __slots__ = ("_kept", "_load", "_vars")
@@ -42,7 +42,7 @@ class LazyTensors(Sequence[Any]):
 
 
 class OpView:
-    """An equation in the form of the `tf.Operation` that gradient functions were written for."""
+    """An equation with the interface of `tf.Operation`, as gradient functions expect it."""
 
     __slots__ = ("_attrs", "inputs", "outputs", "skip_input_indices", "type")
 

@@ -1,4 +1,4 @@
-"""What variables held when an equation ran, for backward functions that read them later."""
+"""The values that variables had when an equation ran, for backward functions that read them later."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from retrotape.record import Trace, current_stack, same
 from retrotape.tf import core, hooks, tangents
 from retrotape.tf.core import identity_of, tf
 
-_stand_ins: set[int] = set()  # identities of handles that are given in the place of others: they hold the past already
+_stand_ins: set[int] = set()  # ids of handles of stand-ins, which hold recorded values already
 
 
 class PastVariables:
     """The variables of a trace as they were when equation number `index` ran.
 
-    A backward function may read a variable by any op, or inside a function that it calls. What reads the whole is given
-    the value. Everything else is given another variable that holds it.
+    A backward function may read a variable with any op, or inside a function that it calls. An op that reads the whole
+    variable gets the recorded value. Every other op gets a stand-in: another variable that holds this value.
     """
 
     def __init__(self, trace: Trace, index: int, values: Callable[[int], Tensor]) -> None:
         self._trace, self._index, self._values = trace, index, values
-        # An equation inside a call that was inlined ran when the call did, on stand-ins for what it was given.
+        # An equation inside an inlined call ran when the call did, on stand-ins for the call's variables.
         inside = (body for body in trace.facts.bodies.values() if body.span[0] <= index < body.span[1])
         self._body = next(inside, None)
-        self._variables: dict[int, Any] = {}  # stand-ins, by identity of the handle that they stand for
+        self._variables: dict[int, Any] = {}  # stand-ins, by id of the original handle
         self._written: set[int] = set()
 
     def value(self, handle: Tensor) -> Tensor | None:
-        """Return what the variable held; None where nothing is known of it."""
+        """Return the value that the variable had; None if it is not known."""
         trace, body, index = self._trace, self._body, self._index
         if identity_of(handle) in self._written or identity_of(handle) in _stand_ins:
             return None
@@ -45,7 +45,7 @@ class PastVariables:
         return None if history is None else self._values(history.at(index))
 
     def stand_in(self, handle: Tensor) -> Tensor | None:
-        """Return the handle of a variable that holds that value; None where nothing is known of it."""
+        """Return the handle of a stand-in that holds that value; None if it is not known."""
         found = None if identity_of(handle) in self._written else self._variables.get(identity_of(handle))
         if found is None:
             value = self.value(handle)
@@ -57,7 +57,7 @@ class PastVariables:
         return found.handle
 
     def on_write(self, handles: Sequence[Tensor]) -> None:
-        """Let variables that the backward function itself assigns be what they are, unless they have changed since."""
+        """Allow the backward function to assign the live variables, unless they have changed since."""
         for handle in handles:
             value = self.value(handle)
             if value is None:
@@ -68,8 +68,8 @@ class PastVariables:
                 history = self._trace.facts.histories.get(identity_of(handle))
                 name = "a variable" if history is None else self._trace.name_of(history)
                 raise TapeUseError(
-                    f"A backward function assigns {name}, which has changed since it was recorded, so what it computes "
-                    "would depend on when it runs. Ask before the variable is updated, or assign it outside of the "
+                    f"A backward function assigns {name}, which has changed since it was recorded, so its result would "
+                    "depend on when it runs. Query the tape before the variable is updated, or assign it outside the "
                     "backward function."
                 )
             self._written.add(identity_of(handle))
@@ -77,9 +77,9 @@ class PastVariables:
 
 
 def variable_with(value: Tensor, original: Tensor | None = None) -> Any:
-    """Return a variable that holds `value`, and of which every open trace knows that it does.
+    """Return a variable that holds `value`, and record in every open trace that it does.
 
-    `original` is the handle of the variable that had the value: accumulators may know of its tangent only.
+    `original` is the handle of the variable that had the value: an accumulator may have a tangent only for that one.
     """
     stack = current_stack()
     with stack.unrecorded():

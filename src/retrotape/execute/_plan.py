@@ -1,4 +1,4 @@
-"""Which equations a query concerns: those between its sources and its targets."""
+"""Which equations a query visits: those between its sources and its targets."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Step:
 
     Attributes:
       index: Its number.
-      outputs: Its outputs; None for one where paths do not pass.
+      outputs: Its outputs; None for one that no path passes.
       inputs: Its inputs.
-      whole: The sources whose cotangent is complete once the equation has been passed.
+      whole: The sources whose cotangent is complete after this step.
     """
 
     index: int
@@ -32,19 +32,19 @@ class Step:
 
 
 class Plan(NamedTuple):
-    """The equations to go through backwards, and the vars for which a cotangent is wanted at all.
+    """The equations to visit in reverse, and the vars that need a cotangent.
 
     Attributes:
       program: The equations, and which of them makes each var.
       eqns: The equations by number.
-      indices: Those to go through, in the order in which they ran.
+      indices: Those to visit, in execution order.
       reached: The vars that depend on a source.
       sources: The vars whose cotangents are wanted.
-      stops: Vars that paths may start from but do not pass.
-      through_updates: Whether paths run through assignments.
+      stops: Vars where a path may start, but that no path passes.
+      through_updates: Whether paths pass through assignments.
       repaired: Vars behind a `stop_gradient` that is not meant for this derivative.
-      renamed: For values that an expanded call has left in variables, the vars that they have inside.
-      rank: Where an equation stands among those that ran, if not where its index says.
+      renamed: For each value that an expanded call left in a variable, its var inside the call.
+      rank: From equation index to execution order; None if the index is the order.
     """
 
     program: Equations
@@ -59,15 +59,15 @@ class Plan(NamedTuple):
     rank: Callable[[int], Any] | None = None
 
     def steps(self) -> Iterator[Step]:
-        """Yield the equations so that each comes after all that use it, breadth first.
+        """Yield the equations breadth first, each after all that use its outputs.
 
-        Any such order gives the same gradients but for rounding. This one is the stock tape's, so that cotangents
-        meet in the same order and their sums are the same to the bit.
+        Any such order gives the same gradients up to rounding. This one is the stock tape's, so cotangents are added in
+        the same order and their sums are bit-identical.
         """
         eqns, stops, reached = self.program.eqns, self.stops, self.reached
         makers: dict[int, int] = {}
         uses: Counter[int] = Counter()
-        paths: dict[int, Sequence[int]] = {}  # by equation: the inputs that a gradient goes to
+        paths: dict[int, Sequence[int]] = {}  # by equation: the inputs that get a gradient
         for index in self.indices:
             eqn = eqns[index]
             paths[index] = eqn.inputs if eqn.op != CUSTOM else differentiable_inputs(eqn)
@@ -93,7 +93,7 @@ class Plan(NamedTuple):
 
 
 def _used_up(counts: Counter[int], variables: Iterable[int]) -> list[int]:
-    """Count uses down, and return the vars that have none left."""
+    """Decrement the use counts of vars, and return those with no uses left."""
     found = []
     for var in variables:
         if var in counts:
@@ -112,9 +112,9 @@ def make_plan(
 ) -> Plan:
     """Return the plan for the gradients of `targets` with respect to `sources`.
 
-    Without `through_updates` an assignment ends every path, as it does on the stock tape: what a variable
-    was given is then a place where paths may start, not a place that they pass. With `since`, that holds for
-    value number `since` of each variable, and for none after it.
+    Without `through_updates`, an assignment ends every path, as it does on the stock tape: an assigned value may start
+    a path, but no path passes it. With `since`, that holds only for value number `since` of each variable, and for
+    none after it.
     """
     facts = trace.facts
     if not through_updates:
@@ -128,7 +128,7 @@ def make_plan(
     moved = frozenset(renamed.get(var, var) for var in wanted)
     plan = _between(trace, program, targets, moved, stops, True, renamed, rank)
     if _unrecorded_update(trace, program, targets, stops) is not None:
-        for source in plan.sources:  # each as if it were the only one
+        for source in plan.sources:  # each is planned as if it were the only one
             _refuse_unrecorded_updates(trace, program, targets, stops | {source})
     return plan
 
@@ -140,9 +140,9 @@ def make_plans(
     through_updates: bool,
     since: int | None = None,
 ) -> tuple[Plan, list[Plan]]:
-    """Return the plan for all targets together, and one for each of them as `make_plan` makes it.
+    """Return the plan for all targets together, and one for each target as `make_plan` makes it.
 
-    What the sources reach is searched once: for what a target depends on, it does not matter what else there is.
+    What the sources reach is computed once, for it does not depend on the target.
     """
     whole = make_plan(trace, [var for group in targets for var in group], sources, through_updates, since)
     kept, stopped, program = set(whole.indices), trace.stopped_by_moments(), whole.program
@@ -151,21 +151,21 @@ def make_plans(
         indices = _ordered(slice_to(program, group, whole.stops, differentiable=True), whole.rank)
         if repairable(program, indices, stopped) == whole.repaired:
             plans.append(whole._replace(indices=[index for index in indices if index in kept]))
-        else:  # a `stop_gradient` is passed on the way to one target and not on the way to another
+        else:  # a `stop_gradient` applies to one target and not to another
             given = (whole.sources, whole.stops, through_updates, whole.renamed, whole.rank)
             plans.append(_between(trace, program, group, *given))
     return whole, plans
 
 
 def _ordered(indices: list[int], rank: Callable[[int], Any] | None) -> list[int]:
-    """Return indices in an order in which each equation follows those that make its inputs."""
+    """Return indices in an order where each equation follows the producers of its inputs."""
     return indices if rank is None else sorted(indices, key=rank)
 
 
 def _refuse_unrecorded_updates(
     trace: Trace, program: Equations, targets: Sequence[int], stops: Collection[int]
 ) -> None:
-    """Raise where the targets depend, beyond `stops`, on a value that a variable got by an unrecorded update."""
+    """Raise if the targets depend, beyond `stops`, on a value that a variable got by an unrecorded update."""
     var = _unrecorded_update(trace, program, targets, stops)
     if var is not None:
         raise UnseenUpdateError(trace.name_of(trace.facts.history_of[var]))
@@ -181,7 +181,7 @@ def _unrecorded_update(trace: Trace, program: Equations, targets: Sequence[int],
 
 
 def plan_between(trace: Trace, targets: Iterable[int], sources: Iterable[int]) -> Plan:
-    """Return the plan for what lies between `targets` and `sources`, and nothing before the sources."""
+    """Return the plan for the equations between `targets` and `sources`, and none before the sources."""
     wanted = frozenset(sources)
     return _between(trace, trace.program, targets, wanted, wanted, True)
 

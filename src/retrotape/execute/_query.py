@@ -18,7 +18,7 @@ from retrotape.tf.nests import Fitted
 class Query(NamedTuple):
     """The gradients of the targets, weighted by the seeds and summed, with respect to each of the sources.
 
-    A source is several vars where it is a variable that was assigned: every value that it had counts.
+    A source has several vars if it is a variable that was assigned: every value that it had counts.
     """
 
     targets: tuple[int, ...]
@@ -28,14 +28,14 @@ class Query(NamedTuple):
     since: int | None = None
 
     def plan(self, trace: Trace) -> Plan:
-        """Return the equations that the query concerns."""
+        """Return the plan: the equations that the query visits."""
         wanted = [var for source in self.all_sources(trace) for var in source]
         return make_plan(trace, self.targets, wanted, self.through_updates, self.since)
 
     def all_sources(self, trace: Trace) -> list[tuple[int, ...]]:
-        """Return the vars of each source; of a variable, also the values that inlined calls gave it.
+        """Return the vars of each source; for a variable, include the values that inlined calls assigned to it.
 
-        Where assignments end paths, every read of a variable counts, and so do those that follow one inside a call.
+        Where assignments end paths, every read of a variable counts, also one that follows an assignment inside a call.
         """
         if self.through_updates or not trace.facts.bodies:
             return list(self.sources)
@@ -43,17 +43,17 @@ class Query(NamedTuple):
 
 
 class Request(NamedTuple):
-    """What a user asked for: the targets, and sources of both kinds in the order in which they came.
+    """What the user requested: the targets, and sources of both kinds in the order given.
 
     Attributes:
       targets: Vars.
-      seeds: What flows into each target.
+      seeds: The cotangent of each target.
       sources: The vars of each source.
-      through: For each source, whether paths run through updates.
-      since: How far back they run.
-      derived_from: Where targets are results: the requests that these were results of.
-      outside: In a graph: the sources as the same tape knows them from eager code.
-      left_out: Targets of a dtype without derivative.
+      through: For each source, whether paths pass through updates.
+      since: How far back paths go through updates.
+      derived_from: If targets are results of earlier queries, the requests of those queries.
+      outside: In a graph, the same sources as this tape recorded them in eager code.
+      left_out: Targets with a dtype that has no derivative.
     """
 
     targets: tuple[int, ...]
@@ -66,11 +66,11 @@ class Request(NamedTuple):
     left_out: tuple[Any, ...] = ()
 
     def flowing(self) -> tuple[Tensor, ...]:
-        """Return what flows into the targets, in their shapes."""
+        """Return the cotangents of the targets, in the targets' shapes."""
         return tuple(seed.tensor() if isinstance(seed, Fitted) else seed for seed in self.seeds)
 
     def queries(self) -> list[tuple[list[int], Query]]:
-        """Return one query for sources whose paths end at assignments and one for the others, with their positions."""
+        """Return one query for sources whose paths end at assignments, one for the rest, and the positions of each."""
         found = []
         seeds = self.flowing()
         for through in (False, True):
@@ -88,7 +88,7 @@ def differentiate(
     plan: Plan | None = None,
     vjp: Vjp | None = None,
 ) -> list[Cotangent | None]:
-    """Return one cotangent for each source, None where no path leads to it."""
+    """Return one cotangent for each source, None where there is no path."""
     found: list[Cotangent | None] = [None] * len(query.sources)
     for position, cotangent in stream(trace, query, operations, plan, vjp):
         found[position] = cotangent
@@ -102,7 +102,7 @@ def stream(
     plan: Plan | None = None,
     vjp: Vjp | None = None,
 ) -> Iterator[tuple[int, Cotangent]]:
-    """Yield the position and the cotangent of each source to which a path leads, as soon as it is whole."""
+    """Yield the position and cotangent of each source that has a path, as soon as the cotangent is complete."""
     plan = plan or query.plan(trace)
     seeds: dict[int, list[Cotangent]] = {}
     for var, seed in zip(query.targets, query.seeds, strict=True):
@@ -113,7 +113,7 @@ def stream(
     for position, source in enumerate(sources):
         for var in source:
             positions.setdefault(var, []).append(position)
-    arrived: dict[int, dict[int, Cotangent]] = {}  # of sources that are several vars
+    arrived: dict[int, dict[int, Cotangent]] = {}  # for sources with several vars
     vjp = vjp or RuleVjp(trace, operations)
     finish: Callable[[Cotangent], Cotangent] | None = None
     if trace.facts.recomputed and must_refuse(trace, plan):
@@ -125,13 +125,13 @@ def stream(
             else:
                 arrived.setdefault(position, {})[var] = cotangent
     for position, by_var in arrived.items():
-        # The newest value first: that is the order in which the stock tape meets the reads.
+        # Newest value first: the order in which the stock tape adds them.
         total = add([by_var[var] for var in reversed(sources[position]) if var in by_var])
         yield position, total if finish is None else finish(total)
 
 
 def _assigned_inside(trace: Trace, source: tuple[int, ...]) -> list[int]:
-    """Return the values that inlined calls gave a variable."""
+    """Return the values that inlined calls assigned to a variable."""
     facts = trace.facts
     handles = {identity_of(facts.history_of[var].handle) for var in source if var in facts.history_of}
     stand_ins = [body.handles[one] for body in facts.bodies.values() for one in handles if one in body.handles]

@@ -1,4 +1,4 @@
-"""What the backward pass refuses: derivatives that cannot be right, with the op and the line."""
+"""Derivatives that the backward pass refuses because they would be wrong; errors name the op and the line."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ def _where(trace: Trace, eqn: Eqn) -> str:
 
 
 def refuse_communication(trace: Trace, eqn: Eqn, call: hooks.FunctionCall, inside: bool) -> None:
-    """Raise where a path would have to be followed inside a function in which replicas communicate."""
+    """Raise if a path leads through a function in which replicas communicate."""
     if inside and function_traits(call.function).communicates:
         where = _where(trace, eqn)
         raise ReplicaError.on_path(f"{eqn.op} (at {where}), a tf.function in which replicas communicate")
 
 
 def refuse_opaque(trace: Trace, eqn: Eqn, grads: list[Cotangent | None]) -> None:
-    """Raise where a cotangent arrives at a value that was assigned by an update without derivative rule."""
-    if traits(eqn.op).kind is Kind.PLAIN:  # as what stands for the outputs of an expanded call
+    """Raise if a cotangent reaches a value that was assigned by an update without a gradient rule."""
+    if traits(eqn.op).kind is Kind.PLAIN:  # for example the identities for outputs of an expanded call
         return
     for var, grad in zip(eqn.outputs, grads, strict=True):
         if grad is not None and var in trace.facts.opaque:
@@ -35,7 +35,7 @@ def refuse_opaque(trace: Trace, eqn: Eqn, grads: list[Cotangent | None]) -> None
 
 
 def refuse_wrong_tangents(trace: Trace, eqn: Eqn, call: hooks.FunctionCall, grads: list[Cotangent | None]) -> None:
-    """Raise where a function has computed a second derivative as TensorFlow has it, and that is wrong."""
+    """Raise if a function has computed a second derivative that TensorFlow gets wrong."""
     known, second = function_traits(call.function), call.function.second
     arrives = any(grads[position] is not None for position in second)
     if known.wrong_second and (arrives or not known.deterministic):
@@ -43,7 +43,7 @@ def refuse_wrong_tangents(trace: Trace, eqn: Eqn, call: hooks.FunctionCall, grad
 
 
 def refuse_unrepairable(trace: Trace, eqn: Eqn, operations: Sequence[Any] | None, index: int, plan: Plan) -> None:
-    """Raise where a second derivative that TensorFlow has wrong is inside a call in a graph."""
+    """Raise if a second derivative that TensorFlow gets wrong is inside a call in a graph."""
     if not eqn.op.endswith("PartitionedCall") or operations is None:
         return
     calls = [operations[i] for i in plan.indices if plan.eqns[i].op.endswith("PartitionedCall")]
@@ -55,12 +55,12 @@ def refuse_unrepairable(trace: Trace, eqn: Eqn, operations: Sequence[Any] | None
 
 
 def refuse_draws(function: str, deterministic: bool) -> None:
-    """Raise where a function would have to be computed again under a forward accumulator, and draws random numbers."""
+    """Raise if a function that draws random numbers would have to be recomputed under a forward accumulator."""
     if not deterministic:
         raise NotRecordedError(
             function,
             "a tf.autodiff.ForwardAccumulator is open around the query, and the function contains random draws or "
-            "Python code, so it cannot be computed again",
-            "Use `tape.hvp(...)` in the place of the accumulator, or call the code without tf.function.",
+            "Python code, so it cannot be recomputed",
+            "Use `tape.hvp(...)` in place of the accumulator, or call the code without tf.function.",
             role="forward derivative of the gradient of",
         )

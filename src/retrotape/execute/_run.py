@@ -1,4 +1,4 @@
-"""Running a program forwards: one loop for everybody, and one function that runs an equation."""
+"""Runs a program forward: the only loop that does, and the only function that runs an equation."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ observer: Observer | None = None
 
 
 def observe_ops(call: Observer | None) -> None:
-    """Let `call` be called with each equation before it runs, and whether its gradient is what runs.
+    """Call `call` before each equation runs, with the equation and whether it is its gradient that runs.
 
-    There is one observer in a process: that of an isolated tape tells which op ran when the process died.
+    There is one observer per process: an isolated tape uses it to report which op was running when the process died.
     """
     global observer
     observer = call
 
 
 def announce(eqn: Eqn, backward: bool = False) -> None:
-    """Tell the observer that an equation, or its gradient, is about to run."""
+    """Notify the observer that an equation, or its gradient, is about to run."""
     if observer is not None:
         observer(eqn, backward)
 
@@ -36,11 +36,11 @@ def announce(eqn: Eqn, backward: bool = False) -> None:
 def run(
     program: Program, feeds: MutableMapping[int, Tensor], indices: Iterable[int] | None = None
 ) -> MutableMapping[int, Tensor]:
-    """Run a program on `feeds`, values by var, which grow by what the equations make; return them.
+    """Run a program on `feeds`, values by var; add the outputs of its equations to them, and return them.
 
     Args:
       program: What to run.
-      feeds: The values of its leaves, or of whatever else the equations take.
+      feeds: The values of its leaves, or of any other inputs of the equations.
       indices: The equations to run, in order; all if None.
     """
     for _ in run_steps(program, feeds, indices):
@@ -58,8 +58,8 @@ def run_steps(
 
     Args:
       program: What to run.
-      env: Values by var: feeds at first, then what the equations make.
-      indices: The equations to run, in order; all if None. It is read as the loop goes, so it may look at `env`.
+      env: Values by var: the feeds, to which outputs are added.
+      indices: The equations to run, in order; all if None. It is consumed lazily, so it may read `env`.
       evaluate: Computes the outputs of an equation; `run_eqn` if None.
     """
     eqns, evaluate = program.eqns, evaluate or run_eqn
@@ -76,7 +76,7 @@ def run_eqn(eqn: Eqn, inputs: list[Tensor]) -> list[Tensor]:
         return inputs[len(inputs) - len(eqn.outputs) :]
     if eqn.op in FORWARD:
         attrs = {name: for_rule(value) for name, value in eqn.attrs}
-        # Tensors of their own, so that each can stand for its var and no other.
+        # New tensors, so that each identifies one var.
         return [tf.identity(value) for value in new_values(eqn.op, attrs, inputs)]
     if eqn.op == "ResourceGather":
         return [tf.gather(*inputs, batch_dims=dict(eqn.attrs).get("batch_dims", 0))]
@@ -86,11 +86,11 @@ def run_eqn(eqn: Eqn, inputs: list[Tensor]) -> list[Tensor]:
 
 
 def evaluator(trace: Trace, *, resized: bool = False) -> Evaluate:
-    """Return what runs an equation of a trace; one of a file is checked before and after it runs.
+    """Return the function that runs equations of a trace; those of a file are checked before and after they run.
 
     Args:
-      trace: Where the equation is from.
-      resized: Whether results may have other sizes than the program has, as in a replay.
+      trace: The trace of the equations.
+      resized: Whether results may differ in size from the program's types, as in a replay.
     """
     if trace.guard is None:
         return run_eqn
@@ -98,5 +98,5 @@ def evaluator(trace: Trace, *, resized: bool = False) -> Evaluate:
 
 
 def _run_guarded(trace: Trace, resized: bool, eqn: Eqn, inputs: list[Tensor]) -> list[Tensor]:
-    announce(eqn)  # a check can fail as badly as the op
+    announce(eqn)  # before the check, which can crash the process as the op can
     return trace.guard.run(eqn, inputs, trace.program.types, resized=resized)

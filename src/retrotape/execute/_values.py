@@ -1,4 +1,4 @@
-"""The values that a query reads: kept ones as they are, others recomputed from what is kept."""
+"""The values that a query reads: kept ones, and others recomputed from them."""
 
 from __future__ import annotations
 
@@ -24,104 +24,104 @@ if TYPE_CHECKING:
     from retrotape.execute._plan import Plan
 
 _Result = TypeVar("_Result")
-TRIM_EVERY = 3  # segments: more often saves little memory and costs time, for pages must be had again
+TRIM_EVERY = 3  # segments; trimming more often saves little memory and costs time, as pages must be mapped again
 
 
 class Values:
-    """Looks up values by var, for as long as one query lasts.
+    """Looks up values by var, for the duration of one query.
 
-    What was recomputed is let go as soon as the walk has passed everything that reads it, so that no more than one
-    segment of a long chain is in memory. Letting go too much costs time, never a wrong number.
+    A recomputed value is released as soon as the walk has passed every equation that reads it, so no more than one
+    segment of a long chain is in memory. Releasing too much costs time, but never changes a result.
     """
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
         self._kept = trace.values
         self._run_eqn = evaluator(trace)
-        self._again: dict[int, Tensor] = {}
+        self._recomputed: dict[int, Tensor] = {}
         self._plan: Plan | None = None
         self._passed: set[int] = set()
         self._segments = 0
-        self._limit = 0  # bytes, of the largest segment so far: one that was cut to it is not cut again
+        self._limit = 0  # bytes in the largest segment so far: a segment of that size is not split again
         self._tensors: dict[int, list[int]] | None = None
-        self._others: list[Trace] | None = None  # who hears what runs, while nobody does
-        self._looks: Counter[int] | None = None  # how many equations, not yet passed, look at each var
-        self._ahead: set[int] = set()  # equations that have to run again for what is still looked at, and have not
-        self._uses: Counter[int] = Counter()  # how many of them take each var
+        self._others: list[Trace] | None = None  # traces that would record, while recording is off
+        self._reads: Counter[int] | None = None  # by var: how many equations still to be visited read it
+        self._pending: set[int] = set()  # equations that still have to run again for those reads
+        self._uses: Counter[int] = Counter()  # by var: how many of these take it as an input
 
     def __call__(self, var: int) -> Tensor:
         """Return the value of `var`."""
         value = self._kept.get(var)
         if not isinstance(value, tf.Tensor):
-            value = self._again.get(var)
+            value = self._recomputed.get(var)
         if value is None:
             (self._load if var in self._kept else self._recompute)(var)
-            value = self._again[var]
+            value = self._recomputed[var]
         return value
 
-    # ------------------------------------------------------------------ what is still to come
+    # ------------------------------------------------------------------ remaining reads
 
     def follow(self, plan: Plan, passed: Iterable[int] = ()) -> None:
-        """Take notice of the walk that reads values, and of the equations that it has passed."""
+        """Set the plan of the walk that reads values, and the equations that it has passed."""
         if plan is not self._plan:
-            self._plan, self._passed, self._looks = plan, set(passed), None
+            self._plan, self._passed, self._reads = plan, set(passed), None
 
     def passed(self, index: int) -> None:
-        """Let go of what only equation `index` was still going to look at."""
+        """Release the values that no equation after `index` reads."""
         self._passed.add(index)
-        if self._looks is None or self._plan is None:
+        if self._reads is None or self._plan is None:
             return
-        for var in self._looks_of(index):
-            self._looks[var] -= 1
-            if self._looks[var] == 0:
-                self._let_go(var)
+        for var in self._reads_of(index):
+            self._reads[var] -= 1
+            if self._reads[var] == 0:
+                self._release(var)
 
-    def _let_go(self, var: int) -> None:
-        value = self._again.pop(var, None)
-        # A value that is kept stays known, and so does one that is the value of another var too. And while anything is
-        # written down, what has run may still have to be told by which var this value goes.
+    def _release(self, var: int) -> None:
+        value = self._recomputed.pop(var, None)
+        # A kept value stays known, also if it is kept for another var. And while anything is recording, events that are
+        # not yet recorded may still refer to this tensor.
         if value is None or self._kept.get(self._origin(var)) is value or current_stack().recording():
             return
         if self._trace.tensors.by_identity.get(identity_of(value)) == var:
             self._trace.tensors.by_identity.pop(identity_of(value), None)
 
     def _origin(self, var: int) -> int:
-        """Return the var whose value a var has: a custom gradient hands on the tensors that were made inside of it."""
+        """Return the var that a var's value comes from: a custom gradient returns the tensors made inside it."""
         program = self._trace.program
         while program.producers[var] >= 0 and program.eqns[program.producers[var]].op == CUSTOM:
             eqn = program.eqns[program.producers[var]]
             var = eqn.inputs[len(eqn.inputs) - len(eqn.outputs) + eqn.outputs.index(var)]
         return var
 
-    def _still_looked_at(self) -> Counter[int] | None:
-        """Count the looks to come; None where nobody can say."""
-        if self._looks is None and self._plan is not None:
+    def _remaining_reads(self) -> Counter[int] | None:
+        """Return how often each var will still be read; None if there is no plan."""
+        if self._reads is None and self._plan is not None:
             to_come = (index for index in self._plan.indices if index not in self._passed)
-            self._looks = Counter(var for index in to_come for var in self._looks_of(index))
+            self._reads = Counter(var for index in to_come for var in self._reads_of(index))
             eqns = self._trace.program.eqns
-            self._ahead = set(slice_to(self._trace.program, self._looks, self._kept))
-            self._uses = Counter(var for index in self._ahead for var in eqns[index].inputs)
-        return self._looks
+            self._pending = set(slice_to(self._trace.program, self._reads, self._kept))
+            self._uses = Counter(var for index in self._pending for var in eqns[index].inputs)
+        return self._reads
 
-    def _looks_of(self, index: int) -> list[int]:
+    def _reads_of(self, index: int) -> list[int]:
         back = self._trace.facts.backward_functions.get(index)
         assert self._plan is not None
         return [*read_by_rule(self._plan.eqns[index]), *(back.captures if back else ())]
 
-    # ------------------------------------------------------------------ values that are not there
+    # ------------------------------------------------------------------ values that are not in memory
 
     def _load(self, var: int) -> None:
         offloaded = self._kept[var]
-        self._still_looked_at()
+        self._remaining_reads()
         loaded, others = self._unrecorded(lambda others: (self._trace.value(var), others))
         assert loaded is not None
-        self._again[var] = loaded
+        self._recomputed[var] = loaded
         for trace in (self._trace, *others):
             trace.tensors.recognize(identity_of(loaded), [offloaded.identity, *self._identities().get(var, ())])
 
     def _recompute(self, var: int) -> None:
         trace = self._trace
-        eqns, held = trace.program.eqns, ChainMap(self._kept, self._again)
+        eqns, held = trace.program.eqns, ChainMap(self._kept, self._recomputed)
         indices = slice_to(trace.program, [var], held)
         wanted = self._worth_keeping(indices)
         to_use = Counter(used for index in indices for used in eqns[index].inputs)
@@ -132,38 +132,38 @@ class Values:
             env = _Recomputed(self, held, made, others)
             for index, eqn in run_steps(trace.program, env, indices, self._evaluate):
                 to_use.subtract(eqn.inputs)
-                done = self._has_run(index)
+                done = self._mark_run(index)
                 for used in (*eqn.inputs, *eqn.outputs):
                     held_for_this = used in done or (used in made and wanted is not None and used not in wanted)
                     if held_for_this and to_use[used] <= 0:
-                        self._let_go(used)
+                        self._release(used)
 
-        # Not recorded: what these ops make has been made before, and every trace that has it knows it by then.
+        # Not recorded: every trace that has these values recorded them when they were first computed.
         self._unrecorded(compute)
-        if var not in self._again:
+        if var not in self._recomputed:
             raise LostValueError(self._describe(var), "Read the variable inside the block before it is changed.")
 
     def _evaluate(self, eqn: Eqn, inputs: list[Tensor]) -> list[Tensor]:
         return self._run_eqn(eqn, inputs)
 
     def add_recomputed(self, var: int, value: Tensor, others: Iterable[Trace]) -> None:
-        """Hold a value that was computed again, as the tensor that stands for its var from now on."""
-        self._again[var] = value
+        """Hold a recomputed value, and identify its var by this tensor from now on."""
+        self._recomputed[var] = value
         self._trace.tensors.by_identity[identity_of(value)] = var
         for other in others:
             other.tensors.recognize(identity_of(value), self._identities().get(var, ()))
 
-    def _has_run(self, index: int) -> list[int]:
-        """Return what was held for an equation that has now run again, and for nothing else."""
-        if index not in self._ahead:
+    def _mark_run(self, index: int) -> list[int]:
+        """Mark an equation as run again; return the vars that were held for it alone."""
+        if index not in self._pending:
             return []
-        self._ahead.discard(index)
+        self._pending.discard(index)
         inputs = self._trace.program.eqns[index].inputs
         self._uses.subtract(inputs)
-        return [var for var in inputs if self._uses[var] <= 0 and not (self._looks and self._looks[var] > 0)]
+        return [var for var in inputs if self._uses[var] <= 0 and not (self._reads and self._reads[var] > 0)]
 
     def _unrecorded(self, run: Callable[[list[Trace]], _Result]) -> _Result:
-        """Run ops that nobody writes down; `run` is told who would have. One value may need another one."""
+        """Run ops without recording them; `run` gets the traces that would have. Calls nest: values need others."""
         if self._others is not None:
             return run(self._others)
         others = current_stack().open_besides(self._trace)
@@ -172,17 +172,17 @@ class Values:
             return run(others)
 
     def _hidden(self) -> AbstractContextManager[None]:
-        """Let no stock tape hear what is computed again because the tape drops values: what it knew has stayed."""
+        """Hide recomputation from stock tapes if the tape drops values: they have recorded the original ops."""
         return stop_stock_tapes() if self._trace.drops_values else nullcontext()
 
     def _warn_of_stock_tapes(self) -> None:
-        """Warn: a stock tape that began after the ops had run cannot be told which tensors the new ones stand for.
+        """Warn of a stock tape opened after the ops ran: it cannot identify recomputed tensors with the originals.
 
-        Of a forward accumulator there is nothing to say: what has tangents was kept.
+        Forward accumulators need no warning: tensors with tangents were kept.
         """
         if self._trace.drops_values and core.stock_tape_listens() and not core.accumulates_only(self._known_tensors()):
             warnings.warn(
-                "A tf.GradientTape is open while values that this tape did not keep are computed again; it takes them "
+                "A tf.GradientTape is open while values that this tape did not keep are recomputed; it treats them "
                 "as constants. Open it before they are recorded, or use rt.Tape in its place, or keep='needed'.",
                 stacklevel=2,
             )
@@ -191,29 +191,29 @@ class Values:
         return [value for value in self._kept.values() if not is_offloaded(value)]
 
     def _eager(self) -> AbstractContextManager[None]:
-        """Compute values, not parts of a graph that is built around the question, as for a Jacobian."""
+        """Compute eagerly, even if a graph is being built around the query, as for a Jacobian."""
         return nullcontext() if self._trace.symbolic or tf.executing_eagerly() else tf.init_scope()
 
     def _identities(self) -> dict[int, list[int]]:
-        """Return, for each var, the identities of the tensors that it was: by these other traces know it."""
+        """Return, for each var, the ids of its tensors, by which other traces know it."""
         if self._tensors is None:
             self._tensors = self._trace.tensors.identities()
         return self._tensors
 
     def _worth_keeping(self, indices: list[int]) -> set[int] | None:
-        """Return which of the values that are about to be computed the walk will look at, None for all.
+        """Return which of the values about to be computed are worth holding for the walk, None for all.
 
-        Those that others are computed from count too: what the walk looks at may branch off a chain that it passes by.
-        Where these are many, only those of the last segment, and what passes from one segment to another: the walk
-        comes to the last one first.
+        These are the values that the walk reads, and those that other such values are computed from: what the walk
+        reads may branch off a chain that it does not visit. If they are large, only those of the last segment, which
+        the walk visits first, and those that cross from one segment to another.
         """
-        looks = self._still_looked_at()
-        if looks is None:
+        reads = self._remaining_reads()
+        if reads is None:
             return None
         eqns, types = self._trace.program.eqns, self._trace.program.types
-        now = Counter(var for index in indices if index in self._ahead for var in eqns[index].inputs)
+        now = Counter(var for index in indices if index in self._pending for var in eqns[index].inputs)
         outputs = (var for index in indices for var in eqns[index].outputs)
-        sizes = {var: bytes_of(types[var]) for var in outputs if looks[var] > 0 or self._uses[var] > now[var]}
+        sizes = {var: bytes_of(types[var]) for var in outputs if reads[var] > 0 or self._uses[var] > now[var]}
         total = sum(sizes.values())
         if total >= SEGMENT:
             self._segments += 1
@@ -221,7 +221,7 @@ class Values:
                 trim()
         largest = max(sizes.values(), default=0)
         limit = max(self._limit, self._trace.segment_size() or SEGMENT)
-        if total <= limit + largest:  # a segment ends behind the value that fills it
+        if total <= limit + largest:  # a segment ends after the value that fills it
             return set(sizes)
         self._limit = limit = max(limit, isqrt(total * largest))
         segment, filled = 0, 0
@@ -244,13 +244,13 @@ class Values:
             number = history.versions.index(var)
             return f"Value number {number} of {trace.name_of(history)} was overwritten before the tape saw it"
         if trace.program.producers[var] == LEAF:
-            return f"The value of %{var} is no longer there"
+            return f"The value of %{var} is no longer available"
         eqn = trace.program.eqns[trace.program.producers[var]]
-        return f"The value of %{var}, made by {eqn.op}, was not kept and cannot be computed again"
+        return f"The value of %{var}, made by {eqn.op}, was not kept and cannot be recomputed"
 
 
 class _Recomputed(MutableMapping[int, Tensor]):
-    """The values of a query as what a program runs on: what is made is added, and known to every trace that has it."""
+    """The values of a query as an environment to run a program in: outputs are added, and identified in every trace."""
 
     def __init__(self, values: Values, held: Mapping[int, Any], made: set[int], others: list[Trace]) -> None:
         self._values, self._held, self._made, self._others = values, held, made, others
@@ -264,7 +264,7 @@ class _Recomputed(MutableMapping[int, Tensor]):
             self._values.add_recomputed(var, value, self._others)
 
     def __delitem__(self, var: int) -> None:
-        raise TypeError("What was recomputed is let go by `Values`.")
+        raise TypeError("Recomputed values are released by `Values`.")
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._held)

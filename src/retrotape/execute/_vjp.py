@@ -53,15 +53,15 @@ _STRING, _RESOURCE, _VARIANT = 7, 20, 21
 class RuleVjp:
     """Applies backward rules to equations, with the values that were recorded.
 
-    In a graph the rules are given the operations themselves, which know more than a trace does.
+    In a graph, the rules get the operations themselves, which hold more than a trace does.
     """
 
     def __init__(self, trace: Trace, operations: Sequence[Any] | None = None) -> None:
         self._trace, self._operations, self._kept = trace, operations, trace.values
-        self._values: Values | None = None  # made when a value is not in memory
+        self._values: Values | None = None  # created when a value is not in memory
         self._plan: Plan | None = None
         self._passed: list[int] = []
-        self._depth = 0  # walks inside of a walk, through an inlined call
+        self._depth = 0  # nested walks, through inlined calls
 
     def __call__(self, index: int, grads: list[Cotangent | None], plan: Plan) -> Sequence[Cotangent | None]:
         """Return the cotangents of the inputs of equation `index`, given those of its outputs."""
@@ -81,7 +81,7 @@ class RuleVjp:
                 self._values.passed(index)
 
     def _value(self, var: int) -> Tensor:
-        """Return a value: the kept one, or the same loaded or computed again."""
+        """Return a value: kept, loaded or recomputed."""
         value = self._kept.get(var)
         return value if isinstance(value, tf.Tensor) else self._load(var)
 
@@ -106,7 +106,7 @@ class RuleVjp:
         call = self._trace.facts.calls.get(index)
         if call is not None:
             refuse_communication(self._trace, eqn, call, backward is None or plan.through_updates)
-            sides = self._uses_sides(eqn, call, grads)
+            sides = self._uses_side_outputs(eqn, call, grads)
             if call.function in tangents.made:
                 refuse_wrong_tangents(self._trace, eqn, call, grads)
             if sides or self._must_inline(index, eqn, call, plan) or self._has_tangents(eqn, call, grads):
@@ -144,7 +144,7 @@ class RuleVjp:
                 refuse_draws(name, all(map(is_repeatable, kinds)))
                 found = functions.differentiate_call(operation, grads[: len(operation.outputs)])
                 return [*found, *[None] * (len(eqn.inputs) - len(found))]
-            grads = grads[: len(operation.outputs)]  # without the new values of variables
+            grads = grads[: len(operation.outputs)]  # drop the new values of variables
         if len(grads) > 1:
             self._fill_missing(eqn, grads, ACCEPTS_NONE.get(eqn.op, ()))
         return _flat(rule.function(operation or self._view(eqn, plan), *grads))
@@ -195,7 +195,8 @@ class RuleVjp:
         if call is not None:
             sides = eqn.outputs[len(functions.output_types(call.function)) :]
             if function_traits(call.function).wrong_second and any(by_var[var] is not None for var in sides):
-                raise UnrepairableError(eqn.op, self._where(eqn))  # draws inside: TensorFlow's is the only way back
+                # With random ops inside, it cannot be recomputed: only TensorFlow's backward function is left.
+                raise UnrepairableError(eqn.op, self._where(eqn))
             past = PastVariables(self._trace, index, self._value)
             with hooks.variables_as(past):
                 found = call_vjp(self._trace, eqn, call, backward, given, self._value, past)
@@ -206,29 +207,29 @@ class RuleVjp:
         return [*found, *[None] * (len(eqn.inputs) - len(found))]
 
     def _must_inline(self, index: int, eqn: Eqn, call: hooks.FunctionCall, plan: Plan) -> bool:
-        """Say whether TensorFlow's derivative of a call is not the one that is asked for."""
+        """Return whether TensorFlow's derivative of a call is not the one requested."""
         trace = self._trace
         if plan.through_updates and any(
             var in trace.facts.assigned and var not in trace.facts.discrete for var in eqn.outputs
         ):
-            return True  # what it returns may have come by way of what it assigned
+            return True  # its outputs may depend on values that it assigned
         known, backward = function_traits(call.function), trace.facts.backward_functions.get(index)
         if backward is None and known.deterministic:
             return True  # TensorFlow has none
         if backward is not None and known.writes:
             written = {identity_of(handle) for handle in call.written()}
             if any(identity_of(tensor) in written for tensor in functions.captured_by(backward.function)):
-                return True  # user code in it reads what the call itself has assigned
-        # TensorFlow has a second derivative of these wrong, or refuses it. One that computes tangents is a derivative
-        # already.
+                return True  # user code in it reads a variable that the call assigned
+        # TensorFlow gets a second derivative of these wrong, or refuses it. A call that computes tangents is a
+        # derivative already.
         refused, wide = known.wrong_second or known.recomputes, call.function in tangents.made
         return refused and known.deterministic and (wide or _is_differentiated_again())
 
-    def _uses_sides(self, eqn: Eqn, call: hooks.FunctionCall, grads: list[Cotangent | None]) -> bool:
-        """Say whether a derivative to be derived again comes by what a call kept for its own derivative.
+    def _uses_side_outputs(self, eqn: Eqn, call: hooks.FunctionCall, grads: list[Cotangent | None]) -> bool:
+        """Return whether a derivative to be differentiated again uses intermediates that a call kept for its own one.
 
-        That is so where a stock tape inside the block was asked about the call. TensorFlow's gradient of the
-        function, which derivatives of derivatives are made from, does not know those values.
+        That is so if a stock tape inside the block differentiated the call. TensorFlow's gradient of the function, on
+        which higher derivatives are built, does not have those values.
         """
         count, histories = len(functions.output_types(call.function)), self._trace.facts.history_of
         sides = [grad for var, grad in zip(eqn.outputs[count:], grads[count:], strict=True) if var not in histories]
@@ -236,9 +237,9 @@ class RuleVjp:
         return there and _is_differentiated_again() and function_traits(call.function).deterministic
 
     def _has_tangents(self, eqn: Eqn, call: hooks.FunctionCall, grads: list[Cotangent | None]) -> bool:
-        """Say whether forward accumulators differentiate what is about to be computed from a call.
+        """Return whether forward accumulators differentiate the gradient of a call.
 
-        They know nothing of what the call kept for its own derivative.
+        They have no tangents for the intermediates that the call kept for its own derivative.
         """
         if not core.accumulating():
             return False
@@ -260,7 +261,7 @@ class RuleVjp:
         for made, var in body.pairs(trace.facts, eqn.outputs):
             if by_var[made] is not None:
                 seeds.setdefault(var, []).append(by_var[made])
-        # An assignment inside ends paths as one outside does: what is read after it counts towards the variable.
+        # An assignment inside ends paths as one outside does: reads after it count towards the variable.
         assigned = body.assigned(trace.facts) if not through_updates else []
         stops = (*eqn.inputs, *(var for versions in assigned for var in versions))
         arrived = dict(walk(plan_between(trace, seeds, stops), seeds, self))
@@ -274,7 +275,7 @@ class RuleVjp:
     def _run_custom(
         self, index: int, backward: BackwardFunction, grads: list[Cotangent | None]
     ) -> list[Cotangent | None]:
-        """Run the user's backward function as of the time of the call: what it reads is what was there then."""
+        """Run the user's backward function as of the time of the call: variables have the values that they had then."""
         with self._as_of(index):
             function = backward.function
             if isinstance(function, FunctionProgram):
@@ -285,14 +286,14 @@ class RuleVjp:
         return _gradients_of(found)
 
     def _check_rows(self, eqn: Eqn, backward: BackwardFunction, found: Sequence[Cotangent | None]) -> None:
-        """Raise where a backward function of a file gives rows of a whole that is not there: it may be made dense."""
+        """Raise if a backward function from a file returns slices whose dense shape is wrong: they may be densified."""
         guard, types = self._trace.guard, self._trace.program.types
         for var, grad in zip(backward.inputs, found, strict=False):
             if guard is not None and isinstance(grad, tf.IndexedSlices):
                 guard.check_gradient(eqn.op, types[var], grad)
 
     def _as_of(self, index: int) -> AbstractContextManager[None]:
-        """Let variables that are read hold what they held when an equation ran."""
+        """Give reads of variables the values that these had when an equation ran."""
         trace = self._trace
         return hooks.variables_as(PastVariables(trace, index, self._value)) if trace.facts.histories else nullcontext()
 
@@ -301,7 +302,7 @@ class RuleVjp:
 
 
 def _gradients_of(found: Any) -> list[Cotangent | None]:
-    """Return what a backward function gave, as tensors: Python numbers and arrays are gradients too."""
+    """Return the result of a backward function as tensors: Python numbers and arrays are valid gradients too."""
     grads = list(found) if isinstance(found, (list, tuple)) else [found]
     return [
         grad if grad is None or isinstance(grad, (tf.Tensor, tf.IndexedSlices)) else tf.convert_to_tensor(grad)
@@ -310,13 +311,13 @@ def _gradients_of(found: Any) -> list[Cotangent | None]:
 
 
 def _is_differentiated_again() -> bool:
-    """Say whether a tape or a forward accumulator is going to differentiate what is computed now."""
+    """Return whether an open tape or forward accumulator will differentiate what is computed now."""
     return current_stack().recording() or core.accumulating()
 
 
 def _flat(result: Any) -> Sequence[Cotangent | None]:
     if not isinstance(result, (list, tuple)):
         return [result]
-    if any(isinstance(item, (list, tuple)) for item in result):  # the rules of ConcatV2 and Pack nest theirs
+    if any(isinstance(item, (list, tuple)) for item in result):  # the rules of ConcatV2 and Pack return nested lists
         return tf.nest.flatten(result)
     return result

@@ -1,4 +1,4 @@
-"""The reverse walk. It holds no policy: what to visit is in the plan, how to differentiate one op in `vjp`."""
+"""The reverse walk. It has no policy: the plan says what to visit, and `vjp` how to differentiate one op."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from retrotape.tf import core
 
 
 def walk(plan: Plan, seeds: Mapping[int, Sequence[Cotangent]], vjp: Vjp) -> Iterator[tuple[int, Cotangent]]:
-    """Carry the seeds back along the plan; yield each source that they reach, with its cotangent once it is whole."""
+    """Propagate the seeds backward along the plan; yield each source reached, once its cotangent is complete."""
     cotangents = {var: list(terms) for var, terms in seeds.items()}
     for step in plan.steps():
         upstream = [_take(cotangents, var) for var in step.outputs]
@@ -22,7 +22,7 @@ def walk(plan: Plan, seeds: Mapping[int, Sequence[Cotangent]], vjp: Vjp) -> Iter
         for var, cotangent in zip(step.inputs, vjp(step.index, upstream, plan), strict=True):
             if cotangent is not None and var in plan.reached:
                 cotangents.setdefault(var, []).append(cotangent)
-        del upstream  # while a cotangent is handed out, no other should be held
+        del upstream  # hold no other cotangent while one is yielded
         yield from ((var, _take(cotangents, var)) for var in step.whole if var in cotangents)
     yield from ((var, _take(cotangents, var)) for var in plan.sources if var in cotangents)
 
@@ -33,5 +33,5 @@ def _take(cotangents: dict[int, list[Cotangent]], var: int | None) -> Cotangent 
 
 
 def add(terms: Sequence[Cotangent]) -> Cotangent:
-    """Add cotangents, dense or sparse, in the order in which they came."""
+    """Add cotangents, dense or sparse, in the order given."""
     return terms[0] if len(terms) == 1 else core.aggregate(terms)

@@ -1,4 +1,4 @@
-"""What all queries share: the session that they are about, and the results that were handed out."""
+"""The base of all queries: the session they run on, and the results returned so far."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def query(method: _Method) -> _Method:
-    """Mark a method as a query: one at a time, not rewritten by AutoGraph, and names can stand for tensors."""
+    """Mark a method as a query: it is locked, not rewritten by AutoGraph, and accepts names in place of tensors."""
 
     @wraps(method)
     def with_names(self: Any, *args: Any, **options: Any) -> Any:
-        with self._lock:  # a query may record what an earlier result was computed from
+        with self._lock:  # a query may record how an earlier result was computed
             if has_text(args) or (options and has_text(list(options.values()))):
                 args, options = self._resolve_names(args, options)
             return method(self, *args, **options)
@@ -37,40 +37,40 @@ def query(method: _Method) -> _Method:
 
 
 def recorded_in_graph(session: Session) -> AbstractContextManager[None]:
-    """Let results belong to a tape that is in a graph, where that costs nothing; in eager code, do nothing."""
+    """Record results on a tape in a graph, where that costs nothing; do nothing in eager code."""
     return nullcontext() if session.graph is None else session.extended()
 
 
 def has_text(nest: Any) -> bool:
-    """Return whether there is a string in a nest; quick, for every query calls it."""
+    """Return whether a nest contains a string. Every query calls this, so it must be fast."""
     if isinstance(nest, (list, tuple)):
         return any(map(has_text, nest))
     return any(map(has_text, nest.values())) if isinstance(nest, dict) else isinstance(nest, str)
 
 
 class QueryBase(ABC):
-    """Something that was recorded, and can be queried."""
+    """A recorded session that can be queried."""
 
     _results: Results
     _lock: RLock
 
     @abstractmethod
     def _recorded(self) -> Session:
-        """Return what was recorded, up to date, or raise where there is nothing to query."""
+        """Return the flushed session, or raise if there is nothing to query."""
 
     @abstractmethod
     def _resolve_names(self, args: Any, options: Any) -> tuple[Any, Any]:
-        """Put tensors and variables in the place of names, in the arguments of a query."""
+        """Replace names by tensors and variables in the arguments of a query."""
 
     @abstractmethod
     def _tensor(self, reference: TensorRef) -> Tensor:
-        """Return the tensor that a reference stands for, the same one each time."""
+        """Return the tensor of a reference, the same one each time."""
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("A tape is not pickled or copied. Save it: `tape.save(path)`, and elsewhere `rt.load(path)`.")
 
     def _solve(self, session: Session, request: Request, compute: Callable[[], list[Any]]) -> list[Any]:
-        """Compute a result and remember how, without `compute` holding on to the tape: that would be a cycle."""
+        """Compute a result and remember how. `compute` must not refer to the tape: that would be a reference cycle."""
         if session.trace.guard is not None:
             compute = _explaining(session, compute)
         found = compute()
@@ -80,14 +80,14 @@ class QueryBase(ABC):
         return found
 
     def _record_result(self, part: Any, session: EagerSession) -> bool:
-        """Let a result of this tape be known as what it was computed from; return whether it is one."""
+        """Record how a tensor was computed, if it is a result of this tape; return whether it is."""
         var = None if is_variable(part) else self._results.var(part, session)
         if var is not None:
             session.trace.tensors.alias(identity_of(part), var)
         return var is not None
 
     def _explain(self, session: Session, target: Nest, source: Any, **options: Any) -> Explanation | None:
-        """Return why a source has no gradient; None in a graph, which knows no values."""
+        """Return why a source has no gradient; None in a graph, which has no values."""
         if not isinstance(session, EagerSession):
             return None
         given = take_apart(target, "target").flat
@@ -99,7 +99,7 @@ class QueryBase(ABC):
     def _raise_missing(
         self, session: Session, target: Nest, sources: Parts, request: Request, found: Sequence[Any]
     ) -> None:
-        """Raise an error that says why the first of the sources without gradient has none."""
+        """Raise an error that explains the first missing gradient."""
         missing = [part for part, grad in zip(sources.flat, found, strict=True) if grad is None]
         options = {"through_updates": any(request.through), "since": request.since}
         explanation = self._explain(session, target, missing[0], **options)
@@ -112,7 +112,7 @@ class QueryBase(ABC):
 
 
 def _explaining(session: Session, compute: Callable[[], list[Any]]) -> Callable[[], list[Any]]:
-    """Return the same computation, whose errors name the file that the ops came from."""
+    """Wrap a computation so that its errors name the file that the ops came from."""
 
     def explained() -> list[Any]:
         with session.trace.explained():
@@ -124,39 +124,39 @@ def _explaining(session: Session, compute: Callable[[], list[Any]]) -> Callable[
 class _Result(NamedTuple):
     alive: ReferenceType[Any] | None
     request: Request
-    compute: Callable[[], list[Any]] | None  # None where it was recorded when it was made
+    compute: Callable[[], list[Any]] | None  # None if it was recorded when it was computed
     position: int
 
 
 class Results:
-    """The tensors that were handed out as results, for as long as they live, and how to compute each again.
+    """The live tensors that were returned as results, and how to recompute each.
 
-    A result is not recorded when it is handed out. If it is differentiated, it is computed again and recorded then:
-    most results never are, and they would double what a tape holds.
+    A result is not recorded when it is returned. If it is differentiated later, it is recomputed and recorded then:
+    most results never are, and recording them all would double the size of a tape.
     """
 
     def __init__(self) -> None:
         self._results: dict[int, _Result] = {}
-        self._vars: dict[int, int] = {}  # of those that were recorded meanwhile
+        self._vars: dict[int, int] = {}  # of results that have been recorded since
 
     def remember(self, request: Request, compute: Callable[[], list[Any]] | None, found: Sequence[Any]) -> None:
-        """Note what was handed out."""
+        """Remember the results of a request."""
         for position, grad in enumerate(found):
-            given = any(grad is seed for seed in request.seeds)  # handed back as it was handed in
+            given = any(grad is seed for seed in request.seeds)  # a seed returned unchanged
             if grad is not None and not given:
                 tensor = _main(grad)
-                # A graph keeps its tensors anyway, and they cannot be referred to weakly.
+                # A graph keeps its tensors alive, and they cannot be weakly referenced.
                 eager = isinstance(tensor, core.EagerTensor)
                 alive = ref(tensor, partial(_forget, ref(self), identity_of(tensor))) if eager else None
                 self._results[identity_of(tensor)] = _Result(alive, request, compute, position)
 
     def request_of(self, tensor: Tensor) -> Request | None:
-        """Return the request that a tensor was the result of."""
+        """Return the request that a tensor is a result of."""
         found = self._results.get(identity_of(tensor))
         return None if found is None else found.request
 
     def var(self, tensor: Tensor, session: Session) -> int | None:
-        """Return the var of a result that is differentiated, computing it again and recording it if need be."""
+        """Return the var of a result to differentiate; recompute and record it if necessary."""
         found = self._results.get(identity_of(tensor))
         if found is None or found.compute is None or not isinstance(session, EagerSession):
             return None
@@ -164,13 +164,13 @@ class Results:
             with session.extended():
                 grads = found.compute()
             session.flush()
-            for identity, other in list(self._results.items()):  # any thread may drop one meanwhile
+            for identity, other in list(self._results.items()):  # another thread may drop one in the meantime
                 if other.compute is found.compute and grads[other.position] is not None:
                     self._vars[identity] = session.trace.var_of(_main(grads[other.position]))
         return self._vars.get(identity_of(tensor))
 
     def drop(self, identity: int) -> None:
-        """Forget a result that is gone."""
+        """Forget a result that was garbage-collected."""
         self._results.pop(identity, None)
         self._vars.pop(identity, None)
 
@@ -181,7 +181,7 @@ class Results:
 
 
 def _forget(owner: ReferenceType[Results], identity: int, _: Any) -> None:
-    results = owner()  # weakly, or a tape would live until the garbage is collected
+    results = owner()  # weak, or a tape would live until the next garbage collection
     if results is not None:
         results.drop(identity)
 

@@ -1,4 +1,4 @@
-"""Derivatives made of walks: Jacobians, products with vectors, Hessians."""
+"""Derivatives built from walks: Jacobians, products with vectors, Hessians."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from retrotape.record import Session, current_stack
 from retrotape.tf.core import tf, zeros
 from retrotape.tf.nests import Parts, ones_like, shape_tensor, zeros_like
 
-CHUNK = 1024  # rows of a Hessian that are computed side by side, where nothing is said
-_PLAIN = (np.ndarray, np.generic, int, float, complex)  # take the dtype of their source
+CHUNK = 1024  # rows of a Hessian that are vectorized at once by default
+_PLAIN = (np.ndarray, np.generic, int, float, complex)  # converted to the dtype of their source
 
 
 def jacobian(
@@ -65,19 +65,19 @@ def _stack(
 
 
 def jvp(session: Session, request: Request, target: Tensor, tangents: list[Tensor]) -> list[Tensor | None]:
-    """Return the movement of the target along the tangents, as the only item of a list."""
+    """Return the directional derivative of the target along the tangents, as the only item of a list."""
     if request.left_out:
         return [None]
     with session.forked() as fork:
-        # A gradient is linear in what flows in, so its derivative with respect to that is the product sought.
+        # A gradient is linear in its seed, so its derivative with respect to the seed gives the product.
         seed = ones_like(target)
         moved = dot(solve(fork, request._replace(seeds=(seed,))), tangents)
         if moved is None:
             return [None]
         fork.flush()
         through = (any(request.through),)
-        second = _of(fork, moved, request)._replace(sources=((fork.var_of(seed),),), through=through)
-        with _last(session, fork):
+        second = _request_for(fork, moved, request)._replace(sources=((fork.var_of(seed),),), through=through)
+        with _last_walk(session, fork):
             return solve(fork, second)
 
 
@@ -89,8 +89,8 @@ def hvp(session: Session, request: Request, sources: Parts, vectors: list[Tensor
         if moved is None:
             return [None] * len(first)
         fork.flush()
-        again = _of(fork, moved, request)
-        with _last(session, fork):
+        again = _request_for(fork, moved, request)
+        with _last_walk(session, fork):
             second = solve(fork, again)
     return [
         zeros_like(part) if product is None and grad is not None else product
@@ -98,8 +98,8 @@ def hvp(session: Session, request: Request, sources: Parts, vectors: list[Tensor
     ]
 
 
-def _last(session: Session, fork: Session) -> AbstractContextManager[None]:
-    """Return what the last of several derivatives is taken in: it is not recorded, unless all of them are."""
+def _last_walk(session: Session, fork: Session) -> AbstractContextManager[None]:
+    """Return the context for the last of several derivatives: it is not recorded, unless all of them are."""
     return nullcontext() if fork is session else current_stack().without(fork.trace)
 
 
@@ -109,17 +109,17 @@ def hessian(session: Session, request: Request, sources: Parts, chunk: int | Non
         first = [None if grad is None else tf.convert_to_tensor(grad) for grad in solve(fork, request)]
         joined = _joined(fork, first)
         fork.flush()
-        each = [None if grad is None else _of(fork, grad, request) for grad in first]
+        each = [None if grad is None else _request_for(fork, grad, request) for grad in first]
         columns = None
         if joined is not None:
-            together = _of(fork, joined, request)
-            with _last(session, fork):
+            together = _request_for(fork, joined, request)
+            with _last_walk(session, fork):
                 columns = _columns(fork, together, joined, chunk)
         complete = columns is not None and all(value is not None for value in (*first, *columns))
         if whole and complete and joined is not None and columns is not None:
             return [tf.concat([tf.reshape(column, [joined.shape[0], -1]) for column in columns], 1)]
         if columns is None:
-            with _last(session, fork):
+            with _last_walk(session, fork):
                 found = [
                     [None] * len(first) if grad is None or again is None else jacobian(fork, again, grad, True, chunk)
                     for grad, again in zip(first, each, strict=True)
@@ -138,7 +138,7 @@ def hessian(session: Session, request: Request, sources: Parts, chunk: int | Non
 
 
 def _joined(session: Session, grads: list[Tensor | None]) -> Tensor | None:
-    """Return all gradients as one vector, None where that is of no use: it takes one walk where they take several."""
+    """Return all gradients as one vector, which needs one walk and not several; None if that does not help."""
     there = [grad for grad in grads if grad is not None]
     if session.graph is not None or len(there) < 2 or len({grad.dtype for grad in there}) > 1:
         return None
@@ -146,19 +146,19 @@ def _joined(session: Session, grads: list[Tensor | None]) -> Tensor | None:
 
 
 def _columns(session: Session, request: Request, joined: Tensor, chunk: int | None) -> list[Tensor | None] | None:
-    """Return the derivatives of all gradients as one vector; None where it has to be one gradient after the other."""
+    """Return the derivatives of all gradients as one vector; None if each gradient needs its own walk."""
     count = len(joined)
     if not all(vectorizes(session.trace, query, count) for _, query in request.queries()):
-        return None  # each row would pass through all the gradients, though only one of them is not zero
+        return None  # each row would pass through all gradients, though only one of them is nonzero
     chunk = chunk or (CHUNK if count > CHUNK else None)
     columns = _stack(session, request, tf.eye(count, dtype=joined.dtype), True, chunk)
-    # What does not count got zeros, and zero times infinity is not a number: then each gradient alone.
+    # The other gradients got zeros, and zero times infinity is NaN: then differentiate each gradient alone.
     finite = all(column is None or bool(_is_finite(column)) for column in columns)
     return columns if finite else None
 
 
 def _cut(columns: list[Tensor | None], grads: list[Tensor | None]) -> list[list[Tensor | None]]:
-    """Return the rows of blocks that the columns consist of."""
+    """Split the columns into rows of blocks."""
     sizes = [0 if grad is None else grad.shape.num_elements() for grad in grads]
     cut = [[None] * len(grads) if column is None else tf.split(column, sizes) for column in columns]
     return [
@@ -175,8 +175,8 @@ def _is_finite(value: Tensor) -> Tensor:
     return tf.reduce_all([tf.reduce_all(tf.math.is_finite(part)) for part in parts])
 
 
-def _of(session: Session, target: Tensor, request: Request) -> Request:
-    """Return the request for the derivative of what has just been computed, with respect to the same sources."""
+def _request_for(session: Session, target: Tensor, request: Request) -> Request:
+    """Return the request for the derivative of a new tensor with respect to the same sources."""
     return request._replace(targets=(session.var_of(target),), seeds=(tf.ones_like(target),), derived_from=())
 
 
@@ -190,12 +190,12 @@ def as_matrix(blocks: list[list[Tensor]], sources: Parts) -> Tensor:
     return tf.concat(flat, 0)
 
 
-# ------------------------------------------------------------------ what users hand in
+# ------------------------------------------------------------------ checks of arguments
 
 
 def vectors_for(sources: Parts, given: Any, role: str) -> list[Tensor]:
     """Return the vectors, one for each source and in its shape, or raise."""
-    # Constants, even where they are on the tape: the product is with what they are, not with where they came from.
+    # Constants, even if they are on the tape: the product does not depend on how they were computed.
     parts, items = sources.flat, tf.nest.flatten(given)
     if len(items) != len(parts):
         raise ShapeMismatchError(f"Got {len(items)} {role}s for {len(parts)} sources; give one {role} for each source.")
@@ -215,12 +215,12 @@ def check_scalar(target: Tensor, method: str) -> None:
     if target.shape.rank not in (0, None):
         raise ShapeMismatchError(
             f"{method} takes a scalar target, got shape {tuple(target.shape)}. Reduce it inside the block: "
-            "`loss = tf.reduce_sum(target)`, or ask for each element."
+            "`loss = tf.reduce_sum(target)`, or query each element."
         )
 
 
 def check_batches(target: Tensor, source: Any) -> None:
-    """Raise unless target and source have the same number of rows, and rows are not numbers."""
+    """Raise unless target and source have rank two or more and the same number of rows."""
     ranks_fit = all(tensor.shape.rank is None or tensor.shape.rank >= 2 for tensor in (target, source))
     if not ranks_fit or not target.shape[:1].is_compatible_with(source.shape[:1]):
         raise ShapeMismatchError(

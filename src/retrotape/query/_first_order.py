@@ -1,4 +1,4 @@
-"""First derivatives: gradients, one by one, of several losses, as a stream."""
+"""First derivatives: of one loss, of several losses, as a stream."""
 
 from __future__ import annotations
 
@@ -43,24 +43,24 @@ class FirstOrder(QueryBase):
           target: A tensor that was made while recording, or a nest of them, which are summed.
           sources: Tensors that were used, variables, Keras variables, values from `at`, or a nest of them. A plain
             variable means what it means in TensorFlow: every read counts, and an assignment ends the path.
-          output_gradients: What flows into each target, in its shape or one that broadcasts to it: tensors, arrays or
-            numbers, and no None among them; ones by default.
-          unconnected_gradients: What stands for a source without path: None, or zeros.
-          through_updates: Let paths run through assignments; a variable then means its value on entry to the tape.
+          output_gradients: The gradient of each target, in its shape or one that broadcasts to it: tensors, arrays or
+            numbers, but not None; ones by default.
+          unconnected_gradients: What to return for a source without a path: None, or zeros.
+          through_updates: Let paths pass through assignments; a variable then means its value on entry to the tape.
           since: With `through_updates`, go no further back than value number `since` of each variable, or that many
             updates from the end if negative; a variable then means that value.
-          none: What to do about a source without path: "keep" gives None, "zero" zeros, "raise" raises an error that
-            says what `tape.why` says, also where `unconnected_gradients` asks for zeros.
+          none: What to do about a source without a path: "keep" returns None, "zero" returns zeros, "raise" raises an
+            error that explains it as `tape.why` does, even if `unconnected_gradients` requests zeros.
 
         Returns:
-          The gradients in the nest of `sources`; None where no path leads to a source. A derivative of a gradient
-          that happens to be constant is zero, not None. A target of integers, booleans or text has no gradient, which
-          a warning says; what else is in the same nest is answered.
+          The gradients in the structure of `sources`; None for a source without a path. The derivative of a gradient
+          that happens to be constant is zero, not None. A target of integers, booleans or strings has no gradient and
+          causes a warning; the other targets in the same nest are differentiated.
 
         Raises:
           NotRecordedError: If the target was not made while recording.
           NotDifferentiableError: With `none="raise"`, if a target is of integer, boolean or string type.
-          NoRuleError: If the path passes an op for which TensorFlow has no gradient.
+          NoRuleError: If a path passes an op for which TensorFlow has no gradient.
           MissingGradientError: With `none="raise"`, if a source has no gradient.
 
         >>> w = tf.Variable([1.0, 2.0])
@@ -71,7 +71,7 @@ class FirstOrder(QueryBase):
         """
         fill = none == "zero" or (unconnected_gradients is not _NONE and zeros_wanted(unconnected_gradients))
         if since is not None and not through_updates:
-            raise ValueError("since= says how far to go through updates; give through_updates=True with it.")
+            raise ValueError("since= limits how far to go through updates; give through_updates=True with it.")
         if none not in get_args(_Missing):
             raise ValueError(f"none= must be one of {', '.join(map(repr, get_args(_Missing)))}, got {none!r}.")
         session = self._recorded()
@@ -102,12 +102,12 @@ class FirstOrder(QueryBase):
         since: int | None = None,
         none: _Missing = "keep",
     ) -> Gradients:
-        """Return the gradient of a loss as a vector: keyed by variable, safe with None, safe with sparse ones.
+        """Return the gradient of a loss as a vector, keyed by variable; None and sparse gradients are handled.
 
         Args:
           loss: As the target of `gradient`.
-          wrt: As the sources of `gradient`; every trainable variable that was read if None. Trainable is what Keras
-            says now: weights of a layer with `trainable = False` are left out, unless they are named here.
+          wrt: As the sources of `gradient`; every trainable variable that was read if None. Keras decides at the time
+            of the call: weights of a layer with `trainable = False` are left out, unless they are given here.
           output_gradients: As for `gradient`.
           unconnected_gradients: As for `gradient`.
           through_updates: As for `gradient`.
@@ -115,7 +115,7 @@ class FirstOrder(QueryBase):
           none: As for `gradient`.
 
         Returns:
-          The gradients. Its `missing` lists the sources without path, and `why(source)` says why there is none.
+          The gradients. `missing` lists the sources without a path, and `why(source)` explains why.
 
         >>> w = tf.Variable([3.0, 4.0])
         >>> with rt.Tape() as tape:
@@ -139,7 +139,7 @@ class FirstOrder(QueryBase):
     @overload
     def backward_each(self, losses: Sequence[Any], wrt: Any = None, **options: Any) -> list[Gradients]: ...
 
-    @query  # type: ignore[misc]  # the two above leave the options out, for brevity
+    @query  # type: ignore[misc]  # the overloads leave out the options for brevity
     def backward_each(
         self,
         losses: Sequence[Any] | Mapping[Any, Any] | Tensor,
@@ -150,20 +150,20 @@ class FirstOrder(QueryBase):
         through_updates: bool = False,
         since: int | None = None,
     ) -> Any:
-        """Return the gradient of each of several losses: the same as `backward` of each, for less.
+        """Return the gradient of each of several losses: the same as calling `backward` for each, but faster.
 
-        What the losses share is looked up once, and values that were not kept are computed again once for all.
+        Work that the losses share is done once, and values that were not kept are recomputed once.
 
         Args:
           losses: A list or a dictionary of losses, each as the target of `gradient`, or a vector of them.
           wrt: As for `backward`.
-          output_gradients: What flows into each of the losses in a list, the same for all.
+          output_gradients: The gradient of each of the losses in a list, the same for all.
           unconnected_gradients: As for `gradient`.
           through_updates: As for `gradient`.
           since: As for `gradient`.
 
         Returns:
-          A list of `Gradients`, one for each loss; of a dictionary of losses, a dictionary with the same keys.
+          A list of `Gradients`, one for each loss; for a dictionary of losses, a dictionary with the same keys.
 
         Raises:
           ShapeMismatchError: If `losses` is a tensor, but not a vector of known size.
@@ -183,7 +183,7 @@ class FirstOrder(QueryBase):
         sources = sources_of(session, wrt, self._tensor)
         given = losses_and_seeds(losses, output_gradients)
         zeros = zeros_wanted(unconnected_gradients)
-        if session.graph is not None or len(given) < 2:  # a graph has all values, and must be read anew for each query
+        if session.graph is not None or len(given) < 2:  # a graph has all values, and must be read again for each query
             options["unconnected_gradients"] = unconnected_gradients
             return [self.backward(loss, sources, output_gradients=seed, **options) for loss, seed in given]
         together = Together(session, self._results, given, take_apart(sources, "source"), **options)
@@ -216,10 +216,10 @@ class FirstOrder(QueryBase):
     def stream(
         self, loss: Any, wrt: Any = None, *, through_updates: bool = False, since: int | None = None
     ) -> Iterator[tuple[Any, Any]]:
-        """Yield each source with its gradient as soon as that is whole, last layers first.
+        """Yield each source with its gradient as soon as it is complete, last layers first.
 
-        Whoever uses a gradient up before taking the next one never holds all of them. Sources without path are left
-        out. What is yielded is not remembered: for derivatives of gradients use `gradient`.
+        Code that consumes each gradient before taking the next never holds all of them. Sources without a path are left
+        out. Yielded gradients cannot be differentiated: for higher derivatives use `gradient`.
 
         Args:
           loss: As the target of `gradient`.
@@ -243,7 +243,7 @@ class FirstOrder(QueryBase):
         warn_of_targets(request)
         owners = [
             item for item, own in zip(tf.nest.flatten(parts.nest), parts.parts, strict=True) for _ in own
-        ]  # of a source that consists of several tensors, each is yielded by itself
+        ]  # the tensors of a composite source are yielded one by one
         with recorded_in_graph(session):
             for positions, asked in request.queries():
                 found = stream(session.trace, asked, session.operations)
@@ -252,7 +252,7 @@ class FirstOrder(QueryBase):
                     yield owners[positions[position]], grad
                     if session.token is not token:
                         raise TapeUseError(
-                            "This tape was reset while its gradients were handed out. Take all of them first: "
+                            "This tape was reset while its gradients were being streamed. Take all of them first: "
                             "`list(tape.stream(loss))`."
                         )
 

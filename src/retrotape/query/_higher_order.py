@@ -1,4 +1,4 @@
-"""Second derivatives, products with vectors, and derivatives with respect to values that variables had."""
+"""Second derivatives, products with vectors, and derivatives with respect to earlier values of variables."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from retrotape.tf.version import Version, pick
 
 
 class HigherOrder(QueryBase):
-    """What can be asked beyond the first derivative, from the same flat recording."""
+    """Higher derivatives, from the same flat trace: tapes need not be nested."""
 
     @query
     def jvp(self, target: Tensor, sources: Any, tangents: Any, *, through_updates: bool = False) -> Tensor:
-        """Return how `target` changes when `sources` move along `tangents`.
+        """Return the directional derivative of `target` as `sources` move along `tangents`.
 
         Args:
           target: A tensor that was made while recording.
@@ -27,7 +27,7 @@ class HigherOrder(QueryBase):
           through_updates: As for `gradient`.
 
         Returns:
-          A tensor in the shape of `target`; None where no path leads to a source.
+          A tensor in the shape of `target`; None if no source has a path.
 
         >>> x = tf.constant([1.0, 2.0])
         >>> with rt.Tape() as tape:
@@ -48,7 +48,7 @@ class HigherOrder(QueryBase):
 
     @query
     def hvp(self, target: Tensor, sources: Any, vectors: Any, *, through_updates: bool = False) -> Any:
-        """Return the product of the Hessian of `target` with respect to `sources` with `vectors`, without the Hessian.
+        """Return the Hessian of `target` with respect to `sources`, times `vectors`, without computing the Hessian.
 
         Args:
           target: A scalar that was made while recording.
@@ -57,7 +57,7 @@ class HigherOrder(QueryBase):
           through_updates: As for `gradient`.
 
         Returns:
-          The products in the nest of `sources`; None where no path leads to a source.
+          The products in the structure of `sources`; None for a source without a path.
 
         >>> x = tf.constant(2.0)
         >>> with rt.Tape() as tape:
@@ -87,18 +87,18 @@ class HigherOrder(QueryBase):
     ) -> Any:
         """Return the second derivatives of a scalar `target` with respect to `sources`.
 
-        In a terminal a progress bar is shown on stderr if it takes longer than two seconds.
+        In a terminal, a progress bar appears on stderr after two seconds.
 
         Args:
           target: A scalar that was made while recording.
           sources: As for `gradient`.
           whole: Return one matrix over all elements of all sources, in the order of the flattened nest.
           through_updates: As for `gradient`.
-          chunk: How many rows are computed side by side at most, to bound memory; 1024 if there are more than that.
+          chunk: The largest number of rows to vectorize at once, to bound memory; 1024 by default.
 
         Returns:
-          For one source, a tensor of its shape twice; for a nest, a nest of such blocks in the nest of the sources;
-          with `whole`, one matrix. Blocks without path are zero.
+          For one source, a tensor of its shape twice; for a nest, blocks in the structure of `sources`, nested twice;
+          with `whole`, one matrix. Blocks without a path are zero.
 
         >>> x = tf.constant([1.0, 2.0])
         >>> with rt.Tape() as tape:
@@ -118,7 +118,7 @@ class HigherOrder(QueryBase):
         width = len(parts.flat)
         return parts.pack([parts.pack(found[start : start + width]) for start in range(0, len(found), width)])
 
-    # ------------------------------------------------------------------ values that variables had
+    # ------------------------------------------------------------------ versions of variables
 
     @query
     def versions(self, variable: Any) -> tuple[Version, ...]:
@@ -137,7 +137,7 @@ class HigherOrder(QueryBase):
     def at(self, variable: Any, k: int) -> Version:
         """Return value number `k` of a variable, from the end if negative, as a source.
 
-        Derivatives with respect to it run through every later update.
+        Derivatives with respect to it pass through every later update.
 
         >>> v = tf.Variable(3.0)
         >>> with rt.Tape() as tape:

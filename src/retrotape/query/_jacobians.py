@@ -1,4 +1,4 @@
-"""Derivatives of many elements at once: Jacobians, whole, row by row, and of a vector of losses."""
+"""Derivatives of many elements at once: full Jacobians, batch Jacobians, and per-example gradients."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class Jacobians(QueryBase):
           unconnected_gradients: As for `gradient`.
           through_updates: As for `gradient`.
           parallel_iterations: Accepted and ignored.
-          experimental_use_pfor: Whether elements may be treated side by side; the numbers are the same.
-          chunk: How many elements are treated side by side at most, to bound memory. In a terminal a progress bar is
-            shown on stderr if it takes longer than two seconds.
+          experimental_use_pfor: Whether elements may be vectorized; the result is the same.
+          chunk: The largest number of elements to vectorize at once, to bound memory. In a terminal, a progress bar
+            appears on stderr after two seconds.
 
         Returns:
-          The Jacobians in the nest of `sources`.
+          The Jacobians in the structure of `sources`.
 
         >>> x = tf.constant([1.0, 2.0])
         >>> with rt.Tape() as tape:
@@ -80,17 +80,17 @@ class Jacobians(QueryBase):
         parallel_iterations: int | None = None,
         experimental_use_pfor: bool = True,
     ) -> Tensor:
-        """Return the Jacobian of each `target[i]` with respect to `source[i]`, for targets that depend on no other row.
+        """Return the Jacobian of each `target[i]` with respect to `source[i]`, if it depends on no other row.
 
         Args:
-          target: A tensor of shape `[batch, ...]`, of rank two at least.
-          source: One tensor of shape `[batch, ...]`, of rank two at least; a list of one does too.
+          target: A tensor of shape `[batch, ...]`, of rank at least two.
+          source: A tensor of shape `[batch, ...]`, of rank at least two, or a list of one.
           unconnected_gradients: Accepted; as in TensorFlow, an unconnected source gives zeros.
           parallel_iterations: Accepted and ignored.
           experimental_use_pfor: As for `jacobian`.
 
         Returns:
-          A tensor of shape `[batch, *target.shape[1:], *source.shape[1:]]`, in the nest of `source`.
+          A tensor of shape `[batch, *target.shape[1:], *source.shape[1:]]`, in the structure of `source`.
 
         >>> x = tf.constant([[1.0, 2.0], [3.0, 4.0]])
         >>> with rt.Tape() as tape:
@@ -123,10 +123,10 @@ class Jacobians(QueryBase):
         Args:
           losses: A tensor of shape `[batch]`.
           sources: As for `gradient`.
-          chunk: How many losses are treated side by side at most, to bound memory.
+          chunk: The largest number of losses to vectorize at once, to bound memory.
 
         Returns:
-          Tensors of shape `[batch, *source.shape]` in the nest of `sources`.
+          Tensors of shape `[batch, *source.shape]` in the structure of `sources`.
 
         >>> w = tf.Variable(2.0)
         >>> with rt.Tape() as tape:

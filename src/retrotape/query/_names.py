@@ -1,4 +1,4 @@
-"""Names in the place of tensors and variables: which arguments may be names, and what a name stands for."""
+"""Names in place of tensors and variables: which arguments may be names, and what a name refers to."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NAMED = frozenset(("target", "sources", "source", "loss", "losses", "wrt", "vari
 
 
 def replace_names(args: Sequence[Any], options: Mapping[str, Any], find: Callable[[str], Any]) -> tuple[Any, Any]:
-    """Put what `find` gives in the place of names, in the arguments that are targets and sources."""
+    """Replace each name by the result of `find`, in the arguments that are targets and sources."""
 
     def put(item: Any) -> Any:
         return find(item) if isinstance(item, str) else item
@@ -25,7 +25,7 @@ def replace_names(args: Sequence[Any], options: Mapping[str, Any], find: Callabl
 
 
 def variable_named(session: Session, name: str) -> Any:
-    """Return the variable that a tape has read under a name, or the only one whose name ends so."""
+    """Return the variable of that name that the tape has read, or the only one whose name ends with it."""
     wanted = name.removesuffix(":0")
     variables = list({id(whole): whole for whole in map(_whole, session.variables())}.values())
     names = {id(variable): names_of(session, variable) for variable in variables}
@@ -42,12 +42,12 @@ def variable_named(session: Session, name: str) -> Any:
 
 
 def _whole(variable: Any) -> Any:
-    """Return, for the part of a variable on one device, the variable."""
+    """Return the distributed variable, given its component on one device."""
     found = whole_of(variable)
     return variable if found is None else found
 
 
 def names_of(session: Session, variable: Any) -> list[str]:
-    """Return what a variable is called: by Keras, if that is known, and by TensorFlow."""
+    """Return the names of a variable: in Keras, if known, and in TensorFlow."""
     owner = session.trace.owner_of(variable)
     return [*([] if owner is None else [owner.path]), variable.name.removesuffix(":0")]

@@ -1,4 +1,4 @@
-"""A progress bar for what takes long: on stderr, if that is a terminal, and gone at the end."""
+"""A progress bar for slow queries: on stderr, if that is a terminal, and removed at the end."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TypeVar
 
-AFTER = 2.0  # seconds; what is done sooner needs no bar
+AFTER = 2.0  # seconds before a bar is shown
 _Item = TypeVar("_Item")
 
 
 def tracked(items: Sequence[_Item], what: str) -> Iterator[_Item]:
-    """Yield the items, and show how far they are if that takes longer than two seconds."""
+    """Yield the items, and show progress if they take longer than two seconds."""
     start = time.monotonic()
     with ExitStack() as stack:
         show: Callable[..., None] | None = None
@@ -26,7 +26,7 @@ def tracked(items: Sequence[_Item], what: str) -> Iterator[_Item]:
 
 
 def _bar(stack: ExitStack, total: int, what: str) -> Callable[..., None]:
-    from rich.console import Console  # late: most questions are answered sooner
+    from rich.console import Console  # imported late: most queries show no bar
     from rich.progress import Progress
 
     console = Console(stderr=True)

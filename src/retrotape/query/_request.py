@@ -1,4 +1,4 @@
-"""From what users give to requests in terms of vars, and their solution."""
+"""Translates arguments of users to requests in terms of vars, and solves them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from retrotape.tf.nests import (
 from retrotape.tf.replicas import differs_by_replica
 from retrotape.tf.version import Version
 
-_LOCAL = "Ask about the parts, one for each replica: `strategy.experimental_local_results(variable)`."
+_LOCAL = "Query its components, one for each replica: `strategy.experimental_local_results(variable)`."
 
 
 def make_request(
@@ -42,8 +42,8 @@ def make_request(
 ) -> Request:
     """Return the request for the gradients of `target` with respect to `sources`.
 
-    A target of a dtype without derivative raises, or with `leave_out` is listed there instead: the caller has to warn
-    of it.
+    A target with a dtype that has no derivative raises, or with `leave_out` is listed in `left_out`: the caller has to
+    warn of it.
     """
     parts, given = sources.flat, take_apart(target, "target").flat
     if sources.owners:
@@ -53,7 +53,7 @@ def make_request(
     if left_out and not leave_out:
         raise NotDifferentiableError(describe(left_out[0]), left_out[0].dtype.name)
     stand_ins: dict[int, int] = {}
-    for part in targets:  # a target that is also a source counts as used, if only by being asked for
+    for part in targets:  # a target that is also a source counts as used
         is_source = any(part is source for source in parts)
         if not isinstance(part, VARIABLES):
             if is_source:
@@ -80,7 +80,7 @@ def make_request(
 def _without_derivative(parts: Sequence[Any]) -> list[Any]:
     found = [part for part in parts if not has_derivative(part)]
     for part in found:
-        if part.dtype.base_dtype in (tf.resource, tf.variant):  # what is in it may well have one
+        if part.dtype.base_dtype in (tf.resource, tf.variant):  # its contents may have one
             raise NotDifferentiableError(describe(part), part.dtype.name)
     return found
 
@@ -98,7 +98,7 @@ def _target(session: Session, results: Results, part: Any) -> int:
         reason = session.why_absent(part)
         if reason is not None:
             raise NotRecordedError(describe(part), *reason)
-        var = session.var_of(part)  # made in the block, but by no op: it is what it is, and no path leads to it
+        var = session.var_of(part)  # made in the block, but by no op: a constant without a path
     return var
 
 
@@ -109,7 +109,7 @@ def _source(
         if part.token is not session.token:
             raise TapeUseError(
                 f"{part!r} belongs to another tape, or to what this one had recorded before it was reset. "
-                "Take it from the tape that you ask: `tape.at(variable, k)`."
+                "Take it from the tape that you query: `tape.at(variable, k)`."
             )
         history = session.history(part.variable)
         assert history is not None
@@ -128,7 +128,7 @@ def _source(
 
 
 def versions_of(session: Session, variable: Any) -> tuple[Version, ...]:
-    """Return the values that a variable had, or raise where it had none."""
+    """Return the values that a variable had, or raise if it had none."""
     history = session.history(variable) if is_variable(variable) else None
     if history is None:
         if not is_variable(variable):
@@ -144,7 +144,7 @@ def versions_of(session: Session, variable: Any) -> tuple[Version, ...]:
 
 
 def solve(session: Session, request: Request) -> list[Any]:
-    """Return one gradient for each source, None where no path leads to it."""
+    """Return one gradient for each source, None where there is no path."""
     found: list[Any] = [None] * len(request.sources)
     for positions, query in request.queries():
         grads = differentiate(session.trace, query, session.operations)
@@ -156,7 +156,7 @@ def solve(session: Session, request: Request) -> list[Any]:
 
 
 def _with_outside(session: GraphSession, request: Request, found: list[Any]) -> list[Any]:
-    """Follow paths that leave the graph through tensors which the same tape recorded before, in eager code."""
+    """Follow paths out of the graph, through tensors that the same tape recorded earlier in eager code."""
     refuse_outside(request, any(request.through), "through updates")
     assert session.outer is not None
     crossings = session.crossings()
@@ -170,7 +170,7 @@ def _with_outside(session: GraphSession, request: Request, found: list[Any]) -> 
     rest = differentiate(session.outer.trace, outer)
     histories = session.outer.trace.facts.history_of
     return [
-        # What a tensor is given inside the graph is among what crosses; what is read of a variable there is not.
+        # The gradient of a tensor inside the graph is included in what crosses; reads of a variable there are not.
         grad if not source else _sum(grad, more) if source[0] in histories else more
         for source, grad, more in zip(request.outside, found, rest, strict=True)
     ]
@@ -181,7 +181,7 @@ def _sum(left: Any, right: Any) -> Any:
 
 
 def refuse_outside(request: Request, refused: bool, what: str) -> None:
-    """Raise where a query would have to pass from a graph to what was recorded in eager code, and cannot."""
+    """Raise if a query would have to cross from a graph to eager code, and cannot."""
     if refused and any(request.outside):
         raise TapeUseError(
             f"This tape was recorded in eager code and entered again inside a tf.function. There it is queried {what}, "
@@ -190,7 +190,7 @@ def refuse_outside(request: Request, refused: bool, what: str) -> None:
 
 
 def fill_constants(session: Session, request: Request, parts: Parts, found: list[Any]) -> list[Any]:
-    """Put zeros for derivatives of a gradient that is constant: there is a path, and the value is zero."""
+    """Replace None by zeros for derivatives of a constant gradient: there is a path, and the value is zero."""
     if not request.derived_from:
         return found
     return [
@@ -199,10 +199,10 @@ def fill_constants(session: Session, request: Request, parts: Parts, found: list
     ]
 
 
-def _is_constant(trace: Trace, asked: Request, request: Request, source: tuple[int, ...]) -> bool:
-    """Say whether a target is the derivative of something that does depend on the source."""
+def _is_constant(trace: Trace, original: Request, request: Request, source: tuple[int, ...]) -> bool:
+    """Return whether a target is the derivative of something that depends on the source."""
     for earlier in request.derived_from:
-        plan = make_plan(trace, earlier.targets, source, any(asked.through), asked.since)
-        if not plan.reached.isdisjoint(earlier.targets) or _is_constant(trace, asked, earlier, source):
+        plan = make_plan(trace, earlier.targets, source, any(original.through), original.since)
+        if not plan.reached.isdisjoint(earlier.targets) or _is_constant(trace, original, earlier, source):
             return True
     return False

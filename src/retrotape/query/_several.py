@@ -18,9 +18,9 @@ from retrotape.tf.nests import Parts, TensorRef, has_derivative, take_apart, unw
 
 
 def sources_of(session: Session, wrt: Any, value: Callable[[TensorRef], Tensor]) -> list[Any]:
-    """Return the sources of a query, each once: the same variable from two models is still one.
+    """Return the distinct sources of a query: two models may share a variable.
 
-    They are keys of the result, so `value` gives the tensor in the place of a reference to one.
+    Sources are keys of the result, so a reference is replaced by its tensor, which `value` returns.
     """
     given = tf.nest.flatten(wrt) if wrt is not None else session.trainable()
     keys = [value(source) if isinstance(source, TensorRef) else source for source in given]
@@ -28,7 +28,7 @@ def sources_of(session: Session, wrt: Any, value: Callable[[TensorRef], Tensor])
 
 
 def losses_and_seeds(losses: Any, output_gradients: Any) -> list[tuple[Any, Any]]:
-    """Return each loss with what flows into it; the elements of a vector are losses of their own."""
+    """Return each loss with its seed; each element of a vector is a loss."""
     if not isinstance(losses, (tf.Tensor, tf.Variable, TensorRef)):
         return [(loss, output_gradients) for loss in losses]
     if losses.shape.rank != 1 or losses.shape[0] is None:
@@ -38,10 +38,10 @@ def losses_and_seeds(losses: Any, output_gradients: Any) -> list[tuple[Any, Any]
         )
     if output_gradients is not None:
         raise ShapeMismatchError(
-            "backward_each takes no output_gradients for a vector of losses: what flows into each is a one in its "
-            "place. Scale what comes back: `2.0 * grads`."
+            "backward_each takes no output_gradients for a vector of losses: the gradient of each is one. "
+            "Scale the result: `2.0 * grads`."
         )
-    dtype = losses.dtype if has_derivative(losses) else tf.float32  # of which nothing comes
+    dtype = losses.dtype if has_derivative(losses) else tf.float32  # it has no gradient anyway
     return [(losses, seed) for seed in tf.unstack(tf.eye(losses.shape[0], dtype=dtype))]
 
 
@@ -53,9 +53,9 @@ def _make_requests(
     through_updates: bool,
     since: int | None,
 ) -> list[Request]:
-    """Return a request for each loss, all with respect to the same sources, which are looked up once."""
+    """Return a request for each loss, all with respect to the same sources, which are resolved once."""
     if since is not None and not through_updates:
-        raise ValueError("since= says how far to go through updates; give through_updates=True with it.")
+        raise ValueError("since= limits how far to go through updates; give through_updates=True with it.")
     nothing = take_apart([], "source")
     losses = [loss for loss, _ in given]
     whole = make_request(session, results, losses, sources, None, through_updates, since, ones=False, leave_out=True)
@@ -64,7 +64,7 @@ def _make_requests(
 
 
 class Together:
-    """The results for several losses: computed together, and one by one where one of them is differentiated."""
+    """The results for several losses: computed together, but recomputed alone if one of them is differentiated."""
 
     def __init__(
         self,
@@ -87,13 +87,13 @@ class Together:
         self._found = dict(enumerate(rows))
 
     def row(self, number: int) -> list[Any]:
-        """Return what was found for one request, the first time; after that, compute it alone."""
+        """Return the shared result for one request the first time; after that, compute it alone."""
         request, found = self.requests[number], self._found.pop(number, None)
         grads = solve(self._session, request) if found is None else found
         return fill_constants(self._session, request, self._sources, grads)
 
     def gradients(self, rows: Sequence[list[Any]], zeros: bool, explain: Sequence[Explain]) -> list[Gradients]:
-        """Return the rows as vectors, with zeros or with a reason where there is no gradient."""
+        """Return the rows as vectors, with zeros or a reason where there is no gradient."""
         made = []
         for request, row, one in zip(self.requests, rows, explain, strict=True):
             if zeros:

@@ -1,4 +1,4 @@
-"""What every tape is: something that was recorded, and can be queried, diagnosed, saved and replayed."""
+"""The base of every tape: it can be queried, diagnosed, saved and replayed."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class AnyTape(Queries, Diagnosis, Saved):
 
     @abstractmethod
     def _named(self, name: str) -> Any:
-        """Return the tensor or variable of a name, as it can be given to a query."""
+        """Return the tensor or variable of a name, in a form that queries accept."""
 
     @abstractmethod
     def _replayed(self, trace: Trace) -> LoadedTape:
-        """Return the tape of a replay, which has the names of this one."""
+        """Return the tape of a replay, with the names of this one."""
 
     @locked
     def replay(
@@ -37,17 +37,17 @@ class AnyTape(Queries, Diagnosis, Saved):
     ) -> LoadedTape:
         """Return a tape of the same program on other values.
 
-        Random numbers are those that were recorded. Tensors and variables of this tape, and names, stand for their
-        counterparts on the new one; `value` gives what they are there.
+        Random numbers are the recorded ones. Tensors, variables and names of this tape can be used on the new one and
+        refer to their counterparts there; `value` returns their new values.
 
         Args:
           inputs: New values, by name on a tape that has names, or as pairs of a tensor (or variable) and its new value.
-          resample: Draw random numbers anew; seeds that lie in variables, as those of Keras, get new values.
-          trust: Go on where Python looked at a value that is another one now, though another branch might be due, and
-            where a result has another size.
+          resample: Draw new random numbers; seeds in variables, such as those of Keras, get new values.
+          trust: Continue if a value that Python read has changed, although Python might have taken another branch, or
+            if a result has a new size.
 
         Raises:
-          ReplayError: If Python looked at a value that is another one now, or may have looked at a size that is.
+          ReplayError: If a value that Python read has changed, or a size that it may have read.
           ShapeMismatchError: If a new value has another shape or dtype.
 
         >>> x = tf.constant(3.0)
@@ -71,10 +71,10 @@ class AnyTape(Queries, Diagnosis, Saved):
             if new.shape != part.shape:
                 raise ShapeMismatchError(
                     f"Got a new value of shape {tuple(new.shape)} for {describe(part)}. "
-                    "What was recorded holds for its shape; record again for another one."
+                    "The program was recorded for the old shape; record again for a new one."
                 )
             found.append((part, tf.identity(new)))
-        from retrotape.transform import replay  # late: most programs replay nothing
+        from retrotape.transform import replay  # imported late: most programs replay nothing
 
         return self._replayed(replay(session.trace, found, resample, trust))
 

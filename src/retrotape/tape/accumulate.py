@@ -1,4 +1,4 @@
-"""The gradient of a batch that is too large for memory, from parts of it."""
+"""The gradient of a batch that is too large for memory, accumulated over micro-batches."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from retrotape.tape.live import Tape
 from retrotape.tf.core import as_is, as_rewritten, tf
 
 Batch = Any
-Size = Any  # a number; inside a tf.function, where a dimension is not known, a tensor
+Size = Any  # a number, or a tensor inside a tf.function with an unknown dimension
 
 _END = object()
 
 
 class Accumulated(NamedTuple):
-    """What `rt.accumulate` gives: means over all micro-batches, each weighted by its size.
+    """The result of `rt.accumulate`: means over all micro-batches, weighted by size.
 
     Attributes:
       loss: The mean loss.
       gradients: Its gradient.
-      size: What the micro-batches count together.
+      size: The sum of the sizes of the micro-batches.
     """
 
     loss: Tensor
@@ -44,23 +44,23 @@ def accumulate(
     sizes: Iterable[Any] | None = None,
     progress: bool = False,
 ) -> Accumulated:
-    """Return the loss and the gradient of a large batch, of which only a part is in memory at a time.
+    """Return the loss and the gradient of a large batch, holding only one micro-batch in memory at a time.
 
-    Every micro-batch has a tape of its own, which is let go before the next one begins. Micro-batches may differ in
-    size: each counts by its size, so that the result is that of one batch over everything. An empty one is passed over.
+    Every micro-batch has its own tape, which is freed before the next one begins. Micro-batches may differ in size:
+    each is weighted by its size, so the result is that of one large batch. Empty ones are skipped.
 
     Args:
-      loss: Returns the mean loss of one micro-batch, a scalar. A tuple or list is handed over as `loss(*batch)`,
-        anything else as `loss(batch)`.
+      loss: Returns the mean loss of one micro-batch, a scalar. Called as `loss(*batch)` if the batch is a tuple or
+        list, else as `loss(batch)`.
       batches: The micro-batches: a list, a generator, a `tf.data.Dataset`. Inside a tf.function, a list.
       wrt: As for `backward`; every trainable variable that a micro-batch reads if None.
-      sizes: What each micro-batch counts, for example its number of tokens. If None, the first dimension of its
+      sizes: The weight of each micro-batch, for example its number of tokens. If None, the first dimension of its
         first tensor.
       progress: Show a progress bar on stderr, if that is a terminal; it disappears at the end.
 
     Raises:
-      ValueError: If there is no micro-batch, or none that counts.
-      ShapeMismatchError: If a loss is not a scalar, a size cannot be told, or there is not one size for each.
+      ValueError: If there is no micro-batch, or all are empty.
+      ShapeMismatchError: If a loss is not a scalar, a size cannot be determined, or there is not one size for each.
 
     >>> w = tf.Variable(1.0)
     >>> batches = [tf.constant([1.0, 2.0, 3.0]), tf.constant([6.0])]
@@ -68,7 +68,7 @@ def accumulate(
     >>> float(loss), float(grads[w]), size
     (3.0, 3.0, 4)
     """
-    if not tf.executing_eagerly():  # AutoGraph has to rewrite the user's code, and does not look for it behind ours
+    if not tf.executing_eagerly():  # AutoGraph must convert the user's code, and does not find it behind ours
         loss = as_rewritten(loss)
     return _accumulate(loss, batches, wrt, sizes, progress)
 
@@ -88,16 +88,16 @@ def _accumulate(loss: Any, batches: Any, wrt: Any, sizes: Any, progress: bool) -
         )
     sums, number = _Sums(), 0
     for number, (batch, size) in enumerate(_sized(batches, sizes), start=1):
-        if isinstance(size, tf.Tensor) or size > 0:  # the mean over nothing is not a number, and would spoil the rest
-            sums.add(*_ask(loss, batch, wrt, number), size)
+        if isinstance(size, tf.Tensor) or size > 0:  # the mean of an empty batch is NaN, and would make the sum NaN
+            sums.add(*_differentiate(loss, batch, wrt, number), size)
     if sums.loss is None:
         got = f"{number} micro-batches of size zero" if number else "no micro-batches"
-        raise ValueError(f"Got {got}; give one or more that hold something. A generator can be used only once.")
+        raise ValueError(f"Got {got}; give at least one that is not empty. A generator can be used only once.")
     return sums.mean()
 
 
-def _ask(loss: Callable[..., Tensor], batch: Batch, wrt: Any, number: int) -> tuple[Tensor, Gradients]:
-    """Return loss and gradient of one micro-batch; the tape ends with this function."""
+def _differentiate(loss: Callable[..., Tensor], batch: Batch, wrt: Any, number: int) -> tuple[Tensor, Gradients]:
+    """Return loss and gradient of one micro-batch; its tape is freed when this function returns."""
     with Tape() as tape:
         value = loss(*batch) if isinstance(batch, (tuple, list)) else loss(batch)
     shape = getattr(value, "shape", None)
@@ -110,7 +110,7 @@ def _ask(loss: Callable[..., Tensor], batch: Batch, wrt: Any, number: int) -> tu
 
 
 class _Sums:
-    """What grows: sums weighted by size, in single precision at least, for in half precision they would overflow."""
+    """Sums weighted by size, in float32 at least: in half precision they would overflow."""
 
     def __init__(self) -> None:
         self.loss: Tensor = None
@@ -121,7 +121,7 @@ class _Sums:
     def add(self, loss: Tensor, gradients: Gradients, size: Size) -> None:
         """Add one micro-batch."""
         weight = _exact(size)
-        if isinstance(size, tf.Tensor):  # an empty one has a mean that is not a number, and zero times that is none
+        if isinstance(size, tf.Tensor):  # an empty one has mean NaN, and zero times NaN is NaN
             loss = tf.where(size > 0, loss, tf.zeros_like(loss))
             gradients = gradients.map(lambda grad: _if_any(size, grad))
         share = _wide(loss) * tf.cast(weight, _wide(loss).dtype)
@@ -131,7 +131,7 @@ class _Sums:
         self._size = self._size + size
 
     def mean(self) -> Accumulated:
-        """Return the means, in the dtypes in which losses and gradients came."""
+        """Return the means, in the dtypes of the losses and gradients."""
         size = _exact(self._size)
         means = self._gradients / size
         reasons = [(key, means.why(key)) for key in means.missing]
@@ -155,7 +155,7 @@ def _wide(grad: Gradient) -> Gradient:
 
 
 def _merged(grad: Gradient) -> Gradient:
-    """Name every row of a sparse gradient once, or it would grow with every micro-batch."""
+    """Merge repeated rows of a sparse gradient, or it would grow with every micro-batch."""
     if not isinstance(grad, tf.IndexedSlices):
         return grad
     rows, places = tf.unique(grad.indices)
@@ -163,7 +163,7 @@ def _merged(grad: Gradient) -> Gradient:
 
 
 def _sized(batches: Iterable[Batch], sizes: Iterable[Any] | None) -> Iterator[tuple[Batch, Size]]:
-    """Yield each micro-batch and what it counts."""
+    """Yield each micro-batch with its size."""
     given = None if sizes is None else iter(sizes)
     number = 0
     for number, batch in enumerate(batches, start=1):
@@ -182,14 +182,14 @@ def _first_dimension(batch: Batch, number: int) -> Size:
     if shape is None or (isinstance(shape, tf.TensorShape) and shape.rank is None) or not len(shape):
         got = f"{type(first).__name__} without dimensions" if first is not None else "nothing"
         raise ShapeMismatchError(
-            f"Cannot tell the size of micro-batch {number}: its first item is {got}, expected a tensor of shape "
-            "[size, ...]. Say what each counts: `sizes=[...]`."
+            f"Cannot determine the size of micro-batch {number}: its first item is {got}, expected a tensor of shape "
+            "[size, ...]. Give the sizes: `sizes=[...]`."
         )
     sizes = {int(item.shape[0]) for item in items if len(getattr(item, "shape", None) or ()) and item.shape[0]}
     if len(sizes) > 1:
         raise ShapeMismatchError(
-            f"Cannot tell the size of micro-batch {number}: its tensors have first dimensions {sorted(sizes)}. "
-            "Say what each counts: `sizes=[...]`."
+            f"Cannot determine the size of micro-batch {number}: its tensors have first dimensions {sorted(sizes)}. "
+            "Give the sizes: `sizes=[...]`."
         )
     return tf.shape(first)[0] if shape[0] is None else int(shape[0])
 
@@ -199,5 +199,5 @@ def _number(size: Any) -> Size:
         return size
     value = np.asarray(size)
     if value.shape != () or not value >= 0:
-        raise ShapeMismatchError(f"Got {size!r} as a size; expected a number that is not negative.")
+        raise ShapeMismatchError(f"Got {size!r} as a size; expected a nonnegative number.")
     return value.item()

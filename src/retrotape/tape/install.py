@@ -1,4 +1,4 @@
-"""This tape in the place of `tf.GradientTape`, for code that is not ours to change."""
+"""Installs this tape in place of `tf.GradientTape`, for code that cannot be changed."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from retrotape.tf.core import StockTape, tf
 from retrotape.tf.scopes import Scope
 
 NAME = "GradientTape"
-# `import tensorflow.compat.v2 as tf`, which many libraries have, loads one more module, with the stock tape in it.
+# `import tensorflow.compat.v2 as tf`, common in libraries, loads another module that has the stock tape.
 _LATE = ("tensorflow.autodiff", "tensorflow.compat.v1", "tensorflow.compat.v2", "tensorflow.compat.v2.autodiff")
 _PUBLIC = ("tensorflow._api.", "tensorflow.autodiff", "tensorflow.compat.")
 _lock = RLock()
-_wanted = False  # by `install`
-_blocks: set[Scope] = set()  # `installed` blocks that are open, of all threads
+_wanted = False  # set by `install`
+_blocks: set[Scope] = set()  # open `installed` blocks of all threads
 _replaced: dict[ModuleType, None] = {}
 
 
 def install() -> None:
-    """Let `tf.GradientTape` be `rt.Tape`, in every public place, until `uninstall`.
+    """Replace `tf.GradientTape` by `rt.Tape` in every public module, until `uninstall`.
 
-    Code that looks `tf.GradientTape` up when it needs a tape then records on this one: Keras' `fit`, and libraries on
-    top of TensorFlow. Calling it again changes nothing. It holds for the whole process, on every thread. What was
-    taken before by `from tensorflow import GradientTape` stays the stock tape, and so does what TensorFlow uses inside.
+    Code that looks up `tf.GradientTape` when it needs a tape then uses this one: Keras' `fit`, and libraries on top of
+    TensorFlow. Calling it again has no effect. It applies to the whole process and all its threads. A name imported
+    earlier with `from tensorflow import GradientTape` stays the stock tape, as does TensorFlow's internal use.
 
     >>> rt.install()
     >>> tf.GradientTape is rt.Tape
@@ -39,25 +39,25 @@ def install() -> None:
     global _wanted
     with _lock:
         _wanted = True
-        _put()
+        _replace()
 
 
 def uninstall() -> None:
-    """Undo `install`; inside of an `installed` block that takes effect at its end. Tapes that exist go on working.
+    """Undo `install`; inside an `installed` block, this takes effect at its end. Existing tapes keep working.
 
     >>> rt.uninstall()  # also where nothing was installed
     """
     global _wanted
     with _lock:
         _wanted = False
-        _take_back()
+        _restore()
 
 
 def installed() -> AbstractContextManager[None]:
-    """Do as `install` within a block, and put back what was there at its end.
+    """Install this tape within a block, and restore the previous state at its end.
 
-    Blocks can be nested, and be open on several threads: the last one to end puts the stock tape back. Meanwhile
-    `tf.GradientTape` is this tape on all threads, also on those without a block.
+    Blocks can be nested, and open on several threads: the last one to end restores the stock tape. Until then,
+    `tf.GradientTape` is this tape on all threads, including those without a block.
 
     >>> v = tf.Variable(3.0)
     >>> def library_code():
@@ -76,32 +76,32 @@ class _Installed(Scope):
     def enter(self) -> None:
         with _lock:
             _blocks.add(self)
-            _put()
+            _replace()
 
     def leave(self) -> None:
         with _lock:
             _blocks.discard(self)
-            _take_back()
+            _restore()
 
 
-def _put() -> None:
-    for module in _public_places():
+def _replace() -> None:
+    for module in _public_modules():
         if getattr(module, NAME, None) is StockTape:
-            _replaced[module] = None  # first: an exception may come between the two
+            _replaced[module] = None  # first: an exception may interrupt between the two
             setattr(module, NAME, Tape)
 
 
-def _take_back() -> None:
+def _restore() -> None:
     if _wanted or _blocks:
         return
     for module in _replaced:
-        if getattr(module, NAME, None) is Tape:  # else somebody else has put something there meanwhile
+        if getattr(module, NAME, None) is Tape:  # otherwise other code has replaced it in the meantime
             setattr(module, NAME, StockTape)
     _replaced.clear()
 
 
-def _public_places() -> list[ModuleType]:
-    """Return the modules of TensorFlow's public interface that have the name, each once."""
+def _public_modules() -> list[ModuleType]:
+    """Return the modules of TensorFlow's public API that have the name, each once."""
     for name in _LATE:
         import_module(name)
     found = [

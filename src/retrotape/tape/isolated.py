@@ -1,4 +1,4 @@
-"""A stranger's tape, as the user has it: every query is sent to the process that holds it."""
+"""An isolated tape: a proxy that sends every query to the process that holds an untrusted tape."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
-# What a loaded tape does and an isolated one does not, with the reason.
+# Methods that a loaded tape has and an isolated one has not, with the reason.
 REFUSED = {
-    "save": "its process can write no files; the file that it was loaded from is there: copy that",
-    "export_saved_model": "its process can write no files",
-    "export_graph": "its process can write no files",
+    "save": "its process cannot write files; copy the file that it was loaded from",
+    "export_saved_model": "its process cannot write files",
+    "export_graph": "its process cannot write files",
 }
 
 
 def _elsewhere(method: _Method) -> _Method:
-    """Return the query of that name, sent to the other process: what cannot be a call of it is refused here."""
+    """Return a method that sends the query to the other process, after checking the signature here."""
     signature = inspect.signature(getattr(AnyTape, method.__name__, method))
 
     @wraps(method)
@@ -52,8 +52,9 @@ def _elsewhere(method: _Method) -> _Method:
 class IsolatedTape:
     """A loaded tape in another process; `rt.load(path, isolate=True)` makes it.
 
-    It answers what a loaded tape answers, with the same results. What it returns (tensors, variables, values from `at`,
-    gradients) can be used in the next query. Only `save` and the exports are refused: its process can write no files.
+    It supports the queries of a loaded tape, with the same results. What it returns (tensors, variables, values from
+    `at`, gradients) can be used in the next query. Only `save` and the exports
+    are refused: its process cannot write files.
 
     Use it in a `with` block, or close it.
     """
@@ -69,7 +70,7 @@ class IsolatedTape:
 
     @property
     def confinement(self) -> Confinement:
-        """What its process is kept from, as far as the system can."""
+        """How its process is confined, as far as the system supports it."""
         return self._process.confinement
 
     @_elsewhere
@@ -102,7 +103,7 @@ class IsolatedTape:
 
     @_elsewhere
     def jvp(self, target: Any, sources: Any, tangents: Any, **options: Any) -> Any:
-        """Return how the target moves along tangents, as `Tape.jvp` does."""
+        """Return the directional derivative along tangents, as `Tape.jvp` does."""
 
     @_elsewhere
     def hvp(self, target: Any, sources: Any, vectors: Any, **options: Any) -> Any:
@@ -115,9 +116,9 @@ class IsolatedTape:
     def stream(
         self, loss: Any, wrt: Any = None, *, through_updates: bool = False, since: int | None = None
     ) -> Iterator[tuple[Any, Any]]:
-        """Yield gradients as soon as they are whole, as `Tape.stream` does; one message brings each of them."""
+        """Yield gradients as soon as they are complete, as `Tape.stream` does; each takes one message."""
         pairs = self._query("stream", (loss, wrt), {"through_updates": through_updates, "since": since})
-        while (pair := self._ask("next", self._process.number(pairs), doing="answered stream")) is not None:
+        while (pair := self._send("next", self._process.number(pairs), doing="answered stream")) is not None:
             yield pair
 
     @_elsewhere
@@ -130,7 +131,7 @@ class IsolatedTape:
 
     @_elsewhere
     def why(self, target: Any, source: Any, **options: Any) -> Explanation:  # type: ignore[empty-body]
-        """Return why a target has a gradient or none, as `Tape.why` does."""
+        """Explain why a target has a gradient or none, as `Tape.why` does."""
 
     @_elsewhere
     def first_nonfinite(self, target: Any = None) -> Nonfinite | None:
@@ -142,7 +143,7 @@ class IsolatedTape:
 
     @_elsewhere
     def tensors(self, *args: Any, **options: Any) -> Tensors:  # type: ignore[empty-body]
-        """Return the tensors that were made on the way, as `Tape.tensors` does."""
+        """Return the intermediate tensors, as `Tape.tensors` does."""
 
     @_elsewhere
     def value(self, tensor: Any) -> Tensor:
@@ -161,15 +162,15 @@ class IsolatedTape:
     @property
     def variables(self) -> tuple[Any, ...]:
         """The variables on this tape."""
-        return self._ask("read", self, "variables", doing="answered variables")
+        return self._send("read", self, "variables", doing="answered variables")
 
     @property
     def program(self) -> Program:
-        """Everything that was recorded, in the order in which it ran, as data."""
-        return self._ask("read", self, "program", doing="answered program")
+        """The program: everything that was recorded, in execution order."""
+        return self._send("read", self, "program", doing="answered program")
 
     def __getitem__(self, name: str) -> Any:
-        """Return the tensor or variable of that name, or the only one whose name ends so."""
+        """Return the tensor or variable of that name, or the only one whose name ends with it."""
         if not isinstance(name, str):
             raise TypeError(f"Tensors of this tape are known by name: `tape['name']`; got {name!r}.")
         return self._query("__getitem__", (name,), {})
@@ -187,7 +188,7 @@ class IsolatedTape:
         return f"<isolated tape: {self._equations} equations, {len(self.names)} names>"
 
     def __getattr__(self, name: str) -> Any:
-        """Say why there is no such method, where a loaded tape has it."""
+        """Raise an error that says why a method of loaded tapes is missing."""
         if name not in REFUSED:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         raise AttributeError(
@@ -210,11 +211,11 @@ class IsolatedTape:
         self._process.close()
 
     def _query(self, method: str, args: Any, options: Any) -> Any:
-        return self._ask("query", self, method, list(args), dict(options), doing=f"answered {method}")
+        return self._send("query", self, method, list(args), dict(options), doing=f"answered {method}")
 
-    def _ask(self, what: str, *args: Any, doing: str) -> Any:
-        found, told = self._process.ask(what, *args, doing=doing)
-        for category, text in told:
+    def _send(self, what: str, *args: Any, doing: str) -> Any:
+        found, raised = self._process.ask(what, *args, doing=doing)
+        for category, text in raised:
             kind = getattr(errors, str(category), None)
             if isinstance(kind, type) and issubclass(kind, Warning):
                 warnings.warn(str(text), kind, stacklevel=4)
@@ -230,19 +231,19 @@ def isolate(
     allow_ops: Collection[str],
     limits: Limits | None,
 ) -> IsolatedTape:
-    """Return the tape in a file, held by a process of its own.
+    """Load the tape in a file in a separate process, and return a proxy.
 
     Args:
       path: The file.
-      memory: How many bytes the process may take beyond what TensorFlow takes.
+      memory: How many bytes the process may use beyond TensorFlow's own.
       timeout: How many seconds loading, and each query, may take.
-      strict: Raise where the system cannot confine the process completely.
+      strict: Raise if the system cannot confine the process completely.
       options: As for `rt.load`.
       allow_ops: As for `rt.load`.
       limits: As for `rt.load`.
     """
     place = os.path.abspath(os.fsdecode(path))
-    os.lstat(place)  # that there is nothing is said here as everywhere
+    os.lstat(place)  # raises the usual error if there is no such file
     config = tf.config.threading
     threads = [config.get_intra_op_parallelism_threads(), config.get_inter_op_parallelism_threads()]
     known = None if limits is None else limits._asdict()

@@ -18,7 +18,7 @@ from retrotape.transform import join as join_traces
 
 
 class JoinedTape(NamedTape):
-    """What several tapes have recorded, as one tape that answers every question; `rt.join` makes it."""
+    """Several tapes as one tape that supports every query; `rt.join` makes it."""
 
     def __init__(
         self, sessions: list[EagerSession], names: Mapping[str, Any], twice: Collection[str] = (), links: Any = None
@@ -34,25 +34,25 @@ class JoinedTape(NamedTape):
     def _matches(self, name: str) -> list[str]:
         if name in self._twice:
             raise TapeUseError(
-                f"More than one of the joined tapes has the name {name!r}. Say which: give `tape[{name!r}]` of one."
+                f"More than one of the joined tapes has the name {name!r}. Choose one: give `tape[{name!r}]` of it."
             )
         return super()._matches(name)
 
 
 def join(*tapes: Tape | JoinedTape | LoadedTape, connect: Mapping[str, str] | None = None) -> JoinedTape:
-    """Return one tape over several, in the order in which they ran, whatever the order given.
+    """Return one tape over several, in execution order, whatever the order given.
 
-    Shared tensors and variables connect them, and an op that two of them recorded counts once. Loaded tapes share
-    nothing, so `connect` says by name what is what. The tapes stay as they are; what they record later is not part of
-    the joined one.
+    Shared tensors and variables connect the tapes, and an op that two of them recorded counts once. Loaded tapes share
+    no tensors, so `connect` links them by name. The tapes themselves do not change; what they record later is not part
+    of the joined one.
 
     Args:
       *tapes: Tapes that were recorded in eager code, or loaded.
-      connect: For inputs of loaded tapes, by name, the name of the tensor on another tape that each one is.
+      connect: From the name of an input of a loaded tape to the name of the same tensor on another tape.
 
     Raises:
-      TapeUseError: If there is no tape, one that is empty, or one that was recorded inside a tf.function; or if what
-        is connected cannot be the same.
+      TapeUseError: If there is no tape, one that is empty, or one that was recorded inside a tf.function; or if
+        connected tensors have different values.
 
     >>> x = tf.constant(1.0)
     >>> with rt.Tape() as first:
@@ -71,13 +71,13 @@ def join(*tapes: Tape | JoinedTape | LoadedTape, connect: Mapping[str, str] | No
     links = _Links(tapes, sessions, connect or {})
     joined = JoinedTape(sessions, names, twice, links.places)
     for tape in tapes:
-        if isinstance(tape, NamedTape):  # what it gives for a name is known here too
+        if isinstance(tape, NamedTape):  # its tensors are known here too
             tape._relatives.add(joined._session.trace)
     return joined
 
 
 def _names_of(tapes: tuple[Any, ...]) -> tuple[dict[str, Any], set[str]]:
-    """Return the names, and apart those that two tapes have, for it is not clear which is meant."""
+    """Return the unique names, and separately the ambiguous ones, which more than one tape has."""
     found: dict[str, Any] = {}
     twice: set[str] = set()
     for tape in tapes:
@@ -88,7 +88,7 @@ def _names_of(tapes: tuple[Any, ...]) -> tuple[dict[str, Any], set[str]]:
 
 
 class _Links:
-    """What `connect` means in terms of traces."""
+    """Translates `connect` to links between traces."""
 
     def __init__(self, tapes: tuple[Any, ...], sessions: list[EagerSession], connect: Mapping[str, str]) -> None:
         self._tapes, self._sessions = tapes, sessions
@@ -155,6 +155,6 @@ def _session_of(tape: Any) -> EagerSession:
     if not isinstance(session, EagerSession):
         raise TapeUseError(
             "join takes tapes that were recorded in eager code, and one was recorded inside a tf.function. "
-            "There, one tape over everything does the same."
+            "Inside a tf.function, use one tape for everything."
         )
     return session

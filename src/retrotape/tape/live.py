@@ -32,7 +32,7 @@ _KEEP = get_args(Keep)
 
 
 class _InPlaceOfStock(ABCMeta):
-    """Where `tf.GradientTape` is our class, `isinstance(tape, tf.GradientTape)` has to hold for stock tapes too."""
+    """Makes `isinstance(tape, tf.GradientTape)` hold for stock tapes too while `tf.GradientTape` is our class."""
 
     def __instancecheck__(cls, instance: Any) -> bool:
         return super().__instancecheck__(instance) or (isinstance(instance, StockTape) and tf.GradientTape is cls)
@@ -45,7 +45,7 @@ class _ExitOfTape:
         if tape is None:
             return _leave
         if tape._session is not None and tape._session.is_open:
-            return partial(_leave, tape)  # somebody leaves the block by hand
+            return partial(_leave, tape)  # `__exit__` is called explicitly
         found, tape._next = make_exit(_leave, tape, tape._abandon)
         return found
 
@@ -61,19 +61,19 @@ def _leave(tape: Tape, kind: Any, error: Any, traceback: Any) -> None:
 
 
 class Tape(AnyTape, metaclass=_InPlaceOfStock):
-    """Record what runs; differentiate any of it with respect to any of it, afterwards.
+    """Record what runs; afterwards, differentiate any of it with respect to any of it.
 
-    Takes the place of `tf.GradientTape` and accepts its arguments. Nothing has to be watched. Query it as
-    often as you like, in any order, inside the block or after it.
+    A drop-in replacement for `tf.GradientTape` that accepts its arguments. Nothing has to be watched. Query it as often
+    as you like, in any order, inside the block or after it.
 
     Args:
       persistent: Accepted and ignored: every tape can be queried again.
-      watch_accessed_variables: Only says what `watched_variables` lists; reads are recorded either way.
-      keep: Which values stay in memory: "needed" those that gradient rules read, as on the stock tape;
-        "all"; "leaves", those that cannot be computed again; "segments", these and as few on the way that memory
-        grows with the square root of the length; "disk", the needed ones, but those of long ago in a file. What
-        is not kept is computed again when asked for, a segment at a time.
-      directory: With `keep="disk"`, where that file lies; the system's directory for temporary files by default.
+      watch_accessed_variables: Only affects what `watched_variables` lists; reads are recorded either way.
+      keep: Which values stay in memory: "needed", those that gradient rules read, as on the stock tape; "all";
+        "leaves", those that cannot be recomputed; "segments", the leaves and a few checkpoints, so that memory grows
+        with the square root of the length; "disk", the needed ones, with older ones in a file. Values that are not
+        kept are recomputed on demand, a segment at a time.
+      directory: With `keep="disk"`, the directory of that file; the system's temporary directory by default.
 
     >>> x = tf.constant(3.0)
     >>> with rt.Tape() as tape:
@@ -95,21 +95,21 @@ class Tape(AnyTape, metaclass=_InPlaceOfStock):
         if keep not in _KEEP:
             raise ValueError(f"keep must be one of {', '.join(map(repr, _KEEP))}, got {keep!r}.")
         if directory is not None and keep != "disk":
-            raise ValueError(f'directory= says where values lie with keep="disk", got it with keep={keep!r}.')
+            raise ValueError(f'directory= says where keep="disk" stores values, got it with keep={keep!r}.')
         if directory is not None and not os.path.isdir(directory):
-            raise ValueError(f"directory must be a folder that exists, got {directory!r}.")
+            raise ValueError(f"directory must be an existing folder, got {directory!r}.")
         self._keep = keep
         self._directory = directory
         self._watch_accessed = watch_accessed_variables
         self._watched: dict[int, Any] = {}
-        self._session: EagerSession | GraphSession | None = None  # where it was entered last
+        self._session: EagerSession | GraphSession | None = None  # of the last block
         self._eager_session: EagerSession | None = None
         self._results = Results()
         self._lock = RLock()
         self._was_reset = False
-        # Whoever drops one of these closes the block: the `with` statement, or the last one who holds the tape.
-        self._next: ref[Guard] | None = None  # of the statement that is about to enter
-        self._block: ref[Guard] | None = None  # of the one that has entered
+        # Dropping one of these guards closes the block: the `with` statement holds one, and so does the tape.
+        self._next: ref[Guard] | None = None  # of the `with` statement that is about to enter
+        self._block: ref[Guard] | None = None  # of the `with` statement that has entered
         self._opening: Guard | None = None
 
     def __repr__(self) -> str:
@@ -128,7 +128,7 @@ class Tape(AnyTape, metaclass=_InPlaceOfStock):
     # ------------------------------------------------------------------ recording
 
     def __enter__(self) -> Tape:
-        """Begin to record, or go on."""
+        """Start recording, or resume."""
         check_once(Tape)
         before = self._session, self._eager_session
         if before[0] is not None and before[0].is_open:
@@ -154,7 +154,7 @@ class Tape(AnyTape, metaclass=_InPlaceOfStock):
     __exit__ = _ExitOfTape()
 
     def _abandon(self, mark: ref[Guard]) -> None:
-        """Close the block that was entered with the guard of this mark, which was dropped."""
+        """Close the block whose guard, which `mark` refers to, was dropped."""
         if self._next is mark:
             self._next = None
         if self._block is mark and self._session is not None:
@@ -167,12 +167,12 @@ class Tape(AnyTape, metaclass=_InPlaceOfStock):
 
     @locked
     def memory(self) -> Memory:
-        """Return what the tape holds, by line of the user's code; printing it gives a table."""
+        """Return the memory that the tape holds, by line of user code; it prints as a table."""
         return measure(self._recorded().trace)
 
     @as_is
     def watch(self, tensor: Any) -> None:
-        """Accept what `tf.GradientTape.watch` accepts, and Keras variables; there is no need to call it.
+        """Accept what `tf.GradientTape.watch` accepts, and Keras variables. There is no need to call it.
 
         Args:
           tensor: A tensor or variable, or a nest of them.
@@ -187,7 +187,7 @@ class Tape(AnyTape, metaclass=_InPlaceOfStock):
 
     @as_is
     def stop_recording(self) -> AbstractContextManager[None]:
-        """Leave out what runs inside this block.
+        """Do not record what runs inside this block.
 
         >>> x = tf.constant(3.0)
         >>> with rt.Tape() as tape:
@@ -203,11 +203,11 @@ class Tape(AnyTape, metaclass=_InPlaceOfStock):
 
     @locked
     def reset(self) -> None:
-        """Forget everything that was recorded and free it, inside the block or outside."""
+        """Discard and free everything that was recorded; works inside the block and outside."""
         sessions = [session for session in (self._session, self._eager_session) if session is not None]
         for session in sessions:
             if isinstance(session, EagerSession):
-                session.trace.damaged = True  # until `clear` has come to its end
+                session.trace.damaged = True  # until `clear` has finished
         self._results.clear()
         self._watched.clear()
         self._was_reset = True
@@ -216,7 +216,7 @@ class Tape(AnyTape, metaclass=_InPlaceOfStock):
 
     @locked
     def watched_variables(self) -> tuple[Any, ...]:
-        """Return the variables that were watched, or that are trainable and were read, in that order."""
+        """Return the variables that were watched, then the trainable ones that were read."""
         found = dict(self._watched)
         if self._watch_accessed and self._session is not None:
             self._session.flush()
@@ -227,12 +227,12 @@ class Tape(AnyTape, metaclass=_InPlaceOfStock):
 
     @property
     def program(self) -> Program:
-        """Everything recorded so far, as data: frozen, checked, printable."""
+        """The program recorded so far: immutable, checked, printable."""
         with self._lock:
             return self._recorded().trace.snapshot()
 
     def _session_here(self) -> Session | None:
-        """Return what was recorded where we are: in eager code, or in the graph that is being built."""
+        """Return the session of the current context: eager code, or the graph being built."""
         graph = None if tf.executing_eagerly() else graph_here()
         for session in (self._session, self._eager_session):
             if session is not None and session.graph is graph:
@@ -245,7 +245,7 @@ class Tape(AnyTape, metaclass=_InPlaceOfStock):
             raise EmptyTapeError("its block was never entered")
         if session.graph is not None and session.graph is not graph_here():
             raise TapeUseError(
-                "This tape was recorded inside a tf.function and is queried outside of it. "
+                "This tape was recorded inside a tf.function and is queried outside it. "
                 "Query it inside the function and return the result, or record in eager code."
             )
         if session.is_elsewhere:
@@ -270,10 +270,10 @@ class Tape(AnyTape, metaclass=_InPlaceOfStock):
         return replace_names(args, options, self._named)
 
     def _replayed(self, trace: Trace) -> LoadedTape:
-        from retrotape.tape.loaded import LoadedTape  # late: most programs replay nothing
+        from retrotape.tape.loaded import LoadedTape  # imported late: most programs replay nothing
 
         return LoadedTape(trace, {})
 
 
 GradientTape = Tape
-"""The same class under the name that it takes the place of."""
+"""`Tape`, under the name of the class that it replaces."""

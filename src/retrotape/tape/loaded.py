@@ -1,4 +1,4 @@
-"""A tape that came from a file, or that was replayed."""
+"""Tapes that were loaded from a file, or replayed."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
     from retrotape.files import store
     from retrotape.tape.isolated import IsolatedTape
 
-_VALUES = frozenset(("output_gradients", "cotangents", "tangents", "vectors"))  # options of which a value is needed
+_VALUES = frozenset(("output_gradients", "cotangents", "tangents", "vectors"))  # options that need a value
 
 
 class NamedTape(AnyTape):
-    """A tape whose tensors and variables have names; `tape["name"]` is one of them, and its name can stand for it."""
+    """A tape whose tensors and variables have names: `tape["name"]` is one, and queries accept the name too."""
 
     def __init__(self, session: EagerSession, names: Mapping[str, Any]) -> None:
         self._session = session
         self._results, self._lock = Results(), RLock()
         self._by_name = dict(names)
-        self._tensors: dict[int, Tensor] = {}  # by identity of what a name stands for
+        self._tensors: dict[int, Tensor] = {}  # by id of the object that a name refers to
         self._relatives: WeakSet[Trace] = WeakSet(
             [session.trace]
-        )  # the traces that know the same names: of this tape, and of replays
+        )  # the traces that share these names: of this tape, and of its replays
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -51,12 +51,12 @@ class NamedTape(AnyTape):
 
     @property
     def program(self) -> Program:
-        """Everything that was recorded, in the order in which it ran, as data."""
+        """The program: everything that was recorded, in execution order."""
         with self._lock:
             return self._session.trace.snapshot()
 
     def __getitem__(self, name: str) -> Any:
-        """Return the tensor or variable of that name, or the only one whose name ends so."""
+        """Return the tensor or variable of that name, or the only one whose name ends with it."""
         if not isinstance(name, str):
             raise TypeError(f"Tensors of this tape are known by name: `tape['name']`; got {name!r}.")
         found = self._named(name)
@@ -70,7 +70,7 @@ class NamedTape(AnyTape):
                 tensor = Values(trace)(trace.tensors.by_identity[identity])
             for other in self._relatives:
                 other.tensors.alias(core.identity_of(tensor), other.tensors.by_identity[identity])
-            self._tensors[identity] = tensor  # last: an interrupt leaves no tensor that is known in part
+            self._tensors[identity] = tensor  # last, so that an interrupt leaves no half-registered tensor
         return self._tensors[identity]
 
     def __contains__(self, name: object) -> bool:
@@ -102,7 +102,7 @@ class NamedTape(AnyTape):
         return self._by_name[found[0]]
 
     def _resolve_names(self, args: Any, options: Any) -> tuple[Any, Any]:
-        def value_if_known(item: Any) -> Any:  # beyond target and sources a word may be an option, such as "zero"
+        def value_if_known(item: Any) -> Any:  # other strings may be options, such as "zero"
             return self[item] if isinstance(item, str) and item in self else item
 
         if not has_text(args) and not any(map(has_text, options.values())):
@@ -120,10 +120,10 @@ class NamedTape(AnyTape):
 
 
 class LoadedTape(NamedTape):
-    """What was recorded elsewhere, or on other values; `rt.load` and `tape.replay` make it.
+    """A tape from a file or from a replay; `rt.load` and `tape.replay` make it.
 
-    It can be queried as every tape can. `tape["name"]` is the tensor or variable of that name, and names can be given
-    in their place.
+    It can be queried like any tape. `tape["name"]` is the tensor or variable of that name, and queries accept names in
+    place of both.
     """
 
     def __init__(self, trace: Trace, names: Mapping[str, Any]) -> None:
@@ -180,29 +180,30 @@ def load(
     memory: int | None = None,
     timeout: float | None = None,
 ) -> LoadedTape | IsolatedTape:
-    """Return the tape in a file. It needs no model code and runs none: a file names ops of TensorFlow, nothing else.
+    """Return the tape in a file. It needs no model code and runs none: a file contains TensorFlow ops and nothing else.
 
-    Values are read and verified when they are first used, and held from then on: a file that is cut or changed later
-    gives an error or what it was, never other numbers. An op runs only if it is on a list of harmless ones, and if what
-    it will make is known before, is what the file says, and fits into `limits`. That lowers the risk of a stranger's
-    file; it does not make TensorFlow's kernels safe. `isolate` is for that.
+    Values are read and verified on first use, and held from then on: if the file is truncated or changed later, you get
+    an error or the original values, never other numbers. An op runs only if it is on a list of harmless ones, and if
+    the size of its results is known in advance, matches the file, and fits into `limits`. That lowers the risk of an
+    untrusted file; it does not make TensorFlow's kernels safe. For that, use `isolate`.
 
     Args:
       path: What `tape.save` wrote.
-      mmap: Map values instead of reading them, where you trust the disk: a file that is cut short while it is mapped
-        ends the process, and one that is changed in place changes what was verified.
-      allow_ops: Names of ops that may run although they are not on the list, or nobody can tell what they will make.
-      limits: What to put up with, as `retrotape.store.Limits`; `total_bytes` bounds what is computed, too.
-      isolate: Hold the tape in a process of its own, confined as far as the system can: for files of strangers. The
-        `confinement` of the tape says how far; "strict" raises where it is not complete.
-      memory: With `isolate`, how many bytes that process may take beyond TensorFlow's own; 2 GiB by default.
+      mmap: Map values instead of reading them, if you trust the disk: truncating a mapped file crashes the process,
+        and changing it in place changes values after they were verified.
+      allow_ops: Names of ops that may run although they are not on the list, or although the size of their results is
+        not known in advance.
+      limits: Upper bounds, as `retrotape.store.Limits`; `total_bytes` also bounds what is computed.
+      isolate: Hold the tape in a separate process, confined as far as the system supports it: for untrusted files.
+        The tape's `confinement` says how far; "strict" raises if it is not complete.
+      memory: With `isolate`, how many bytes that process may use beyond TensorFlow's own; 2 GiB by default.
       timeout: With `isolate`, how many seconds loading, and then each query, may take; 60 by default.
 
     Raises:
       CorruptTapeError: If the file is damaged.
-      UnsafeTapeError: If it has what no tape should have.
+      UnsafeTapeError: If it contains something that a tape must not contain.
       TapeVersionError: If it needs a newer retrotape, or another TensorFlow.
-      IsolationError: With `isolate`, if the process cannot be started or confined, or dies of the file.
+      IsolationError: With `isolate`, if the process cannot be started or confined, or crashes on the file.
 
     >>> import os, tempfile
     >>> w = tf.Variable(2.0, name="w")
@@ -214,7 +215,7 @@ def load(
     >>> float(loaded.gradient(loaded["loss"], loaded["w"]))
     12.0
     """
-    from retrotape.files import store  # late, as all that reads files: most programs load nothing
+    from retrotape.files import store  # imported late, as most programs load nothing
 
     if isinstance(allow_ops, str):
         raise TypeError(f"allow_ops= takes a list of ops, got {allow_ops!r}: `allow_ops=[{allow_ops!r}]`.")
@@ -228,12 +229,12 @@ def load(
         bounds = _number("memory", memory, 2**31), _number("timeout", timeout, 60)
         return load_isolated(path, *bounds, isolate == "strict", {"mmap": mmap}, allow_ops, limits)
     if memory is not None or timeout is not None:
-        raise ValueError("memory= and timeout= bound a process of its own: give isolate=True with them.")
+        raise ValueError("memory= and timeout= apply to an isolated process: give isolate=True with them.")
     return load_here(path, mmap=mmap, allow_ops=allow_ops, limits=limits)
 
 
 def load_here(path: Path, *, isolated: bool = False, **options: Any) -> LoadedTape:
-    """Return the tape in a file, held by this process; `isolated` says that it holds nothing else."""
+    """Return the tape in a file, held by this process; `isolated` says that the process exists only for it."""
     from retrotape.files.load import read
 
     opened = read(path, isolated=isolated, **options)

@@ -1,4 +1,4 @@
-"""Several tapes asked at once."""
+"""Queries several tapes at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from retrotape.record import Session, current_stack
 from retrotape.tf import core
 from retrotape.tf.core import as_is, tf
 
-BYTES_PER_OP = 200_000  # held by a tape, from which on threads have paid; see `benchmarks/parallel.py`
+BYTES_PER_OP = 200_000  # held by a tape, above which threads are faster; see `benchmarks/parallel.py`
 
 
 @as_is
@@ -27,11 +27,11 @@ def backward_all(
     parallel: bool | None = None,
     **options: Any,
 ) -> list[Gradients]:
-    """Return the gradient of each loss by its own tape, in the order given, as `backward` does.
+    """Return the gradient of each loss from its own tape, in the order given, as `backward` does.
 
-    The numbers are the same to the bit whether tapes are asked one after the other or side by side in threads. By
-    default threads are used only where they have paid. TensorFlow spreads one large op over all cores already, and
-    small ops leave no time for a second thread. Measured on two cores, time with threads over time without:
+    Results are bit-identical whether tapes are queried one after the other or in parallel threads. By default, threads
+    are used only where they are faster. TensorFlow already spreads one large op over all cores, and small ops leave no
+    time for a second thread. Measured on two cores, time with threads over time without:
 
     ==========================  ======================  =================
     tapes                       TensorFlow's threads    one thread per op
@@ -41,20 +41,20 @@ def backward_all(
     4 small CNNs                1.04                    0.70
     ==========================  ======================  =================
 
-    Threads are not used inside a tf.function, nor while anything is recorded on this thread: nobody would hear them.
-    A `tf.device` block does not reach into threads.
+    Threads are not used inside a tf.function, nor while anything is recording on this thread, which would miss their
+    ops. A `tf.device` block does not apply inside the threads.
 
     Args:
       tapes: Tapes of any kind, also joined ones; the same one may occur twice.
       losses: One for each tape.
       wrt: As for `backward`, for every tape.
-      parallel: Whether to use threads, at most one for each core. If None, they are used where TensorFlow was told to
-        run an op on one thread, and the first tape holds large tensors.
+      parallel: Whether to use threads, at most one per core. If None, they are used if TensorFlow is configured to run
+        an op on one thread, and the first tape holds large tensors.
       **options: As for `gradient`.
 
     Raises:
       ShapeMismatchError: If there is not one loss for each tape.
-      TapeUseError: If something else than a tape is given.
+      TapeUseError: If something other than a tape is given.
 
     >>> w, tapes, losses = tf.Variable(3.0), [], []
     >>> for power in (1.0, 2.0):
@@ -66,17 +66,17 @@ def backward_all(
     """
     pairs = _paired(tapes, losses)
 
-    def ask(pair: tuple[Queries, Any]) -> Gradients:
+    def backward(pair: tuple[Queries, Any]) -> Gradients:
         tape, loss = pair
         return tape.backward(loss, wrt, **options)
 
     workers = min(len(pairs), os.cpu_count() or 1)
-    if parallel is False or workers < 2 or not _may_leave_the_thread(pairs):
-        return [ask(pair) for pair in pairs]
+    if parallel is False or workers < 2 or not _can_use_threads(pairs):
+        return [backward(pair) for pair in pairs]
     if parallel is None and not _pays(pairs[0][0]._recorded()):
-        return [ask(pair) for pair in pairs]
+        return [backward(pair) for pair in pairs]
     with ThreadPoolExecutor(workers, "backward_all") as pool:
-        return list(pool.map(ask, pairs))
+        return list(pool.map(backward, pairs))
 
 
 def _paired(tapes: Any, losses: Any) -> list[tuple[Queries, Any]]:
@@ -96,15 +96,15 @@ def _paired(tapes: Any, losses: Any) -> list[tuple[Queries, Any]]:
     return list(zip(tapes, losses, strict=True))
 
 
-def _may_leave_the_thread(pairs: list[tuple[Queries, Any]]) -> bool:
-    """Say whether nobody on this thread has to hear the ops, and no tape has to be asked here."""
+def _can_use_threads(pairs: list[tuple[Queries, Any]]) -> bool:
+    """Return whether queries may run on other threads: nothing on this thread records, and no tape is open."""
     if not tf.executing_eagerly() or current_stack().recording() or core.stock_tape_listens():
         return False
-    return not any(tape._recorded().is_open for tape, _ in pairs)  # paused, if nobody hears
+    return not any(tape._recorded().is_open for tape, _ in pairs)  # a paused tape is open, but not recording
 
 
 def _pays(session: Session) -> bool:
-    """Judge by one tape: looking at them all takes longer than small ones take to answer."""
+    """Return whether threads pay, judging by one tape: measuring all takes longer than querying small ones."""
     if tf.config.threading.get_intra_op_parallelism_threads() != 1:
         return False
     held = measure(session.trace)

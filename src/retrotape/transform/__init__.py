@@ -1,4 +1,4 @@
-"""Program → program: joined, without calls, portable, pruned, replayed on other values, differentiated."""
+"""Program → program: join, flatten, make portable, prune, replay on other values, differentiate."""
 
 from retrotape.transform._backward import BackwardProgram, backward_program
 from retrotape.transform._flatten import flatten, flatten_if_possible

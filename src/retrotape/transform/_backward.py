@@ -1,4 +1,4 @@
-"""The backward pass as a program of its own: what a query computes, as data."""
+"""The backward pass of a query as a program."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from retrotape.tf.core import tf
 
 
 class BackwardProgram(NamedTuple):
-    """What a query computes, from the values of a forward program and the seeds of its targets.
+    """The backward pass of a query, as a function of forward values and of the seeds of its targets.
 
     Attributes:
       function: The program: from seeds (`cotangents`) and recorded values (`captures`) to cotangents of the sources.
-      values: For each of the captures, the var of the forward program whose value it takes.
-      constants: By var of the program: values that the gradient functions made themselves, such as sizes.
+      values: For each capture, the var of the forward program whose value it takes.
+      constants: By var of the program: constants made by gradient functions, such as sizes.
     """
 
     function: FunctionProgram
@@ -32,20 +32,20 @@ class BackwardProgram(NamedTuple):
 
 
 def backward_program(trace: Trace, query: Query) -> BackwardProgram:
-    """Return the backward pass of a query as a program: run on other values, it gives the gradients there.
+    """Return the backward pass of a query as a program, which can run on other values.
 
-    Sizes that gradient functions looked up in Python are constants of it, so the values must have the same shapes.
+    Sizes that gradient functions read in Python become constants, so those values must have the same shapes.
 
     Args:
-      trace: What was recorded, without calls of functions: see `flatten` and `portable`.
-      query: The query; its seeds do not count.
+      trace: A trace without function calls: see `flatten` and `portable`.
+      query: The query; its seeds are ignored.
 
     Raises:
-      TapeUseError: If the trace has calls of functions: TensorFlow's derivative of one is no data.
+      TapeUseError: If the trace has function calls: TensorFlow's derivative of a call is not a program.
     """
     if trace.facts.calls:
         raise TapeUseError(
-            "A backward pass through calls of functions is no program. Take them apart: `flatten(trace)`."
+            "A backward pass through function calls is not a program. Inline the calls first: `flatten(trace)`."
         )
     fork = trace.fork()
     known, types = len(fork.program.types), fork.program.types
@@ -57,7 +57,8 @@ def backward_program(trace: Trace, query: Query) -> BackwardProgram:
     if len(fork.facts.host_reads) > len(trace.facts.host_reads):
         where = fork.program.frames[fork.facts.host_reads[-1].frame]
         raise TapeUseError(
-            f"A backward function reads a value in Python at {where}: on other values it may run other ops."
+            f"A backward function reads a value in Python at {where}: on other values it may run other ops. "
+            "Use TensorFlow ops instead, such as `tf.where`."
         )
     results = [() if grad is None else tuple(map(fork.var_of, _tensors(grad))) for grad in found]
     return _Extraction(fork, known, [fork.var_of(seed) for seed in seeds]).extract(results)
@@ -70,7 +71,7 @@ def _tensors(grad: Cotangent) -> list[Tensor]:
 
 
 class _Extraction:
-    """Copies what was recorded after the first `known` vars into a program of its own."""
+    """Copies the equations recorded after the first `known` vars into a new program."""
 
     def __init__(self, fork: Trace, known: int, seeds: list[int]) -> None:
         self._fork, self._known = fork, known
@@ -96,7 +97,7 @@ class _Extraction:
         return BackwardProgram(function, tuple(self._values.values()), self._constants)
 
     def _var(self, var: int) -> int:
-        """Return the var that stands for one of the fork: a value of the forward program, or a constant, is a leaf."""
+        """Return the new var for one of the fork: forward values and constants become leaves."""
         found = self._map.get(var)
         if found is None:
             found = self._map[var] = self._builder.leaf(self._fork.program.types[var])

@@ -1,7 +1,7 @@
-"""A trace without calls of functions: each one is replaced by the ops that it ran.
+"""Flattens a trace: replaces each function call by the ops that it ran.
 
-A `tf.function` is known only to the process that traced it. A file that names only ops of TensorFlow needs no
-functions, and nothing in it can call itself.
+A `tf.function` exists only in the process that traced it. A file that has only TensorFlow ops needs no functions, and
+cannot contain recursion.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from retrotape.transform._join import Joiner
 
 
 def flatten(trace: Trace, freeze: Collection[str] = ()) -> Trace:
-    """Return the same trace with every call replaced by what ran inside; of those in `freeze`, by what it gave."""
+    """Return the same trace with every call inlined; calls named in `freeze` are replaced by their outputs."""
     return Flattener(trace, freeze).flatten()
 
 
 def flatten_if_possible(trace: Trace) -> Trace:
-    """Return the same trace with every call taken apart; as it is where that cannot be done, or there is none."""
+    """Return the same trace with every call inlined; unchanged if it has none, or if one cannot be inlined."""
     if not trace.facts.calls:
         return trace
     try:
@@ -44,7 +44,7 @@ def flatten_if_possible(trace: Trace) -> Trace:
 
 
 class Flattener(Joiner):
-    """Copies a trace, calls taken apart."""
+    """Copies a trace with its calls inlined."""
 
     def __init__(self, trace: Trace, freeze: Collection[str] = ()) -> None:
         super().__init__([trace])
@@ -56,7 +56,7 @@ class Flattener(Joiner):
 
     @property
     def facts(self) -> GrowingFacts:
-        """The facts of the new trace, to be added to."""
+        """The facts of the new trace, writable."""
         return self._builder.facts
 
     def flatten(self) -> Trace:
@@ -64,13 +64,13 @@ class Flattener(Joiner):
         trace, eqns, times = self._traces[0], self._builder.eqns, list[int]()
         for index, time in enumerate(trace.facts.times):
             self.add(0, index, time)
-            times += [time] * (len(eqns) - len(times))  # what ran inside ran when the call did
+            times += [time] * (len(eqns) - len(times))  # ops inside a call get the time of the call
         self.finish(0, trace)
         _order(self._builder.facts, times)
         return self.joined
 
     def add(self, which: int, index: int, time: int) -> None:
-        """Copy an equation; of a call, those that it stands for."""
+        """Copy an equation; for a call, the equations inside it."""
         trace = self._traces[which]
         eqn = trace.program.eqns[index]
         if eqn.op == CUSTOM and self._splice_gradient(index, eqn):
@@ -85,7 +85,7 @@ class Flattener(Joiner):
             return
         where = str(trace.program.frames[eqn.frame])
         if call is None:
-            raise NotPersistableError(index, name, where, "it is not known what is inside")
+            raise NotPersistableError(index, name, where, "its body is not known")
         if not function_traits(call.function).deterministic:
             ops = ", ".join(sorted({op for op in functions.operations_within(call.function) if not is_repeatable(op)}))
             raise NotPersistableError(
@@ -98,7 +98,7 @@ class Flattener(Joiner):
         self._splice(eqn, call.function)
 
     def _keep_outputs(self, eqn: Eqn) -> None:
-        """Let what a call gave, and what it left in variables, come from nowhere."""
+        """Turn the outputs of a call, and the values that it assigned, into leaves."""
         trace, flat, facts = self._traces[0], self.joined, self._builder.facts
         for var in eqn.outputs:
             leaf = self._builder.leaf(trace.program.types[var])
@@ -110,7 +110,7 @@ class Flattener(Joiner):
                 facts.unrecorded_updates.update(() if var in trace.facts.discrete else (leaf,))
 
     def _splice(self, eqn: Eqn, function: Any) -> None:
-        """Put what ran inside a call in its place."""
+        """Replace a call by the equations inside it."""
         trace = self._traces[0]
         plain = [var for var in eqn.outputs if var not in trace.facts.history_of]
         sides = plain[len(functions.output_types(function)) :]
@@ -129,15 +129,15 @@ class Flattener(Joiner):
             self._connect(0, var, self._maps[which][history.current])
 
     def _splice_gradient(self, index: int, eqn: Eqn) -> bool:
-        """Put the ops of a function's gradient, which were not recorded, in the place of what it gave, if it is one.
+        """Replace an equation by the ops of a function's gradient, if it is one; return whether it is.
 
-        A gradient of a call that was computed in the block is on the trace by its values alone.
+        Of a gradient of a call that was computed inside the block, only the values were recorded, not the ops.
         """
         back = self._traces[0].facts.backward_functions[index].function
         if not isinstance(back, CallGradient):
             return False
         gradient, trace = back.gradient(), self._traces[0]
-        count = len(eqn.inputs) - len(eqn.outputs)  # the rest is what it gave
+        count = len(eqn.inputs) - len(eqn.outputs)  # the remaining inputs are its results
         known = dict(
             zip([identity_of(t) for t in back.captured], eqn.inputs[count - len(back.captured) : count], strict=True)
         )
@@ -158,9 +158,9 @@ class Flattener(Joiner):
         held: Sequence[bool],
         constants: Sequence[Tensor] = (),
     ) -> tuple[int, list[int | None], list[Tensor]]:
-        """Run a function op by op; return the number of the trace, the vars of its results, what it was given.
+        """Run a function op by op; return the number of its trace, the vars of its results, and its arguments.
 
-        An input that is None is one of the constants, which are the last inputs.
+        An input that is None is one of the constants, which come last.
         """
         trace, inner = self._traces[0], Recorder()
         recorded = iter(operands_of(trace, function, [var for var in inputs if var is not None], self._values))
@@ -191,12 +191,12 @@ class Flattener(Joiner):
             super().add(which, index, time)
         self.finish(which, inner)
         by_operand = {id(operand): var for operand, var in zip(operands, inputs, strict=True) if var is not None}
-        # A handle among the results is one that the derivative of a call wants, and leads nowhere.
+        # A handle among the results is only an output for the call's derivative, and carries no gradient.
         made = [None if t.dtype == tf.resource else self._result(which, t, by_operand) for t in results]
         return which, made, given
 
     def _result(self, which: int, tensor: Tensor, operands: Mapping[int, int]) -> int:
-        """Return the var of what a body returns: made there, or handed back as it was handed in."""
+        """Return the var of a result: computed in the body, or an argument returned unchanged."""
         var = self._traces[which].tensors.find(tensor)
         if var is not None:
             return self._maps[which][var]
@@ -204,7 +204,7 @@ class Flattener(Joiner):
         return self.joined.var_of(tensor) if given is None else self._var(0, given)
 
     def _entry(self, trace: Trace, var: int, history: VariableHistory) -> int:
-        """Return the version that a variable has on entry; no other trace has one that it could be the same as."""
+        """Return the version that a variable has on entry; there is no other trace to share one with."""
         facts = self._builder.facts
         known = history.key in facts.histories
         version = self._builder.leaf(trace.program.types[var])
@@ -217,7 +217,7 @@ class Flattener(Joiner):
 
 
 def _distinct(operands: list[Tensor]) -> list[Tensor]:
-    """Return tensors of which none is another: a variable's value and what was read from it are one tensor."""
+    """Return copies where a tensor repeats: a variable's value and the result of a read are the same tensor."""
     seen: set[int] = set()
     found = []
     for operand in operands:
@@ -230,7 +230,7 @@ def _distinct(operands: list[Tensor]) -> list[Tensor]:
 
 
 def _order(facts: GrowingFacts, times: list[int]) -> None:
-    """Give each equation, host read and layer call a time of its own, in the order in which they were."""
+    """Give each equation, host read and layer call a unique time, in execution order."""
     calls = list(facts.layer_calls.values())
     moments = [(time, 0, number) for number, time in enumerate(times)]
     moments += [(read.time, 1, number) for number, read in enumerate(facts.host_reads)]

@@ -1,4 +1,4 @@
-"""Several traces as one, in the order in which they ran."""
+"""Joins several traces into one, in execution order."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ TraceVar = tuple[int, int]  # which trace, and a var of it
 
 
 def join(traces: Sequence[Trace], links: Mapping[TraceVar, TraceVar] | None = None) -> Trace:
-    """Return one trace of everything that these have: shared tensors and variables connect them, and links do.
+    """Return one trace of all equations; shared tensors, shared variables and links connect the traces.
 
-    A link says that a leaf, of a trace that comes later, is what another trace has as that var. An op that two of them
-    recorded counts once. Where a variable has another value when the next trace first reads it than it had when the
-    last one ended, an update was not recorded: that value has no past.
+    A link identifies a leaf of a later trace with a var of another one. An op that two traces recorded counts once. If
+    a variable's value at the first read of a trace differs from its value at the end of the previous trace, an update
+    was not recorded, and the new value has no history.
     """
     moved = _common_clock(traces, links or {})
     joiner = Joiner(traces, links)
@@ -36,9 +36,9 @@ def join(traces: Sequence[Trace], links: Mapping[TraceVar, TraceVar] | None = No
 
 
 def _common_clock(traces: Sequence[Trace], links: Mapping[TraceVar, TraceVar]) -> list[dict[int, int]]:
-    """Return, for each trace, what its times are to be: those that take something from another one come after it.
+    """Return, for each trace, a map from its times to common ones: a trace comes after those that it takes values from.
 
-    Traces that were recorded elsewhere know no common clock.
+    Traces from different processes have no common clock.
     """
     needs = [{there for (here, _), (there, _) in links.items() if here == which} for which in range(len(traces))]
     moved: list[dict[int, int]] = [{} for _ in traces]
@@ -46,7 +46,7 @@ def _common_clock(traces: Sequence[Trace], links: Mapping[TraceVar, TraceVar]) -
     while waiting:
         ready = [which for which in sorted(waiting) if not needs[which] & waiting]
         if not ready:
-            raise TapeUseError("connect goes in a circle: each tape takes something from another one.")
+            raise TapeUseError("connect= has a cycle: each tape takes a value from another one. Remove one link.")
         for which in ready:
             times = traces[which].facts.times
             before = [moved[other].get(time, time) for other in needs[which] for time in traces[other].facts.times]
@@ -73,21 +73,21 @@ class Joiner:
         self.joined = new_trace(self._builder)
         self._links = links or {}
         self._traces: list[Trace] = []
-        self._maps: list[dict[int, int]] = []  # var → var of the whole
+        self._maps: list[dict[int, int]] = []  # var → var of the joined trace
         self._copied: dict[int, Eqn] = {}  # by time
         self._identities: list[dict[int, list[int]]] = []
         for trace in traces:
             self._include(trace, {})
 
     def _include(self, trace: Trace, known: dict[int, int]) -> int:
-        """Return the number of one more trace, some of whose vars are already known to the whole."""
+        """Add a trace, some of whose vars already have counterparts; return its number."""
         self._traces.append(trace)
         self._maps.append(known)
         self._identities.append(trace.tensors.identities())
         return len(self._traces) - 1
 
     def add(self, which: int, index: int, time: int) -> None:
-        """Copy an equation, unless another trace has it already."""
+        """Copy an equation, unless another trace has recorded it too."""
         trace, builder = self._traces[which], self._builder
         eqn = trace.program.eqns[index]
         twin = self._copied.get(time)
@@ -124,7 +124,7 @@ class Joiner:
             facts.calls[number] = theirs.calls[index]
 
     def _connect(self, which: int, var: int, new: int) -> None:
-        """Let a var of one trace be a var of the whole, with what is known of it."""
+        """Map a var of one trace to a var of the joined one, and copy its value and tensors."""
         trace, joined, facts = self._traces[which], self.joined, self._builder.facts
         self._maps[which][var] = new
         if var in trace.values:
@@ -151,7 +151,7 @@ class Joiner:
         return history.handle
 
     def _present(self, which: int, var: int) -> int:
-        """Return what stands for an input now: of a variable the newest value, though another trace recorded it."""
+        """Return the current var for an input: for a variable, its newest value, whichever trace recorded it."""
         found, history = self._var(which, var), self._traces[which].facts.history_of.get(var)
         if history is None:
             return found
@@ -162,7 +162,7 @@ class Joiner:
         return found
 
     def _var(self, which: int, var: int) -> int:
-        """Return the var of the whole that stands for an input."""
+        """Return the var of the joined trace for an input."""
         found = self._maps[which].get(var)
         if found is None:
             trace = self._traces[which]
@@ -189,7 +189,7 @@ class Joiner:
         if ours is not None:
             held = self.joined.value(ours.current)
             known = held is not None and value is not None
-            # An unrecorded update of one trace is none where another has recorded how the value came about.
+            # An update that one trace did not record may be recorded by another.
             if share_buffer(held, value) if known else var not in trace.facts.unrecorded_updates:
                 return ours.current
         version = self._builder.leaf(trace.program.types[var])
@@ -199,10 +199,10 @@ class Joiner:
         return version
 
     def finish(self, which: int, trace: Trace, moved: Mapping[int, int] = {}) -> None:
-        """Copy what belongs to no equation; times are to be what `moved` has."""
+        """Copy facts that belong to no equation; `moved` maps old times to new ones."""
         joined, facts, program = self.joined, self._builder.facts, trace.program
         for var, kind in enumerate(program.types):
-            if program.producers[var] < 0 and kind.dtype != RESOURCE:  # handles that nothing takes are nothing
+            if program.producers[var] < 0 and kind.dtype != RESOURCE:  # unused handles are dropped
                 self._var(which, var)
         facts.moments.update(trace.facts.moments)
         for read in trace.facts.host_reads:

@@ -1,4 +1,4 @@
-"""A trace without anything that only this process knows: no calls, and backward functions that are data."""
+"""Makes a trace portable: free of calls and of backward functions that exist only in this process."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from retrotape.transform._flatten import Flattener
 
 
 def portable(trace: Trace, freeze: Collection[str] = ()) -> Trace:
-    """Return a trace without anything that only this process knows: no calls, and backward functions that are data.
+    """Return a trace that depends on nothing in this process: no calls, and backward functions as programs.
 
-    Functions and custom gradients whose names are in `freeze` are not taken apart: what they gave stays as it is. A
-    trace that is portable already is returned as it is.
+    Functions and custom gradients named in `freeze` are replaced by their outputs. A trace that is already portable is
+    returned unchanged.
     """
     backward = trace.facts.backward_functions.values()
     if not freeze and not trace.facts.calls and all(isinstance(b.function, FunctionProgram) for b in backward):
         return trace
-    with current_stack().unrecorded():  # a tape that is open must not record what is computed for this
+    with current_stack().unrecorded():  # open tapes must not record these ops
         return _flat_data(trace, 0, freeze)
 
 
 def _flat_data(trace: Trace, depth: int, freeze: Collection[str] = ()) -> Trace:
-    """Return a trace without calls, whose backward functions are data."""
+    """Return a trace without calls, whose backward functions are programs."""
     flattener = Flattener(trace, freeze)
     flat, facts = flattener.flatten(), flattener.facts
     for index, back in list(facts.backward_functions.items()):
@@ -45,17 +45,17 @@ def _flat_data(trace: Trace, depth: int, freeze: Collection[str] = ()) -> Trace:
 
 
 def _as_data(trace: Trace, facts: GrowingFacts, index: int, back: BackwardFunction, depth: int) -> BackwardFunction:
-    """Return a backward function as data, given the trace that it belongs to and the facts of that trace."""
+    """Return a backward function as a program, given its trace and the facts of that trace."""
     inner, cotangents, results = _record_backward(trace, index, back)
     kept = [[] if result is None else _tensors(result) for result in results]
     for tensors in kept:
         for tensor in tensors:
-            inner.var_of(tensor)  # one that is handed back as it is was not used so far
+            inner.var_of(tensor)  # a cotangent that is returned unchanged was used by no op
     flat = _flat_data(inner, depth + 1)
     refused = sorted({eqn.op for eqn in flat.program.eqns} - allowed())
     if refused:
         reason = f"its backward function runs {', '.join(refused)}, which a file may not contain"
-        raise _not_persistable(trace, index, reason, "do that outside of the backward function")
+        raise _not_persistable(trace, index, reason, "do that outside the backward function")
     flowing = [flat.var_of(cotangent) for cotangent in cotangents]
     outside = _outside(trace, flat)
     for read in _host_reads(trace, index, flat, flowing, outside):
@@ -69,7 +69,7 @@ def _as_data(trace: Trace, facts: GrowingFacts, index: int, back: BackwardFuncti
 
 
 def _record_backward(trace: Trace, index: int, back: BackwardFunction) -> tuple[Trace, list[Tensor], list[Any]]:
-    """Run a backward function as of the time of the call; return what ran, what flowed in and what came out."""
+    """Run a backward function as of the time of the call; return its trace, its cotangents and its results."""
     values, types, inner = Values(trace), trace.program.types, Recorder()
     with current_stack().only(inner):
         with current_stack().unrecorded():
@@ -81,7 +81,7 @@ def _record_backward(trace: Trace, index: int, back: BackwardFunction) -> tuple[
             raise
         except Exception as error:
             reason = f"its backward function fails with {type(error).__name__}: {error}"
-            raise _not_persistable(trace, index, reason, "use it outside of a tf.function") from error
+            raise _not_persistable(trace, index, reason, "use it outside a tf.function") from error
     inner.flush()
     for cotangent in cotangents:
         inner.var_of(cotangent)
@@ -95,7 +95,7 @@ def _tensors(result: Any) -> list[Tensor]:
 
 
 def _outside(trace: Trace, inner: Trace) -> dict[int, int]:
-    """Return, for vars of a backward function, those that they are where the function was made."""
+    """Return a map from vars of a backward function to vars of the trace that it was made in."""
     found: dict[int, int] = {}
     for identity, var in inner.tensors.items():
         outer = trace.tensors.get(identity)
@@ -112,18 +112,18 @@ def _host_reads(
 ) -> Iterator[HostRead]:
     """Yield the recorded values that Python code in a backward function reads.
 
-    A program has only one branch: on other values the function might do something else. It may not read cotangents at
-    all, which are other ones for every query.
+    A program has only one branch: on other values the function might take another. It must not read cotangents at all,
+    which differ with every query.
     """
     eqns = inner.program.eqns
-    sizes = {var for eqn in eqns if eqn.op in _SIZES for var in eqn.outputs}  # those of cotangents are always the same
+    sizes = {var for eqn in eqns if eqn.op in _SIZES for var in eqn.outputs}  # sizes of cotangents never change
     _, reached = reached_from(inner.program, cotangents, range(len(eqns)), (sizes,))
     for identity, _, frame, method, _ in inner.facts.host_reads:
         var = inner.tensors.get(identity)
         if var in reached:
-            reason = "its backward function decides by the value of the gradient what it runs"
+            reason = "its backward function branches on the value of a gradient"
             raise _not_persistable(trace, index, reason, "write that with `tf.where`")
-        if var is None:  # it is only read, and no op takes it
+        if var is None:  # it is only read by Python, and no op uses it
             read = {trace.tensors.get(identity)}
         else:
             used = {var, *(used for at in slice_to(inner.program, [var]) for used in eqns[at].inputs)}

@@ -1,4 +1,4 @@
-"""Which equations of a trace go into a file, and which are left out with what they gave in their place."""
+"""Which equations of a trace go into a file, and which are replaced by their outputs."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ WITHOUT_BYTES = ("resource", "variant")
 
 
 class Pruned:
-    """The program without equations that a file cannot have, where what they gave can stand for them.
+    """The program without equations that a file cannot have, where their outputs can replace them.
 
     Args:
-      trace: What was recorded.
-      freeze: Ops and custom gradients that are left out.
-      used: Vars that something else than an equation looks at.
-      named: The vars of each name, by which a replay can give other values.
+      trace: The trace.
+      freeze: Ops and custom gradients to replace by their outputs.
+      used: Vars that something other than an equation reads.
+      named: The vars of each name, under which a replay can give new values.
       redact: The names whose values are left out.
     """
 
@@ -46,7 +46,7 @@ class Pruned:
             raise self._refusal(refused[-1])
         self._drop_resources()
         self._refuse_stale(needed, named, redact)
-        self.moved = {old: new for new, old in enumerate(sorted(self._kept))}  # numbers of equations that stay
+        self.moved = {old: new for new, old in enumerate(sorted(self._kept))}  # of equations that stay
 
     def _name(self, eqn: Eqn) -> str:
         return custom_name(eqn) if eqn.op == CUSTOM else eqn.op
@@ -55,11 +55,11 @@ class Pruned:
         return eqn.op in allowed() and self._name(eqn) not in self._freeze
 
     def _can_go(self, eqn: Eqn, needed: set[int]) -> bool:
-        """Say whether no derivative is lost where what an equation gave stands for it."""
+        """Return whether an equation can be replaced by its outputs without losing a derivative."""
         inert, ends = (
             self._trace.facts.discrete,
             self._trace.facts.nondifferentiable,
-        )  # no derivative goes through these anyway
+        )  # these have no derivative anyway
         return self._name(eqn) in self._freeze or all(
             var in inert or var in ends or var not in needed or self._kind(var) in WITHOUT_BYTES for var in eqn.outputs
         )
@@ -76,7 +76,7 @@ class Pruned:
         return DTYPE_NAMES.get(self._trace.program.types[var].dtype, "")
 
     def _drop_resources(self) -> None:
-        """Drop what works on something without bytes, where nothing else looks at what it gave; else raise."""
+        """Drop equations on resources that cannot be stored; raise if their outputs are used."""
         trace = self._trace
         eqns, producers = trace.program.eqns, trace.program.producers
         broken = set()
@@ -94,9 +94,9 @@ class Pruned:
         self._kept -= broken
 
     def _refuse_stale(self, needed: set[int], named: Mapping[str, Sequence[int]], redact: Collection[str]) -> None:
-        """Raise where what an equation gave would stand for it and follows from a name: a replay would not change it.
+        """Raise if an equation replaced by its outputs depends on a name: in a replay the outputs would be stale.
 
-        Of an op that the user has frozen that is meant, unless the value is left out from which it follows.
+        For an op that the user froze, that is intended, unless it depends on a redacted value.
         """
         builder = self._trace.program
         gone = [
@@ -107,7 +107,7 @@ class Pruned:
         ]
         if not gone:
             return
-        names, reach = list(named), [0] * len(builder.types)  # by var: a bit for each name that it follows from
+        names, reach = list(named), [0] * len(builder.types)  # by var: a bit for each name that it depends on
         for bit, name in enumerate(names):
             for var in named[name]:
                 reach[var] |= (builder.producers[var] == LEAF) << bit
@@ -133,7 +133,7 @@ class Pruned:
                 f"redact= leaves out {name!r}, and the file would hold what {eqn.op} at {where} computed from it. "
                 f"Move that op out of the block, or save without redact=[{name!r}]."
             )
-        reason = f"a file cannot run it, and a replay with another {name!r} would get what it gave here"
+        reason = f"a file cannot run it, and a replay with another {name!r} would use its old outputs"
         return NotPersistableError(index, eqn.op, where, reason)
 
     def program(self) -> Program:

@@ -1,4 +1,4 @@
-"""The same program on other values."""
+"""Replays a program on other values."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from retrotape.transform._seeds import new_seeds
 
 
 def replay(trace: Trace, given: Sequence[tuple[Any, Tensor]], resample: bool, trust: bool) -> Trace:
-    """Return the trace that would have come about with other values of some leaves.
+    """Return the trace of the same program with new values for some leaves.
 
     Args:
-      trace: What was recorded.
-      given: What gets a new value, a tensor or a variable, and the new value.
-      resample: Whether random numbers are drawn anew.
-      trust: Whether to go on where Python has read a value that is another one now.
+      trace: The trace.
+      given: Pairs of a tensor or variable and its new value.
+      resample: Whether to draw new random numbers.
+      trust: Whether to continue if a value that Python read has changed.
     """
     whole = portable(trace)
     leaves: dict[int, Tensor] = {}
@@ -52,7 +52,7 @@ def replay(trace: Trace, given: Sequence[tuple[Any, Tensor]], resample: bool, tr
         leaves = {**new_seeds(whole), **leaves}
     if whole.guard is not None:
         whole.guard.extend(sum(bytes_of(_type_of(new)) for new in leaves.values()))
-    constants = python_constants(whole, trace)  # while both hold the same values: those of a file are read below
+    constants = python_constants(whole, trace)  # while both hold the same values: those of a file are loaded below
     with whole.explained():
         found = _Replay(whole, leaves, resample, trust).run()
     found.python_constants = constants
@@ -64,7 +64,7 @@ def _type_of(tensor: Tensor) -> TensorType:
 
 
 def _leaf(trace: Trace, part: Any) -> int:
-    """Return the leaf that a new value takes the place of."""
+    """Return the leaf that a new value replaces."""
     histories = histories_in(trace, part) if is_variable(part) else []
     if len(histories) > 1:
         raise ReplicaError(
@@ -76,14 +76,14 @@ def _leaf(trace: Trace, part: Any) -> int:
         raise NotRecordedError(describe(part), "it was not used in what was recorded", "Use it inside the block.")
     if trace.program.producers[var] >= 0:
         raise TapeUseError(
-            f"{describe(part)} was computed on this tape, so it cannot be given another value. "
+            f"{describe(part)} was computed on this tape, so it cannot get a new value. "
             "Give new values for what the tape started from."
         )
     return var
 
 
 class _Env(dict[int, Tensor]):
-    """What is another value now; everything else is what it was."""
+    """The values that changed; all others come from the old trace."""
 
     def __init__(self, given: Mapping[int, Tensor], old: Values) -> None:
         super().__init__(given)
@@ -105,7 +105,7 @@ class _Replay:
                 self._reads.setdefault(bisect_left(old.facts.times, time), []).append((var, frame, method))
 
     def run(self) -> Trace:
-        """Run what depends on a new value, in the order in which it was recorded."""
+        """Run the equations that depend on a new value, in recorded order."""
         evaluate = evaluator(self._old, resized=True)
         with current_stack().unrecorded():
             for _, eqn in run_steps(self._old.program, self._env, self._indices(), evaluate):
@@ -113,7 +113,7 @@ class _Replay:
             return self._trace()
 
     def _indices(self) -> Iterator[int]:
-        """Yield the equations that depend on a new value, as they come; raise where a host read would differ."""
+        """Yield the equations that depend on a new value, in order; raise if a host read would differ."""
         for index, eqn in enumerate(self._old.program.eqns):
             self._check_reads(index)
             depends = any(var in self._env for var in eqn.inputs)
@@ -129,12 +129,12 @@ class _Replay:
             where = self._old.program.frame_of(eqn)
             raise TapeUseError(
                 f"{eqn.op} at {where} depends on the new values and cannot run again: it uses a table, a queue or the "
-                "like, or something outside of TensorFlow. Record again with the new inputs."
+                "like, or something outside TensorFlow. Record again with the new inputs."
             )
         return False
 
     def _check_sizes(self, eqn: Eqn) -> None:
-        """Raise where a result has another size: Python may have used it, which is not recorded."""
+        """Raise if a result has a new size: Python may have used the old one, and such reads are not recorded."""
         types = self._old.program.types
         for var in eqn.outputs if not self._trust else ():
             before, now = types[var].shape, core.shape_of(self._env[var]) if var in self._env else None
@@ -151,13 +151,13 @@ class _Replay:
             where = str(self._old.program.frames[frame])
             try:
                 before = self._old_values(var)
-            except LostValueError as lost:  # it cannot be said that it is the same
-                raise ReplayError(where, f"{method.strip('_')}; what it was has been left out") from lost
+            except LostValueError as lost:  # it may have changed
+                raise ReplayError(where, f"{method.strip('_')}; its old value was left out of the file") from lost
             if not same(self._env[var], before):
                 raise ReplayError(where, method.strip("_"))
 
     def _trace(self) -> Trace:
-        """Return a trace of the same program with the values that its gradients read."""
+        """Return a trace of the same program with the values that gradient rules read."""
         old, env = self._old, self._env
         types = [_type_of(env[var]) if var in env else kind for var, kind in enumerate(old.program.types)]
         builder = Builder(replace(old.program, types=types), old.frames.copy())  # sizes may depend on values

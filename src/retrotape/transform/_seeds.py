@@ -1,4 +1,4 @@
-"""New seeds for draws that are computed from a seed which lies in a variable, as all draws of Keras are."""
+"""New seeds for random ops whose seed is in a variable, as those of Keras are."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from retrotape.tf.core import tf
 
 
 def new_seeds(trace: Trace) -> dict[int, Tensor]:
-    """Return new values for the variables that seeds were read from, by var. A seed that is a number stays."""
+    """Return new values, by var, for the variables that seeds were read from. Constant seeds stay."""
     histories, program = trace.facts.history_of, trace.program
     seeds = set(_seeds(trace))
     used = {var for index in slice_to(program, sorted(seeds)) for var in program.eqns[index].inputs}

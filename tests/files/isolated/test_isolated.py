@@ -53,7 +53,7 @@ def test_errors_come_out_as_they_are(path):
         assert got.value.name == "nobody"
         with pytest.raises(errors.ShapeMismatchError, match="hessian takes a scalar target"):
             held.hessian("wide", "x")
-        with pytest.raises(ValueError, match="since= says how far to go through updates"):
+        with pytest.raises(ValueError, match="since= limits how far to go through updates"):
             held.gradient("loss", "x", since=1)
         np.testing.assert_array_equal(held["loss"], rt.load(path)["loss"])  # and it goes on
 

@@ -105,7 +105,7 @@ def test_output_gradients():
     rows = tape.backward_each(losses, output_gradients=seed)
     np.testing.assert_array_equal([row[w] for row in rows], [[2.0, 40.0], [3.0, 30.0]])
     with pytest.raises(
-        errors.ShapeMismatchError, match=r"takes no output_gradients for a vector of losses: .* Scale what"
+        errors.ShapeMismatchError, match=r"takes no output_gradients for a vector of losses: .* Scale the result"
     ):
         tape.backward_each(losses[0], output_gradients=seed)
 
@@ -124,11 +124,11 @@ def test_wrong_use_is_told_as_for_one():
     with rt.Tape() as tape:
         losses = [v * v, v * 3.0]
     with pytest.raises(
-        ValueError, match="since= says how far to go through updates; give through_updates=True with it"
+        ValueError, match="since= limits how far to go through updates; give through_updates=True with it"
     ):
         tape.backward_each(losses, since=1)
     with pytest.raises(
-        ValueError, match="since= says how far to go through updates; give through_updates=True with it"
+        ValueError, match="since= limits how far to go through updates; give through_updates=True with it"
     ):
         tape.backward_each(losses[:1], since=1)
     with pytest.raises(errors.NotASourceError, match="A target must be a tensor"):

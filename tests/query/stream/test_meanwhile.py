@@ -115,5 +115,5 @@ def test_a_tape_that_is_reset_meanwhile(keep: str):
     with tape:
         for weight in net.weights:
             tf.exp(-net.x @ weight) * 3.0  # something else, of the same shapes
-    with pytest.raises(errors.TapeUseError, match=r"was reset while its gradients were handed out\. Take all of them"):
+    with pytest.raises(errors.TapeUseError, match=r"was reset while its gradients were being streamed\. Take all"):
         next(stream)

@@ -142,7 +142,7 @@ def test_outer_tapes_lose_nothing(nest: Callable[..., Any], outer: str, keep: st
 def test_a_stock_tape_that_began_later_is_warned_of(keep: str):
     with rt.Tape(keep=keep) as inner:
         y = chain(X)
-    with tf.GradientTape(), pytest.warns(UserWarning, match=r"it takes them as constants\. Open it before"):
+    with tf.GradientTape(), pytest.warns(UserWarning, match=r"it treats them as constants\. Open it before"):
         inner.gradient(y, X)
     with rt.Tape():  # one of ours is told which tensors the new ones stand for
         inner.gradient(y, X)

@@ -127,4 +127,4 @@ class Watched:
         if self._kept[0] is not values:
             held = [var for var, value in values._kept.items() if not is_offloaded(value)]
             self._kept = values, sum(bytes_of(types[var]) for var in held)
-        self.peak = max(self.peak, self._kept[1] + sum(bytes_of(types[var]) for var in values._again))
+        self.peak = max(self.peak, self._kept[1] + sum(bytes_of(types[var]) for var in values._recomputed))

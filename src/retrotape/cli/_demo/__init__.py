@@ -1,4 +1,4 @@
-"""A tour: the same few programs on the stock tape and on ours, really run."""
+"""The demo: the same few programs, run on the stock tape and on ours."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from retrotape.cli._demo._show import Ran, Scenario, ran, show
 from retrotape.record import count_as_users
 from retrotape.tf.core import tf
 
-count_as_users(os.path.dirname(__file__))  # its lines are shown as a user's
+count_as_users(os.path.dirname(__file__))  # treat its lines as user code
 
 
 class Step(NamedTuple):
-    """One program, written for each of the two tapes, and what is worth knowing of it."""
+    """One program, written for each of the two tapes, with a title and a remark."""
 
     title: str
     note: str
@@ -36,7 +36,7 @@ STEPS = (
     ),
     Step(
         "The chain rule across tapes",
-        "Nobody watched y.",
+        "y was never watched.",
         _ours.chain_rule,
         _stock.chain_rule,
         {"dy/dx": "2", "dz/dy": "0.5403", "dz/dx": "1.081"},
@@ -46,11 +46,11 @@ STEPS = (
         "The stock tape's path ends at an assignment; ours goes on, to any order.",
         _ours.through_a_step,
         _stock.through_a_step,
-        {"by the learning rate": "-16", "second derivative": "40"},
+        {"w.r.t. the learning rate": "-16", "second derivative": "40"},
     ),
     Step(
         "Second order, nothing nested: a Hessian",
-        "Every BatchNormalization is made of this; the stock tape is wrong, and silent.",
+        "Every BatchNormalization uses this; the stock tape is silently wrong.",
         _ours.second_order,
         _stock.second_order,
         {"row 0": "0.4444 -0.2222 -0.2222"},
@@ -69,13 +69,13 @@ STEPS = (
     ),
     Step(
         "Why is my gradient None?",
-        "Every verdict has a witness in the recording; without one it says 'unknown'.",
+        "Every verdict has a witness in the trace; without one it says 'unknown'.",
         _ours.why_none,
         _stock.why_none,
     ),
     Step(
         "Where does the NaN come from?",
-        "The op that made it, not those that passed it on.",
+        "The op that made it, not those that propagated it.",
         _ours.find_the_nan,
         _stock.find_the_nan,
     ),
@@ -83,7 +83,7 @@ STEPS = (
 
 
 def run(console: Console | None = None, steps: tuple[Step, ...] = STEPS) -> None:
-    """Run every step on both tapes and print what each gives."""
+    """Run every step on both tapes and print the results."""
     console = console or Console()
     tf.get_logger().setLevel("ERROR")
     for number, step in enumerate(steps, 1):
@@ -93,5 +93,5 @@ def run(console: Console | None = None, steps: tuple[Step, ...] = STEPS) -> None
 
 
 def _seeded(program: Scenario) -> Ran:
-    tf.keras.utils.set_random_seed(1)  # so that both begin with the same weights
+    tf.keras.utils.set_random_seed(1)  # both start from the same weights
     return ran(program)

@@ -1,6 +1,6 @@
-"""The programs of the tour, on our tape.
+"""The programs of the demo, on our tape.
 
-Their lines are shown as they are, so each is what a user would type; `print` puts a row into the table.
+Their source is shown, so each is what a user would type; `print` adds a row to the table.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from retrotape.cli._demo._show import Print
 from retrotape.tf.core import tf
 
 x = tf.constant([[1.0, 2.0], [0.5, -1.0]])
-_folder = TemporaryDirectory(prefix="retrotape-demo-")  # gone when the process ends
+_folder = TemporaryDirectory(prefix="retrotape-demo-")  # removed when the process exits
 FILE = Path(_folder.name) / "loss.tape"
 
 
 class Scaled(tf.keras.layers.Layer):
-    """A layer of one's own, which no other process knows."""
+    """A custom layer, which no other process has."""
 
     def build(self, shape: tuple[int, ...]) -> None:
         self.scale = self.add_weight(name="scale", shape=(), initializer="ones")
@@ -30,7 +30,7 @@ class Scaled(tf.keras.layers.Layer):
 
 
 def elsewhere(code: str) -> str:
-    """Run code in a new Python process that knows the file's name, and return what it printed."""
+    """Run code in a new Python process where `FILE` is the path of the saved tape, and return its output."""
     known = f"import retrotape as rt; FILE = {str(FILE)!r}; "
     done = subprocess.run([sys.executable, "-c", known + code], capture_output=True, text=True, check=True)
     return done.stdout.strip()
@@ -56,7 +56,7 @@ def several_tapes(print: Print) -> None:
 
 
 def chain_rule(print: Print) -> None:
-    """One tape goes on where another ended."""
+    """One tape continues where another ended."""
     x = tf.constant(1.0)
     with rt.Tape() as first:
         y = x**2
@@ -75,7 +75,7 @@ def through_a_step(print: Print) -> None:
         sgd.apply(grads, [w])
         after = tf.reduce_sum(w**2)
     slope = tape.gradient(after, sgd.learning_rate, through_updates=True)
-    print("by the learning rate", slope)
+    print("w.r.t. the learning rate", slope)
     slope2 = tape.gradient(slope, sgd.learning_rate, through_updates=True)
     print("second derivative", slope2)
 
@@ -103,7 +103,7 @@ def several_losses(print: Print) -> None:
 
 
 def saved(print: Print) -> None:
-    """Saved here, differentiated there."""
+    """Saved here, differentiated in another process."""
     layer = Scaled()
     with rt.Tape() as tape:
         loss = tf.reduce_sum(layer(x))

@@ -1,4 +1,4 @@
-"""Programs that are run and shown: their lines, and a table of what they printed."""
+"""Runs programs and shows their source, with a table of what they printed."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ def ran(program: Scenario) -> Ran:
     rows: dict[str, Any] = {}
     try:
         program(rows.__setitem__)
-    except Exception as crash:  # whatever it is: that it crashes is what there is to show
+    except Exception as crash:  # any crash is a result to show
         return Ran(rows, crash)
     return Ran(rows, None)
 
 
 def lines(program: Scenario) -> str:
-    """Return a program's lines, as somebody would type them."""
+    """Return the source lines of a program, as a user would type them."""
     body = textwrap.dedent(inspect.getsource(program)).splitlines()[2:]
     return textwrap.dedent("\n".join(body))
 
 
 def show(console: Console, program: Scenario, ours: Ran, stock: Ran, true: Mapping[str, str]) -> None:
-    """Print a program's lines, a table of what both tapes gave, and what the tape had to tell."""
+    """Print the source of a program, a table of the results of both tapes, and the tape's diagnosis."""
     console.print(Syntax(lines(program), "python", theme="ansi_dark", background_color="default"))
     short = {name: value for name, value in ours.rows.items() if "\n" not in str(value) or hasattr(value, "numpy")}
     console.print(table(list(short), ours, stock, true))
@@ -63,7 +63,7 @@ def show(console: Console, program: Scenario, ours: Ran, stock: Ran, true: Mappi
 
 
 def crashed(error: Exception) -> str:
-    """Return the line of a program that crashed, and the beginning of what it said."""
+    """Return the line where a program crashed, and the beginning of the error message."""
     ran_there = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(_FOLDER)]
     said = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
     rows = (f"stock: {ran_there[-1].line}", f"       {said}")
@@ -71,22 +71,22 @@ def crashed(error: Exception) -> str:
 
 
 def table(names: list[str], ours: Ran, stock: Ran, true: Mapping[str, str]) -> Table:
-    """Set the rows of two programs side by side; where one crashed, it says so at the row that it did not reach."""
+    """Return the rows of two programs side by side; a crash is shown in the first row that was not reached."""
     made, crash = Table("", "tf.GradientTape", "retrotape", *(["true"] if true else [])), stock.crash
     for name in names:
         cell = "[dim]-[/dim]"
         if name in stock.rows:
-            cell = told(stock.rows[name])
+            cell = format_value(stock.rows[name])
         elif crash is not None:
             cell, crash = "[red]crashes[/red]", None
         if true.get(name, cell) != cell:
             cell = f"[red]{cell}[/red]"
-        made.add_row(name, cell, told(ours.rows[name]), *([true.get(name, "")] if true else []))
+        made.add_row(name, cell, format_value(ours.rows[name]), *([true.get(name, "")] if true else []))
     return made
 
 
 def hung(text: str, width: int) -> str:
-    """Return text of which no line is wider than that; what is too long goes on below where its words began.
+    """Wrap text to a width, with hanging indents below the first word of each line's text.
 
     >>> print(hung("  do    Write less, if it helps.", 22))
       do    Write less, if
@@ -99,10 +99,10 @@ def hung(text: str, width: int) -> str:
     return "\n".join(lines)
 
 
-def told(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Return a value in a few characters.
 
-    >>> told(None), told(3)
+    >>> format_value(None), format_value(3)
     ('[red]None[/red]', '3')
     """
     if hasattr(value, "numpy"):

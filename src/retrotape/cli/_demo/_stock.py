@@ -1,4 +1,4 @@
-"""The programs of the tour, on the stock tape: the shortest honest try at the same."""
+"""The programs of the demo, on the stock tape: the shortest honest attempt at the same task."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def several_tapes(print: Print) -> None:
 
 
 def chain_rule(print: Print) -> None:
-    """One tape goes on where another ended."""
+    """One tape continues where another ended."""
     x = tf.constant(1.0)
     with tf.GradientTape() as first:
         first.watch(x)
@@ -46,12 +46,12 @@ def through_a_step(print: Print) -> None:
         sgd.apply(grads, [w])
         after = tf.reduce_sum(w**2)
         slope = tape.gradient(after, rate)
-    print("by the learning rate", slope)
+    print("w.r.t. the learning rate", slope)
     print("second derivative", outer.gradient(slope, rate))
 
 
 def second_order(print: Print) -> None:
-    """Second derivatives by nested tapes."""
+    """Second derivatives with nested tapes."""
     x = tf.constant([1.0, 2.0, 4.0])
     with tf.GradientTape() as outer:
         outer.watch(x)
@@ -78,7 +78,7 @@ def several_losses(print: Print) -> None:
 
 
 def saved(print: Print) -> None:
-    """There is no way to save a tape but Python's own."""
+    """The only way to save a stock tape is pickle."""
     layer = Scaled()
     with tf.GradientTape() as tape:
         loss = tf.reduce_sum(layer(x))
