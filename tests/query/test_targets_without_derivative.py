@@ -98,7 +98,7 @@ def test_a_source_that_only_the_whole_numbers_use():
         targets = [tf.cast(v * v, tf.int32), w * w]
     with warned():
         grads = tape.backward(targets, [v, w])
-    assert grads.why(v) == "no recorded op leads from it to the loss"
+    assert grads.why(v) == "no recorded op connects it to the loss"
     assert float(grads[w]) == 6.0
 
 

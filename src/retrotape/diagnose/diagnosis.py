@@ -89,7 +89,7 @@ class Diagnosis(ABC):
         session = self._recorded()
         if not isinstance(session, EagerSession):
             raise TapeUseError(
-                f"first_nonfinite looks at values, and inside a tf.function there are none. {IN_EAGER_CODE}"
+                f"first_nonfinite reads values, and inside a tf.function there are none. {IN_EAGER_CODE}"
             )
         with session.trace.explained():
             if target is None:
@@ -154,7 +154,9 @@ class Diagnosis(ABC):
 
         def take(var: int) -> Any:
             if trace.token is not token:
-                raise TapeUseError("What was found is gone, for the tape was reset. Look for it before: `list(found)`.")
+                raise TapeUseError(
+                    "These tensors are gone: the tape was reset. Read them before the reset: `list(found)`."
+                )
             with self._lock:
                 return value_of(trace, var)
 
@@ -175,7 +177,7 @@ class Diagnosis(ABC):
         history = session.history(part) if isinstance(part, VARIABLES) else None
         var = session.find(part) if not isinstance(part, VARIABLES) else None if history is None else history.current
         if var is None:
-            raise NotRecordedError(describe(part), "it was not used in what was recorded", "Use it inside the block.")
+            raise NotRecordedError(describe(part), "no recorded op used it", "Use it inside the block.")
         with session.trace.explained():
             return Values(session.trace)(var)
 
@@ -214,6 +216,6 @@ class Diagnosis(ABC):
         found = explain(session, parts, by, **options)
         there = found.verdict in (Verdict.CONNECTED, Verdict.ZERO)
         if results and not there and self.gradient(results, by, **options) is not None:
-            detail = "The target is a gradient, and does not depend on the source: it is constant."
+            detail = "The target is a gradient that does not depend on the source: it is constant."
             return Explanation(Verdict.ZERO, found.target, found.source, detail=detail)
         return found

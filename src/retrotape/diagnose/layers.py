@@ -88,7 +88,7 @@ class Layers:
             raise UnknownLayerError(name, list(known), _near(name, known))
         times = max((one.call for one, _ in self.called if one.is_inside(name, one.call)), default=0)
         if call is not None and not 1 <= call <= times:
-            counted = f"{times} time{'' if times == 1 else 's'}" if times else "outside of Keras"
+            counted = f"{times} time{'' if times == 1 else 's'}" if times else "outside Keras"
             raise ValueError(f"The layer {name!r} was called {counted} on this tape, got call={call}.")
 
 

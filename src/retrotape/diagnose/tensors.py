@@ -90,7 +90,7 @@ class Wanted(NamedTuple):
 def find(trace: Trace, wanted: Wanted, names: Mapping[str, Any]) -> list[Found]:
     """Return what is known of the tensors that ops made, of those that are wanted."""
     if wanted.call is not None and wanted.layer is None:
-        raise ValueError(f"call= says which call of a layer, got call={wanted.call}; give layer= with it.")
+        raise ValueError(f"call= selects a call of a layer, got call={wanted.call} without layer=; pass layer= too.")
     program, layers = trace.program, Layers(trace)
     if wanted.layer is not None:
         layers.check(wanted.layer, wanted.call)

@@ -40,7 +40,7 @@ def test_bfloat16_backward():
         (
             lambda: tf.math.erfinv([0.5, 2.0]),
             Cause.OUTSIDE_DOMAIN,
-            "The input is not inside of (-1, 1) at 1 of 2 places.",
+            "The input is not inside (-1, 1) at 1 of 2 places.",
         ),
         (lambda: tf.linalg.cholesky([[1.0, 2.0], [2.0, 1.0]]), Cause.NOT_DEFINITE, "Its smallest eigenvalue is -1."),
     ],

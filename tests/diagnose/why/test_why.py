@@ -76,8 +76,8 @@ def test_of_several_routes_all_are_counted():
         many = tf.add_n([tf.stop_gradient(w) * float(number) for number in range(1, 7)])
         kinds = tf.stop_gradient(w) + tf.round(w) + tf.floor(w) + tf.math.ceil(w) + tf.math.rint(w)
     line = r"\(.*test_why.py:\d+\)"
-    assert re.search(rf"5 more on other routes: StopGradient {line} 5 times\.", tape.why(many, w).detail)
-    assert "4 more on other routes: " in tape.why(kinds, w).detail
+    assert re.search(rf"5 more on other paths: StopGradient {line} 5 times\.", tape.why(many, w).detail)
+    assert "4 more on other paths: " in tape.why(kinds, w).detail
     assert tape.why(kinds, w).detail.endswith(" and 1 other.")
 
 
@@ -160,7 +160,7 @@ def test_a_gradient_that_is_constant_has_a_derivative_of_zero():
     assert float(tape.gradient(slope, x)) == 0.0
     found = tape.why(slope, x)
     assert found.verdict is Verdict.ZERO
-    assert found.detail == "The target is a gradient, and does not depend on the source: it is constant."
+    assert found.detail == "The target is a gradient that does not depend on the source: it is constant."
 
 
 # ------------------------------------------------------------------ large tapes
@@ -189,7 +189,7 @@ def test_beyond_the_limit_it_is_said_without_computing_the_gradient(cut, verdict
     assert (found.cut, found.reached, found.leading) == (whole.cut, whole.reached, whole.leading)
     if cut == "none":
         assert found.detail.startswith("The gradient itself was not computed: it would pass 6")
-        assert found.detail.endswith(" ops. Ask `tape.gradient`.")
+        assert found.detail.endswith(" ops. Call `tape.gradient`.")
 
 
 @pytest.mark.slow

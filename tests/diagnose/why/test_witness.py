@@ -31,7 +31,7 @@ def asked(make):
 def test_values_that_rise_and_fall_with_those_that_were_seen(make):
     found = asked(make)
     assert (found.verdict, found.cut.op) == (Verdict.LEFT_TENSORFLOW, "numpy()")
-    assert found.detail.endswith(", and rises and falls with the values that were seen.")
+    assert found.detail.endswith(", and is a monotonic function of the values that Python read.")
     assert found.remedy == ""  # the verdict's own, without an if
 
 
@@ -78,7 +78,7 @@ def test_a_number_right_after_it_was_seen():
         loss = v * float(y)
     found = tape.why(loss, w)
     assert (found.verdict, found.cut.op) == (Verdict.LEFT_TENSORFLOW, "float()")
-    assert found.remedy.startswith("If it was computed from what was seen, stay with tensors")
+    assert found.remedy.startswith("If it was computed from the values that Python read, ktay with tensors")
 
 
 def test_numbers_of_the_program_are_not_told_about():

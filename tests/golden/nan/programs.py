@@ -142,7 +142,7 @@ def square_in_half_precision(x):
     ([-0.5, 2.0], F32),
     op="Pow",
     cause="POW_OF_NEGATIVE",
-    witness="The base is negative and the power no whole number at 1 of 2 places.",
+    witness="The base is negative and the power is not an integer at 1 of 2 places.",
     remedy="tf.maximum(x, 0.0) ** p",
 )
 def power_of_a_difference(x):
@@ -154,7 +154,7 @@ def power_of_a_difference(x):
     ([1.0000001, 0.5], F32),
     op="Acos",
     cause="OUTSIDE_DOMAIN",
-    witness="The input is outside of [-1, 1] at 1 of 2 places.",
+    witness="The input is outside [-1, 1] at 1 of 2 places.",
     remedy="tf.clip_by_value",
 )
 def angle_between(cosine):
@@ -296,7 +296,7 @@ def gamma_correction(x):
     ([1.0, 0.5], F32),
     op="Acos",
     cause="EDGE_OF_DOMAIN",
-    witness="The input is at the edge, 1 or -1, at 1 of 2 places.",
+    witness="The input is at the boundary, 1 or -1, at 1 of 2 places.",
     remedy="tf.clip_by_value",
     backward=True,
 )

@@ -31,7 +31,7 @@ def judge_backward(scene: Scene, index: int, given: Sequence[Any], found: Sequen
         line = scene.not_taken(eqn.outputs, bad)
         if line is not None:
             first = f"{plain[1]} " if plain is not None else ""
-            text = f"{first}`tf.where` at {line} takes the other branch there, so that 0 arrives: 0 · inf is NaN."
+            text = f"{first}`tf.where` at {line} selects the other branch there, so the incoming gradient is 0: 0 · inf is NaN."
             return Cause.WHERE, text
     return plain or overflow_backward(scene, eqn, given, position) or _UNKNOWN
 
@@ -49,7 +49,7 @@ def _singular(scene: Scene, eqn: Eqn, position: int, bad: np.ndarray) -> Verdict
         said = None if power is None else _all_there((x == 0) & (power < 1), bad, "The base is exactly 0")
         return (Cause.POW_AT_ZERO, said) if said else None
     if eqn.op in ("Acos", "Asin", "Acosh"):
-        said = _all_there(np.abs(x) == 1, bad, "The input is at the edge, 1 or -1,")
+        said = _all_there(np.abs(x) == 1, bad, "The input is at the boundary, 1 or -1,")
         return (Cause.EDGE_OF_DOMAIN, said) if said else None
     if eqn.op == "Atan2":
         other = scene.numbers(eqn.inputs[1])

@@ -35,7 +35,7 @@ def judge_forward(scene: Scene, index: int, flags: dict[int, int], reaches: bool
         first = f"{plain[1]} " if plain is not None else ""
         return (
             Cause.WHERE,
-            f"{first}`tf.where` at {line} takes the other branch there, but gradients go both ways.",
+            f"{first}`tf.where` at {line} selects the other branch there, but both branches are differentiated.",
         )
     return _by_op(scene, eqn, inputs, bad) or overflow(scene, eqn) or _UNKNOWN
 
@@ -50,7 +50,7 @@ def _by_op(scene: Scene, eqn: Eqn, inputs: list[Any], bad: Numbers) -> Verdict |
 
 def at_places(text: str, met: Numbers) -> str:
     """Return a sentence with the number of places at which it is so."""
-    return f"{text}." if met.size == 1 else f"{text} at {int(met.sum())} of {met.size} places."
+    return f"{text}." if met.size == 1 else f"{text} at {int(met.sum())} of {met.size} positions."
 
 
 def _where(condition: Numbers, bad: Numbers, text: str) -> str | None:
@@ -63,7 +63,7 @@ def _zero(scene: Scene, eqn: Eqn, x: Numbers, bad: Numbers, what: str, name: str
     """Say that something is zero, or so small that the processor takes it for zero."""
     tiny = smallest(scene.trace.program.types[eqn.outputs[0]])
     return _where(x == 0, bad, f"{what} is exactly {name}") or _where(
-        np.abs(x) < tiny, bad, f"{what} is below {tiny:.3g}, which is taken for 0,"
+        np.abs(x) < tiny, bad, f"{what} is below {tiny:.3g}, which is flushed to 0,"
     )
 
 
@@ -141,19 +141,19 @@ def _quotient(scene: Scene, eqn: Eqn, inputs: list[Numbers], bad: Numbers) -> Ve
 
 def _pow(scene: Scene, eqn: Eqn, inputs: list[Numbers], bad: Numbers) -> Verdict | None:
     base, power = inputs
-    said = _where((base < 0) & (power != np.round(power)), bad, "The base is negative and the power no whole number")
+    said = _where((base < 0) & (power != np.round(power)), bad, "The base is negative and the power is not an integer")
     if said:
         return Cause.POW_OF_NEGATIVE, said
-    said = _where((base == 0) & (power < 0), bad, "The base is exactly 0 and the power negative")
+    said = _where((base == 0) & (power < 0), bad, "The base is exactly 0 and the power is negative")
     return (Cause.POW_OF_ZERO, said) if said else None
 
 
 _DOMAINS: dict[str, tuple[Callable[[Numbers], Numbers], str]] = {
-    "Acos": (lambda x: abs(x) > 1, "outside of [-1, 1]"),
-    "Asin": (lambda x: abs(x) > 1, "outside of [-1, 1]"),
-    "Atanh": (lambda x: abs(x) >= 1, "not inside of (-1, 1)"),
+    "Acos": (lambda x: abs(x) > 1, "outside [-1, 1]"),
+    "Asin": (lambda x: abs(x) > 1, "outside [-1, 1]"),
+    "Atanh": (lambda x: abs(x) >= 1, "not inside (-1, 1)"),
     "Acosh": (lambda x: x < 1, "below 1"),
-    "Erfinv": (lambda x: abs(x) >= 1, "not inside of (-1, 1)"),
+    "Erfinv": (lambda x: abs(x) >= 1, "not inside (-1, 1)"),
 }
 
 
@@ -188,7 +188,7 @@ def _exp(scene: Scene, eqn: Eqn, inputs: list[Numbers], bad: Numbers) -> Verdict
     kind = scene.trace.program.types[eqn.outputs[0]]
     limit = np.log(largest(kind))
     beyond = np.abs(inputs[0]) >= limit - 1e-3
-    said = _where(beyond, bad, f"The input is beyond {limit:.4g}, where {eqn.op} in {dtype_name(kind)} ends,")
+    said = _where(beyond, bad, f"The input is beyond {limit:.4g}, where {eqn.op} overflows in {dtype_name(kind)},")
     if said is None:
         return None
     return (_made_of_exp(scene, eqn) if eqn.op == "Exp" else Cause.EXP_OVERFLOW), said
@@ -224,7 +224,7 @@ def _softmax(scene: Scene, eqn: Eqn, inputs: list[Numbers], bad: Numbers) -> Ver
     rows = bad.any(-1) if bad.shape == inputs[0].shape else bad
     if not masked.any() or rows.shape != masked.shape or not masked[rows].all():
         return None
-    return Cause.ALL_MASKED, f"{int(masked.sum())} of {masked.size} rows have nothing else."
+    return Cause.ALL_MASKED, f"{int(masked.sum())} of {masked.size} rows have no other value."
 
 
 def _difference(scene: Scene, eqn: Eqn, inputs: list[Numbers], bad: Numbers) -> Verdict | None:
@@ -236,7 +236,7 @@ def _difference(scene: Scene, eqn: Eqn, inputs: list[Numbers], bad: Numbers) -> 
 
 def _product(scene: Scene, eqn: Eqn, inputs: list[Numbers], bad: Numbers) -> Verdict | None:
     left, right = inputs
-    said = _where(((left == 0) & np.isinf(right)) | ((right == 0) & np.isinf(left)), bad, "0 meets inf")
+    said = _where(((left == 0) & np.isinf(right)) | ((right == 0) & np.isinf(left)), bad, "0 is multiplied by inf")
     return (Cause.ZERO_TIMES_INF, said) if said else None
 
 

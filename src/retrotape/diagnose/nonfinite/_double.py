@@ -71,7 +71,7 @@ def _exceeds(scene: Scene, eqn: Eqn, kind: TensorType, compute: Callable[..., Te
     if numbers is None or not numbers.size or not np.isfinite(numbers).all() or np.abs(numbers).max() <= limit:
         return None
     name = dtype_name(kind)
-    text = f"In float64 the largest is {np.abs(numbers).max():.3g}; {name} ends at {limit:.4g}."
+    text = f"In float64 the largest value is {np.abs(numbers).max():.3g}; the maximum of {name} is {limit:.4g}."
     return (Cause.HALF_OVERFLOW if name == "float16" else Cause.OVERFLOW), text
 
 

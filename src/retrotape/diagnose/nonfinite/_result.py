@@ -40,8 +40,8 @@ class Nonfinite(NamedTuple):
 
     def __str__(self) -> str:
         what = f"the gradient of {self.op}" if self.backward else self.op
-        verb = "got" if self.cause is Cause.GIVEN else "made"
-        rows = [f"{what} at {self.frame} {verb} the first value that is not finite"]
+        verb = "received" if self.cause is Cause.GIVEN else "produced"
+        rows = [f"{what} at {self.frame} {verb} the first non-finite value"]
         rows += [f"        {self.code}"] if self.code else []
         rows.append(f"  from  {', '.join(self.inputs) or 'nothing'}")
         rows.append(f"  why   {self.cause.sentence}")

@@ -76,7 +76,7 @@ class Scene:
         """Return dtype, shape and range of a value, as text."""
         value = self.tensor(var)
         if value is None:
-            return f"{self.trace.program.types[var]} that is gone"
+            return f"{self.trace.program.types[var]} (no longer available)"
         kind, numbers = self.trace.program.types[var], as_numbers(value)
         if numbers is None or not numbers.size:
             return str(kind)

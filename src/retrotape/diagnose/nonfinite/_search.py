@@ -194,7 +194,7 @@ def _backward(scene: Scene, targets: Sequence[int], flags: dict[int, int]) -> No
 
 def _judged(scene: Scene, found: _Found, flags: dict[int, int]) -> Nonfinite:
     if found.made is None:
-        text = "Each of the gradients that arrive from its uses is finite, but their sum is not."
+        text = "Each incoming gradient is finite, but their sum is not."
         return _report(scene, found.index, True, Cause.OVERFLOW, text)
     eqn = scene.eqns[found.index]
     origin = blame(scene, flags, scene.involved((*eqn.inputs, *eqn.outputs), found.made))

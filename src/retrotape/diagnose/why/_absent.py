@@ -37,11 +37,11 @@ def absent(session: EagerSession, targets: Sequence[Any], source: Any, said: tup
         var, user = twin
         cell = session.trace.facts.history_of.get(var)
         if cell is not None:
-            detail += f" The variable {session.trace.name_of(cell)} was used, and has the same values."
-            remedy = "Ask for the variable."
+            detail += f" The variable {session.trace.name_of(cell)}, which has the same values, was used."
+            remedy = "Pass the variable as the source."
         else:
-            detail += f" Another tensor with the same values was used, by {user}."
-            remedy = "Make it before the block, use it inside, and ask for the very same object."
+            detail += f" Another tensor with the same values was used by {user}."
+            remedy = "Make it before the block, use it inside, and pass that same object as the source."
     return Explanation(Verdict.SOURCE_NOT_RECORDED, *said, detail=detail, remedy=remedy)
 
 
@@ -55,9 +55,9 @@ def _missing(session: EagerSession, target: Any, said: tuple[str, str]) -> Expla
         return None
     else:
         reason, remedy = session.why_absent(target) or (
-            "it was made while recording, but by no op that is on this tape: by Python, on another thread, or "
-            "before the tape was reset",
-            "Make it with TensorFlow ops, on the thread that records.",
+            "it was made while the tape was recording, but not by an op on this tape: by Python, on another "
+            "thread, or before the tape was reset",
+            "Compute it with TensorFlow ops, on the thread that records.",
         )
     return Explanation(Verdict.TARGET_NOT_RECORDED, *said, detail=_sentence(reason), remedy=remedy)
 
@@ -72,7 +72,7 @@ def _unread(session: EagerSession, targets: Sequence[Any], variable: Any, said: 
     ]
     between = Between(session.trace, [var for var in known if var is not None], [], False, None)
     detail = " ".join(("No op on the tape has read it.", *Left(session, between).unmade()))
-    remedy = "Read it inside the block: move what is computed from it there, or see whether its layer is called at all."
+    remedy = "Read it inside the block: move the code that uses it there, or check that its layer is called."
     return Explanation(Verdict.SOURCE_NOT_RECORDED, *said, detail=detail, remedy=remedy)
 
 

@@ -24,7 +24,7 @@ _COMPARED = frozenset(("Less", "LessEqual", "Greater", "GreaterEqual"))
 _FEW = 4  # ops between a random number and what is compared with it
 _NAMED = 3  # other cuts that are named
 _NUMBERS = (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.complex64, tf.complex128)
-_REMOVE = "remove both, or ask about what comes after them."
+_REMOVE = "remove both, or use a tensor computed after them as the source."
 
 
 class Kind(NamedTuple):
@@ -107,7 +107,7 @@ class Cuts:
         named = [step if times == 1 else f"{step} {times} times" for step, times in list(steps.items())[:_NAMED]]
         rest = len(steps) - _NAMED
         more = f" and {rest} other{'s' if rest > 1 else ''}" if rest > 0 else ""
-        return f" {len(real) - 1} more on other routes: {', '.join(named)}{more}."
+        return f" {len(real) - 1} more on other paths: {', '.join(named)}{more}."
 
     def _same_call(self, mine: Step, other: int) -> bool:
         step = self._between.step(other)
@@ -118,14 +118,14 @@ class Cuts:
         between, walked = self._between, self._walked
         eqn, trace = between.eqns[index], between.trace
         if walked is not None and index in walked.refused:
-            detail = f"TensorFlow has none registered for {between.step(index).name}; `gradient` raises."
+            detail = f"TensorFlow has no gradient registered for {between.step(index).name}; `gradient` raises."
             return Kind(Verdict.NO_GRADIENT, detail, CHOICE if "Random" in eqn.op else "")
         if index in trace.facts.calls:
             return Kind(Verdict.INSIDE_FUNCTION)
         if eqn.op == "StopGradient":
             return Kind(Verdict.STOP_GRADIENT)
         if eqn.op in SHAPES:
-            detail = f"The target depends on its shape alone: {eqn.op} looks at nothing else."
+            detail = f"The target depends on a shape alone: {eqn.op} does not read the values."
             return Kind(Verdict.NO_GRADIENT, detail, Verdict.NO_PATH.remedy)
         cut = [var for var in eqn.outputs if var in between.needed and var not in self._plan.reached]
         if any(var in self._plan.stops for var in cut):
@@ -136,14 +136,14 @@ class Cuts:
                     Verdict.RULE_RETURNED_NONE, "", "Return a gradient for this input from the custom gradient."
                 )
             steps = eqn.op in _STEPS
-            detail = f"{between.step(index).name} is flat between its steps." if steps else ""
+            detail = f"{between.step(index).name} is piecewise constant." if steps else ""
             return Kind(Verdict.RULE_RETURNED_NONE, detail, STRAIGHT if steps else "")
         if cut and all(var in trace.facts.discrete for var in cut):
             dtype = tf.as_dtype(trace.program.types[cut[0]].dtype).name
             remedy = CHOICE if eqn.op in _CHOICES or self._draws(index) else ""
-            return Kind(Verdict.INTEGER, f"{between.step(index).name} makes {dtype} here.", remedy)
+            return Kind(Verdict.INTEGER, f"{between.step(index).name} returns {dtype} here.", remedy)
         if cut and all(var in trace.facts.discrete or var in trace.facts.nondifferentiable for var in cut):
-            return Kind(Verdict.NO_GRADIENT, f"TensorFlow declares that {between.step(index).name} has none.")
+            return Kind(Verdict.NO_GRADIENT, f"TensorFlow declares {between.step(index).name} non-differentiable.")
         return Kind(Verdict.UNKNOWN)
 
     def _draws(self, index: int) -> bool:
@@ -173,8 +173,8 @@ class Cuts:
         try:
             plan = Between(trace, between.targets, entry, True, None).plan()
         except UnseenUpdateError as error:
-            detail = f"{name} is assigned here, and {error.variable} while nothing was recorded."
+            detail = f"{name} is assigned here, and {error.variable} was assigned while the tape was not recording."
             return Kind(Verdict.UNSEEN_UPDATE, detail)
         if plan.reached.isdisjoint(between.targets):
-            return Kind(Verdict.ASSIGNMENT, detail, "There is another cut behind it: " + _REMOVE)
+            return Kind(Verdict.ASSIGNMENT, detail, "There is another cut after it: " + _REMOVE)
         return Kind(Verdict.ASSIGNMENT, detail)

@@ -150,7 +150,7 @@ class _Inquiry:
         if found.eqn in between.trace.facts.calls:
             detail, remedy = _OPAQUE, Verdict.INSIDE_FUNCTION.remedy
         if found.others:
-            detail += f" The same happens on {found.others} more routes."
+            detail += f" The same happens on {found.others} more paths."
         cut = None if found.eqn is None else between.step(found.eqn)
         path = live_path(between, plan, walked, found.eqn)
         return Explanation(Verdict.ZERO, *self._said, cut, between.steps(path), detail=detail, remedy=remedy)
@@ -158,16 +158,16 @@ class _Inquiry:
     def _nothing_inside(self, inside: Between, plan: Plan, walked: Walked | None) -> Explanation:
         """Return what is so where TensorFlow gives zeros for a function, and the ops inside of it give nothing."""
         if not inside.is_touched():
-            detail = "A function is on the way, and no op that ran inside of it leads from the source to the target."
+            detail = "The path goes through a function, and no op that ran inside it connects the source to the target."
             choice = next((look for look in inside.trace.facts.host_reads if look.method == CONDITION), None)
             if choice is not None:
-                detail += f" A branch or a loop chose what ran, at {inside.frame(choice.frame)}."
+                detail += f" A branch or a loop decided what ran, at {inside.frame(choice.frame)}."
             path = self._between.path(self._between.sources, self._between.targets)
             calls = [index for index in path if index in self._between.trace.facts.calls]
             cut = self._between.step(calls[0]) if calls else None
             return Explanation(Verdict.ZERO, *self._said, cut, self._between.steps(path), detail=detail, remedy=_CHECK)
         found = self._cut(inside, plan, walked)
-        detail = f"It is cut inside of a function, for which TensorFlow gives zeros: {found.verdict.reason}."
+        detail = f"It is cut inside a function, for which TensorFlow returns zeros: {found.verdict.reason}."
         return Explanation(
             Verdict.ZERO,
             *self._said,
@@ -180,12 +180,12 @@ class _Inquiry:
 
     def _connected(self, between: Between, plan: Plan, detail: str, walked: Walked) -> Explanation:
         path = live_path(between, plan, walked)
-        detail += " Ask `tape.gradient`." if walked.problem else largest_change(between, walked, path)
+        detail += " Call `tape.gradient`." if walked.problem else largest_change(between, walked, path)
         finite = all(isfinite(norm([grad])) for grad in walked.arrived.values())
         part, remedy = Partly(self._session, between).part()
         detail += part
         if not finite:
-            remedy = "It is not finite: `tape.first_nonfinite(target)` tells which op made it so."
+            remedy = "The gradient is not finite: `tape.first_nonfinite(target)` finds the op that caused it."
         return Explanation(Verdict.CONNECTED, *self._said, reached=between.steps(path), detail=detail, remedy=remedy)
 
     # ------------------------------------------------------------------ there is none
@@ -208,7 +208,7 @@ class _Inquiry:
 
 
 _CHECK = Verdict.NO_PATH.remedy
-_OPAQUE = "The function as a whole gives zero for it, and it cannot be told where inside: not used, stopped, or flat."
+_OPAQUE = "The gradient of the function as a whole is zero, and which op inside makes it zero cannot be determined."
 
 
 def _var(trace: Trace, part: Any) -> int:

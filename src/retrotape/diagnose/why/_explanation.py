@@ -65,7 +65,9 @@ class Explanation:
     remedy: str = field(default="")
 
     def __str__(self) -> str:
-        rows = [f"gradient of {self.target} by {self.source}: {self.verdict.name.lower().replace('_', ' ')}"]
+        rows = [
+            f"gradient of {self.target} with respect to {self.source}: {self.verdict.name.lower().replace('_', ' ')}"
+        ]
         rows.append(f"  {self.verdict.sentence}")
         if self.detail:
             rows.append(f"  {self.detail}")

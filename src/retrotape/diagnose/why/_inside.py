@@ -51,12 +51,12 @@ def look_inside(function: Any, inputs: Sequence[int], outputs: Sequence[int]) ->
     step = Step(op.type, _line_of(op))
     inside = f"Inside the tf.function {graph.name!r}."
     if op.type in _PYTHON:
-        return Inside(Verdict.LEFT_TENSORFLOW, step, f"{inside} `tf.numpy_function` hands arrays to Python.")
+        return Inside(Verdict.LEFT_TENSORFLOW, step, f"{inside} `tf.numpy_function` passes arrays to Python.")
     if op.type == "StopGradient":
         return Inside(Verdict.STOP_GRADIENT, step, inside)
     if op.outputs and not is_trainable(op.outputs[0].dtype):
-        return Inside(Verdict.INTEGER, step, f"{inside} {op.type} makes {op.outputs[0].dtype.name} here.")
-    return Inside(Verdict.NO_GRADIENT, step, f"{inside} TensorFlow declares that {op.type} has none.")
+        return Inside(Verdict.INTEGER, step, f"{inside} {op.type} returns {op.outputs[0].dtype.name} here.")
+    return Inside(Verdict.NO_GRADIENT, step, f"{inside} TensorFlow declares {op.type} non-differentiable.")
 
 
 def _line_of(op: Any) -> Frame:

@@ -21,11 +21,13 @@ from retrotape.tf.core import EagerTensor, identity_of
 COMPARED = 200  # results whose values are compared with a constant, latest first
 _LOOKS = 20  # looks before a constant that are compared with it, latest first
 LARGE = 1_000_000  # elements up to which they are
-_ORDERED = "rises and falls with the values that were seen"
+_ORDERED = "is a monotonic function of the values that Python read"
 _MANY = 6  # different values whose order tells: that two such orders are the same by chance is 1 in 360
 CONDITION = "a condition in a tf.function"
 _DECISIONS = ("__bool__", CONDITION)  # they choose what runs, and are no values that come back
-_SMOOTH = "What a branch or a loop is chosen by has no gradient: weigh both, `g * a + (1 - g) * b` with a smooth `g`."
+_SMOOTH = (
+    "The condition of a branch or a loop has no gradient: blend both results, `g * a + (1 - g) * b` with a smooth `g`."
+)
 
 
 class _Constant(NamedTuple):
@@ -62,13 +64,13 @@ class Left:
 
     def explain(self, said: tuple[str, str]) -> Explanation | None:
         """Return where a value left, if there are witnesses: that Python saw it, or that it came back as it was."""
-        for witness, proof in ((self._same, "has the values that were seen"), (self._in_order, _ORDERED)):
+        for witness, proof in ((self._same, "has the values that Python read"), (self._in_order, _ORDERED)):
             for constant, look, var in self._pairs():
                 if constant.where.shape == self._shape(var) and witness(constant.var, var):
                     return self._told(said, constant, look, var, f", and {proof}.")
         found = self._at_once()
         if found is not None:
-            return self._told(said, *found, ", right after it was seen, and has the value that was seen.", sure=False)
+            return self._told(said, *found, ", right after Python read the value, and is equal to it.", sure=False)
         latest = next(self._pairs(), None)
         same = self._came_back()
         if same is not None and latest is not None and latest[0] is same[0]:
@@ -180,7 +182,11 @@ class Left:
         how = look.method.strip("_")
         cut = Step(how if how == "numpy_function" else f"{how}()", between.frame(look.frame))
         detail = f"That constant, a {constant.where}, is used by {between.step(constant.user)}{proof}"
-        remedy = "" if sure else f"If it was computed from what was seen, {_lower(Verdict.LEFT_TENSORFLOW.remedy)}"
+        remedy = (
+            ""
+            if sure
+            else f"If it was computed from the values that Python read, {_lower(Verdict.LEFT_TENSORFLOW.remedy)}"
+        )
         before = between.steps(between.path_anywhere(var))
         after = between.steps(between.path([constant.var], between.targets))
         return Explanation(Verdict.LEFT_TENSORFLOW, *said, cut, before, after, detail, remedy)
@@ -189,12 +195,12 @@ class Left:
         """Say that a value is back though nobody saw it leave: by the buffer protocol, or from another thread."""
         between = self._between
         detail = (
-            f"No op on the tape made the {constant.where} that goes in below, but it has the values of "
-            f"{between.name_of(var)}, which comes from the source."
+            f"No op on the tape made the {constant.where} that is used here, but it has the values of "
+            f"{between.name_of(var)}, which was computed from the source."
         )
         remedy = (
-            f"If NumPy took it out (`np.array(tensor)`), {_lower(Verdict.LEFT_TENSORFLOW.remedy)} If another thread "
-            "computed it, do that on the thread that records."
+            f"If NumPy read it (`np.array(tensor)`), {_lower(Verdict.LEFT_TENSORFLOW.remedy)} If another thread "
+            "computed it, compute it on the thread that records."
         )
         before = between.steps(between.path_anywhere(var))
         after = between.steps(between.path([constant.var], between.targets))
@@ -205,31 +211,31 @@ class Left:
         between = self._between
         if self._decision is not None:
             how = "an `if` or a loop" if self._decision.method == "__bool__" else "a branch or a loop in a tf.function"
-            yield f"What comes from the source decided what ran, by {how} at {between.frame(self._decision.frame)}."
+            yield f"A value computed from the source decided what ran, in {how} at {between.frame(self._decision.frame)}."
         if self._looks:
             look = self._looks[-1][0]
             how = look.method.strip("_")
-            yield f"Python looked at what comes from the source, by `{how}`, at {between.frame(look.frame)}."
+            yield f"Python read a value computed from the source, with `{how}`, at {between.frame(look.frame)}."
         yield from self.unmade()
 
     def unmade(self) -> Iterator[str]:
         """Yield what the target depends on that no op on the tape made."""
         for constant in self._silent[:1]:
             where = self._between.step(constant.user)
-            yield f"The target depends on a {constant.where} that was made while nothing was recorded, used by {where}."
+            yield f"The target depends on a {constant.where} that was made while the tape was not recording, used by {where}."
         told = self._looks or self._is_alone()  # otherwise numbers are what every program has
         for constant in [one for one in self._constants if one.where.shape != () or told][:1]:
             yield (
-                f"The target depends on a {constant.where} that was made since recording began, but by no op on the "
-                f"tape, used by {self._between.step(constant.user)}: by Python, by NumPy (`np.array(tensor)` leaves no "
-                "trace), on another thread, outside of the block, or before a `reset`."
+                f"The target depends on a {constant.where} that was made after recording began, but not by an op on "
+                f"the tape, used by {self._between.step(constant.user)}. It was made by Python, by NumPy (`np.array(tensor)` "
+                "leaves no trace), on another thread, outside the block, or before a `reset`."
             )
 
     def remedy(self) -> str:
         """Return what to do where nothing is proven; "" for nothing special."""
         check = Verdict.NO_PATH.remedy
         if self._looks or any(True for _ in self.unmade()):
-            return f"{check} If it left TensorFlow on the way, stay with tensors."
+            return f"{check} If a value left TensorFlow on the way, keep the computation in TensorFlow."
         return f"{check} {_SMOOTH}" if self._decision is not None else ""
 
 

@@ -42,10 +42,10 @@ class Partly(Left):
                 if found is not None:
                     where, what = self._between.step(constant.user), self._between.name_of(var)
                     detail = (
-                        f" Part of the path left TensorFlow: no op made the {constant.where} that goes in at {where}. "
-                        f"It is the {found[0]} of {what}, and no gradient goes that way."
+                        f" Part of the path left TensorFlow: no op made the {constant.where} that is used by {where}. "
+                        f"It is the {found[0]} of {what}, and no gradient flows through it."
                     )
-                    return detail, f"Stay with tensors there too: `{found[1]}`, or other TensorFlow ops."
+                    return detail, f"Compute it in TensorFlow too: use `{found[1]}`, or other TensorFlow ops."
         return "", ""
 
     def _made_of(self, mine: Any, var: int) -> tuple[str, str] | None:

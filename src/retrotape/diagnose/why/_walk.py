@@ -35,7 +35,7 @@ class Walked:
         self.problem = ""
         self._plan, self._pull = plan, RuleVjp(trace)
         if len(plan.indices) > LIMIT:
-            self.problem = f"it would pass {len(plan.indices):,} ops".replace(",", " ")
+            self.problem = f"the backward pass would run {len(plan.indices):,} ops".replace(",", " ")
             self._ask_one_of_each(trace)
             return
         try:
