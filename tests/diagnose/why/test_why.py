@@ -39,7 +39,7 @@ def test_a_look_for_the_log_is_no_witness():
         loss = tf.reduce_sum(v * tf.constant(DATA))
     found = tape.why(loss, w)
     assert found.verdict is Verdict.NO_PATH
-    assert "Python looked at what comes from the source" in found.detail
+    assert "Python read a value computed from the source" in found.detail
 
 
 def test_a_constant_of_before_the_look_is_no_witness():

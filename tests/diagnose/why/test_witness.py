@@ -44,7 +44,7 @@ def test_values_of_the_same_shape_are_no_witness(make):
     """One that was seen for a log, and then another batch of the same shape."""
     found = asked(make)
     assert found.verdict is Verdict.NO_PATH
-    assert "Python looked at what comes from the source, by `numpy`, at " in found.detail
+    assert "Python read a value computed from the source, with `numpy`, at " in found.detail
 
 
 def test_what_was_sorted_already_is_no_witness():

@@ -21,7 +21,8 @@ from retrotape import errors
 from retrotape.diagnose.why import Explanation, Verdict
 
 FOLDER = Path(__file__).parent
-STAY = "eep the computation in TensorFlow: use TensorFlow ops"  # also after "If it was computed from the values that Python read, k"
+# Also after "If it was computed from the values that Python read, k".
+STAY = "eep the computation in TensorFlow: use its ops"
 SMOOTH = "Stay in floating point: replace this op"
 PASS = "Use a straight-through estimator, whose backward pass treats the op as the identity"
 CHOICE = "Use a straight-through estimator, `soft + tf.stop_gradient(hard - soft)`"

@@ -1,4 +1,4 @@
-"""Why an op makes a NaN or an infinity: every cause is a sentence and what to type instead."""
+"""Why an op produces a NaN or an infinity: every cause has a sentence and what to type instead."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class Cause(Enum):
 
     @property
     def sentence(self) -> str:
-        """What is so."""
+        """The finding, as a sentence."""
         return self.value[0]
 
     @property

@@ -35,9 +35,9 @@ def absent(session: EagerSession, targets: Sequence[Any], source: Any, said: tup
     detail, twin = _sentence(reason), _twin(session, source)
     if twin is not None:
         var, user = twin
-        cell = session.trace.facts.history_of.get(var)
-        if cell is not None:
-            detail += f" The variable {session.trace.name_of(cell)}, which has the same values, was used."
+        history = session.trace.facts.history_of.get(var)
+        if history is not None:
+            detail += f" The variable {session.trace.name_of(history)}, which has the same values, was used."
             remedy = "Pass the variable as the source."
         else:
             detail += f" Another tensor with the same values was used by {user}."
@@ -66,9 +66,10 @@ def _unread(session: EagerSession, targets: Sequence[Any], variable: Any, said: 
     twins = [other for other in session.variables() if other.name == variable.name != _UNNAMED]
     if any(other.shape == variable.shape and other.dtype == variable.dtype for other in twins):
         return Explanation(Verdict.SAME_NAME, *said)
-    cells = [session.history(target) if isinstance(target, VARIABLES) else None for target in targets]
+    histories = [session.history(target) if isinstance(target, VARIABLES) else None for target in targets]
     known = [
-        session.find(target) if cell is None else cell.current for target, cell in zip(targets, cells, strict=True)
+        session.find(target) if history is None else history.current
+        for target, history in zip(targets, histories, strict=True)
     ]
     between = Between(session.trace, [var for var in known if var is not None], [], False, None)
     detail = " ".join(("No op on the tape has read it.", *Left(session, between).unmade()))
@@ -77,7 +78,7 @@ def _unread(session: EagerSession, targets: Sequence[Any], variable: Any, said: 
 
 
 def _is_new(session: EagerSession, tensor: Any) -> bool:
-    """Say whether no op of the tape has made or used a tensor: it may be known only because somebody asked."""
+    """Return whether no op of the tape has made or used a tensor; an earlier query may have given it a var."""
     var = session.find(tensor)
     if var is None:
         return True

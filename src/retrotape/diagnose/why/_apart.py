@@ -1,4 +1,4 @@
-"""Both are on the tape, but no op leads from the source to the target: what else is known."""
+"""Both are on the tape, but no op leads from the source to the target: what else the trace shows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Said = tuple[str, str]
 
 
 def apart(session: EagerSession, between: Between, said: Said, source_is_variable: bool) -> Explanation:
-    """Return what is so where no op leads from source to target."""
+    """Return an explanation where no op leads from source to target."""
     found = _copied(between, said) or _through_a_dataset(between, said)
     if found is None and not source_is_variable:
         found = _swapped(between, said)
@@ -52,7 +52,7 @@ def _swapped(between: Between, said: Said) -> Explanation | None:
 
 
 def _through_a_dataset(between: Between, said: Said) -> Explanation | None:
-    """Return where it goes into a dataset that the target was read from: an op without result joins the two."""
+    """Return where the source enters a dataset that the target was read from; an op without outputs connects them."""
     reached = between.reached()
     for eqn in between.eqns:
         if eqn.op != "MakeIterator" or eqn.inputs[0] not in reached or eqn.inputs[1] not in between.needed:

@@ -1,4 +1,4 @@
-"""Functions that cannot be run again: what their graphs say about where a path ends."""
+"""Functions that cannot be rerun: where a path ends, as far as their graphs show."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _PYTHON = frozenset(("PyFunc", "PyFuncStateless"))
 
 
 class Inside(NamedTuple):
-    """Where a path ends inside of a function."""
+    """Where a path ends inside a function."""
 
     verdict: Verdict
     step: Step
     detail: str
 
 
-def look_inside(function: Any, inputs: Sequence[int], outputs: Sequence[int]) -> Inside | None:
-    """Return the op at which all ways from some inputs to some outputs end, if there is only one such op."""
+def find_cut_inside(function: Any, inputs: Sequence[int], outputs: Sequence[int]) -> Inside | None:
+    """Return the op at which all paths from some inputs to some outputs end, if there is only one such op."""
     graph = functions.graph_of(function)
     made = [graph.outputs[position] for position in outputs if position < len(graph.outputs)]
     leading: set[Any] = set()

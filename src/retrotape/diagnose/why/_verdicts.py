@@ -1,4 +1,4 @@
-"""Why there is a gradient, or none: every verdict is a sentence, what to do about it, and the same in few words."""
+"""Why there is a gradient, or none: every verdict has a sentence, a remedy, and a short reason."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class Verdict(Enum):
-    """What was found. The value is a sentence, the remedy, and what is said of a source that has no gradient."""
+    """What was found. The value is a sentence, the remedy, and a short reason for a source without gradient."""
 
     CONNECTED = ("There is a path from the source to the target.", "", "there is a path")
     ZERO = ("There is a path from the source to the target, but the gradient is zero.", "", "the gradient is zero")
@@ -33,7 +33,7 @@ class Verdict(Enum):
     )
     LEFT_TENSORFLOW = (
         "A value left TensorFlow, and the target depends on a constant that Python made afterwards.",
-        "Keep the computation in TensorFlow: use TensorFlow ops, or wrap it in `tf.custom_gradient` or `tf.py_function`.",
+        "Keep the computation in TensorFlow: use its ops, or wrap it in `tf.custom_gradient` or `tf.py_function`.",
         "its value left TensorFlow",
     )
     STOP_GRADIENT = (
@@ -84,7 +84,7 @@ class Verdict(Enum):
 
     @property
     def sentence(self) -> str:
-        """What is so."""
+        """The finding, as a sentence."""
         return self.value[0]
 
     @property
@@ -94,5 +94,5 @@ class Verdict(Enum):
 
     @property
     def reason(self) -> str:
-        """What is so, in few words, said of the source."""
+        """The finding in a few words, about the source."""
         return self.value[2]

@@ -1,4 +1,4 @@
-"""Where along a path a gradient becomes zero, and what made it so."""
+"""Where along a path a gradient becomes zero, and why."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from retrotape.execute import Plan, Values
 from retrotape.ir import CUSTOM, Eqn
 from retrotape.tf.core import tf
 
-Said = tuple[str, str]  # what is so, what to do
+Said = tuple[str, str]  # the finding, the remedy
 STRAIGHT = (
-    "Use a straight-through estimator, whose backward pass treats the op as the identity: `x + tf.stop_gradient(f(x) - x)`; "
-    "for a choice among classes, Gumbel-softmax."
+    "Use a straight-through estimator, whose backward pass treats the op as the identity: "
+    "`x + tf.stop_gradient(f(x) - x)`; for a choice among classes, Gumbel-softmax."
 )
 CHOICE = (
     "Use a straight-through estimator, `soft + tf.stop_gradient(hard - soft)` with `soft = tf.nn.softmax(logits)` "
@@ -29,14 +29,14 @@ CHOICE = (
 class Vanished(NamedTuple):
     """Where a gradient became zero."""
 
-    eqn: int | None  # the equation, where one alone did it
+    eqn: int | None  # the equation, if a single one did it
     detail: str
     remedy: str
-    others: int = 0  # more equations that do the same on other routes
+    others: int = 0  # more equations that do the same on other paths
 
 
-def where_it_vanishes(between: Between, plan: Plan, walked: Walked) -> Vanished:
-    """Return the equation that turns a gradient which is not zero into one that is."""
+def find_vanishing(between: Between, plan: Plan, walked: Walked) -> Vanished:
+    """Return the equation that turns a nonzero gradient into zeros."""
     found = []
     for index in sorted(walked.seen, reverse=True):
         given, passed = walked.seen[index]
@@ -58,7 +58,7 @@ def where_it_vanishes(between: Between, plan: Plan, walked: Walked) -> Vanished:
 
 
 def _cancelled(between: Between, plan: Plan, walked: Walked) -> int | None:
-    """Return a var at which several gradients, none of them zero, add up to zero."""
+    """Return a var at which several nonzero gradients add up to zero."""
     terms: Counter[int] = Counter()
     for index, (_, found) in walked.seen.items():
         inputs = between.eqns[index].inputs
@@ -84,7 +84,7 @@ def _reason(between: Between, plan: Plan, index: int, given: Any) -> Said:
         return f"The gradient of {eqn.op} is zero here.", ""
     case = _Case(eqn, inputs, [var in plan.reached for var in eqn.inputs], given)
     whole = isinstance(given, tf.Tensor)
-    judges = (_empty, _JUDGES.get(eqn.op, _nobody)) if whole else (_empty,)
+    judges = (_empty, _JUDGES.get(eqn.op, _unknown)) if whole else (_empty,)
     found = next((said for said in (judge(case) for judge in judges) if said is not None), None)
     if found is None:
         return f"The gradient of {eqn.op} is zero for the inputs that it had.", ""
@@ -98,7 +98,7 @@ class _Case(NamedTuple):
     eqn: Eqn
     inputs: list[Any]
     from_source: Sequence[bool]  # which inputs the source leads to
-    given: Any  # what flows into its first result
+    given: Any  # the incoming gradient of its first output
 
 
 _BEYOND = (
@@ -106,7 +106,7 @@ _BEYOND = (
     "Widen the bound, or scale the input.",
 )
 
-# Each says what is so only after it has looked.
+# Each makes a claim only if the values prove it.
 
 
 def _relu(case: _Case) -> Said | None:
@@ -137,7 +137,7 @@ def _clip(case: _Case) -> Said | None:
 
 
 def _product(case: _Case) -> Said | None:
-    others = [other for other, mine in zip(case.inputs[::-1], case.from_source, strict=True) if mine]  # to each factor
+    others = [other for other, mine in zip(case.inputs[::-1], case.from_source, strict=True) if mine]  # for each factor
     if all(is_zero(other) for other in others):
         return "It is multiplied by zeros, such as a mask or a weight of zero.", "Check the other factor."
     if case.eqn.op == "Mul":
@@ -146,7 +146,7 @@ def _product(case: _Case) -> Said | None:
 
 
 def _underflow(case: _Case, size: float) -> Said | None:
-    """Say that a gradient which is `size` at most in float64 is too small for the dtype that it has."""
+    """Return that a gradient of at most `size` in float64 is too small for its dtype, if it is."""
     dtype = case.inputs[0].dtype
     least = float(np.finfo(dtype.as_numpy_dtype).tiny) if dtype.as_numpy_dtype in _FLOATS else 0.0
     if not 0.0 < size < least:
@@ -225,7 +225,7 @@ def _empty(case: _Case) -> Said | None:
     return None
 
 
-def _nobody(case: _Case) -> Said | None:
+def _unknown(case: _Case) -> Said | None:
     return None
 
 
