@@ -148,7 +148,7 @@ def test_a_function_that_cannot_be_run_again_gives_zeros():
         loss = noisy(w)
     found = tape.why(loss, w)
     assert (found.verdict, found.cut.op) == (Verdict.ZERO, "tf.function 'noisy'")
-    assert "it cannot be told where inside" in found.detail
+    assert "which op inside makes it zero cannot be determined" in found.detail
     assert "run_functions_eagerly" in found.remedy
 
 
@@ -162,8 +162,11 @@ def test_relu_that_is_dead_where_it_counts():
 @pytest.mark.parametrize(
     ("compute", "said"),
     [
-        (lambda w: tf.math.imag(tf.cast(w, tf.complex64)), "What goes in is real, and only the imaginary part"),
-        (lambda w: tf.tensor_scatter_nd_update(w * 2.0, [[0], [1]], [5.0, 6.0]), "Every element that counts is over"),
+        (lambda w: tf.math.imag(tf.cast(w, tf.complex64)), "The input is real, and only the imaginary part"),
+        (
+            lambda w: tf.tensor_scatter_nd_update(w * 2.0, [[0], [1]], [5.0, 6.0]),
+            "Every element that contributes to the target is over",
+        ),
         (lambda w: tf.exp(w - 500.0), "Its result is 0: every input is -498 or less."),
         (lambda w: tf.cast(tf.cast(w, tf.float16), tf.float32) * 1e-12, "It underflows: the largest element would be"),
         (lambda w: tf.nn.softmax_cross_entropy_with_logits([1.0, 0.0], w * [400.0, 0.0]), "The softmax of the logits"),

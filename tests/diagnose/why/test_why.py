@@ -88,7 +88,7 @@ def test_a_route_about_shapes_is_not_the_one_that_is_meant():
         loss = tf.reduce_sum(flat + tf.stop_gradient(w))
     found = tape.why(loss, w)
     assert (found.verdict, found.cut.op) == (Verdict.STOP_GRADIENT, "StopGradient")
-    assert "more on other routes" not in found.detail
+    assert "more on other paths" not in found.detail
 
 
 def test_variables_without_a_name_are_not_of_the_same_name():
@@ -139,7 +139,7 @@ def test_a_cut_behind_an_assignment_promises_nothing():
         loss = tf.stop_gradient(kernel) * 2.0
     found = tape.why(loss, code)
     assert found.verdict is Verdict.ASSIGNMENT
-    assert found.remedy.startswith("There is another cut behind it")
+    assert found.remedy.startswith("There is another cut after it")
     assert tape.gradient(loss, code, through_updates=True) is None
 
 
@@ -188,7 +188,7 @@ def test_beyond_the_limit_it_is_said_without_computing_the_gradient(cut, verdict
     assert found.verdict.name == whole.verdict.name == verdict
     assert (found.cut, found.reached, found.leading) == (whole.cut, whole.reached, whole.leading)
     if cut == "none":
-        assert found.detail.startswith("The gradient itself was not computed: it would pass 6")
+        assert found.detail.startswith("The gradient itself was not computed: the backward pass would run 6")
         assert found.detail.endswith(" ops. Call `tape.gradient`.")
 
 
@@ -246,7 +246,7 @@ def test_none_raises_through_updates():
     with rt.Tape() as tape:
         kernel.assign(code * 3.0)
         loss = kernel * kernel
-    with pytest.raises(errors.MissingGradientError, match="an assignment, which ends it"):
+    with pytest.raises(errors.MissingGradientError, match="a variable assignment, where it ends"):
         tape.gradient(loss, code, none="raise")
     assert float(tape.gradient(loss, code, through_updates=True, none="raise")) == 36.0
 

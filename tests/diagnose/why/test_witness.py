@@ -78,7 +78,9 @@ def test_a_number_right_after_it_was_seen():
         loss = v * float(y)
     found = tape.why(loss, w)
     assert (found.verdict, found.cut.op) == (Verdict.LEFT_TENSORFLOW, "float()")
-    assert found.remedy.startswith("If it was computed from the values that Python read, ktay with tensors")
+    assert found.remedy.startswith(
+        "If it was computed from the values that Python read, keep the computation in TensorFlow"
+    )
 
 
 def test_numbers_of_the_program_are_not_told_about():
@@ -104,9 +106,9 @@ def test_a_branch_in_a_function_is_not_python_that_looks():
         loss = chosen()
     found = tape.why(loss, w)
     assert found.detail.startswith(
-        "What comes from the source decided what ran, by a branch or a loop in a tf.function"
+        "A value computed from the source decided what ran, in a branch or a loop in a tf.function"
     )
-    assert "Python looked" not in found.detail
+    assert "Python read" not in found.detail
 
 
 def test_a_source_that_was_read_elsewhere():
@@ -119,7 +121,7 @@ def test_a_source_that_was_read_elsewhere():
         loss = tf.reduce_sum(made[0])
     found = tape.why(loss, w)
     assert found.verdict is Verdict.SOURCE_NOT_RECORDED
-    assert "The target depends on a float32[8] that was made since recording began, but by no op" in found.detail
+    assert "The target depends on a float32[8] that was made after recording began, but not by an op" in found.detail
 
 
 def test_a_source_that_was_read_before_a_reset():
