@@ -22,8 +22,8 @@ KINDS = {
 def warned(dtype: str = "int32"):
     return pytest.warns(
         errors.NotDifferentiableWarning,
-        match=rf"^The target tensor {dtype}\[.*\] has no gradient and is left out\. The path goes through whole "
-        rf"numbers, booleans or text, which have no derivative\. The target is {dtype}\. Make the target floating",
+        match=rf"^The target tensor {dtype}\[.*\] has no gradient and is left out\. The path goes through "
+        rf"integers, booleans or strings, which are not differentiable\. The target is {dtype}\. Make the target floating",
     )
 
 
