@@ -22,8 +22,8 @@ KINDS = {
 def warned(dtype: str = "int32"):
     return pytest.warns(
         errors.NotDifferentiableWarning,
-        match=rf"^The target tensor {dtype}\[.*\] has no gradient and is left out\. The path goes through "
-        rf"integers, booleans or strings, which are not differentiable\. The target is {dtype}\. Make the target floating",
+        match=rf"^The target tensor {dtype}\[.*\] has no gradient and is left out\. The path goes through integers, "
+        rf"booleans or strings, which are not differentiable\. The target is {dtype}\. Make the target floating",
     )
 
 
