@@ -40,7 +40,7 @@ def test_why_says_what_the_tape_says(path):
 def test_why_calls_things_by_their_names(path):
     file, _, _ = path
     first = run("why", file, "loss", "w").stdout.splitlines()[0]
-    assert first == "gradient of 'loss' (float32[]) by 'w' (float32[]): stop gradient"
+    assert first == "gradient of 'loss' (float32[]) with respect to 'w' (float32[]): stop gradient"
     told = json.loads(run("why", file, "loss", "x", "--json").stdout)
     assert (told["target"], told["source"]) == ("'loss' (float32[])", "'x' (float32[2])")
 

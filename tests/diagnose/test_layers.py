@@ -134,7 +134,9 @@ def test_a_call_that_never_was(resnet: keras.Model) -> None:
         resnet(IMAGE)
     with pytest.raises(ValueError, match=r"^The layer 'gap' was called 1 time on this tape, got call=2\.$"):
         tape.tensors(layer="gap", call=2)
-    with pytest.raises(ValueError, match=r"^call= says which call of a layer, got call=2; give layer= with it\.$"):
+    with pytest.raises(
+        ValueError, match=r"^call= selects a call of a layer, got call=2 without layer=; pass layer= too\.$"
+    ):
         tape.tensors(op="Relu", call=2)
 
 
@@ -144,7 +146,7 @@ def test_variables_that_are_named_like_keras_still_tell() -> None:
         tf.nn.relu(dense(tf.ones([1, 1])) @ w)
     assert [one.layer for one in tape.tensors(op="MatMul").found] == ["dense", "mine"]
     assert [one.layer for one in tape.tensors(op="Relu").found] == ["mine"]
-    with pytest.raises(ValueError, match=r"^The layer 'mine' was called outside of Keras on this tape, got call=1\.$"):
+    with pytest.raises(ValueError, match=r"^The layer 'mine' was called outside Keras on this tape, got call=1\.$"):
         tape.tensors(layer="mine", call=1)
 
 

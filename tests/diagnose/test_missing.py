@@ -15,11 +15,11 @@ from retrotape import errors
 from retrotape.diagnose import missing
 
 UNREAD = "it was not read on this tape"
-ABSENT = "it was not used in what this tape recorded"
-UPDATES = "an assignment ends every path; ask with through_updates=True"
-SINCE = "since= ends every path; ask from an earlier value on"
-CUT = "the ops that lead from it to the loss pass no gradient on"
-NO_OP = "no recorded op leads from it to the loss"
+ABSENT = "no op on this tape used it"
+UPDATES = "every path ends at an assignment; pass through_updates=True"
+SINCE = "since= excludes every path; start from an earlier value"
+CUT = "the ops between it and the loss pass no gradient on"
+NO_OP = "no recorded op connects it to the loss"
 STOPPED = "`tf.stop_gradient` cuts the path: StopGradient ("
 
 
@@ -65,7 +65,7 @@ CUTS: dict[str, tuple[Callable, str]] = {
     "floor": (tf.floor, "the gradient function of an op on the path returned None: Floor"),
     "integers": (
         lambda v: tf.cast(tf.cast(v, tf.int32), tf.float32),
-        "the path goes through whole numbers, booleans or text: Cast",
+        "the path goes through integers, booleans or strings: Cast",
     ),
     "function": (
         tf.function(lambda v: tf.stop_gradient(v) * 2.0),
@@ -169,7 +169,7 @@ def test_an_assignment_that_was_not_seen_promises_nothing():
     v.assign(7.0)
     with tape:
         loss = first * v
-    unseen = "the loss depends on a variable that was assigned while nothing was recorded: AssignVariableOp"
+    unseen = "the loss depends on a variable that was assigned while the tape was not recording: AssignVariableOp"
     assert tape.backward(loss, [x]).why(x).startswith(unseen)
     with pytest.raises(errors.UnseenUpdateError):
         tape.gradient(loss, x, through_updates=True)

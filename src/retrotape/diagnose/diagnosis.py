@@ -1,4 +1,4 @@
-"""The methods of a tape that say what was recorded, and why it is as it is."""
+"""The methods of a tape that inspect what was recorded, and explain it."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ IN_EAGER_CODE = (
 
 
 class Diagnosis(ABC):
-    """Something that was recorded, and can be inspected: why a gradient is None, where a NaN comes from, what ran."""
+    """Inspection of what was recorded: why a gradient is None, where a NaN comes from, what ran."""
 
     _lock: RLock
     gradient: Callable[..., Any]
 
     @abstractmethod
     def _recorded(self) -> Session:
-        """Return what was recorded, up to date, or raise where there is nothing to query."""
+        """Return the session, up to date, or raise if there is nothing to query."""
 
     @abstractmethod
     def _eager(self, method: str) -> EagerSession:
-        """Return what was recorded in eager code, or raise."""
+        """Return the session that recorded in eager code, or raise."""
 
     @abstractmethod
     def _names(self) -> Mapping[str, Any]:
-        """Return what names stand for: tensors and variables."""
+        """Return the tensors and variables that have names."""
 
     @abstractmethod
     def _one(self, key: Any) -> Any:
@@ -50,29 +50,28 @@ class Diagnosis(ABC):
 
     @abstractmethod
     def _targets(self, session: Session, target: Nest) -> tuple[int, ...]:
-        """Return the vars of a target, or raise where it was not recorded."""
+        """Return the vars of a target, or raise if it was not recorded."""
 
     @abstractmethod
     def _is_result(self, part: Any) -> bool:
-        """Return whether a tensor is a result that this tape has handed out."""
+        """Return whether a tensor is a result that this tape has returned."""
 
     @abstractmethod
     def _record_result(self, part: Any, session: EagerSession) -> bool:
-        """Let a result of this tape be known as what it was computed from; return whether it is one."""
+        """Record how a result of this tape was computed; return whether it is one."""
 
     @query
     def first_nonfinite(self, target: Any = None) -> Nonfinite | None:
-        """Return the op that made the first NaN or infinity, not one that passed it on; None if all is finite.
+        """Return the op that produced the first NaN or infinity, not one that passed it on; None if all is finite.
 
-        Calls of a `tf.function` are looked into, unless they have random draws or Python code inside: these cannot be
-        run again op by op, and the call is named as a whole. Values that are not kept are computed again, one after
-        the other.
+        Calls of a `tf.function` are inspected op by op, unless there are random ops or Python code inside: these
+        cannot be rerun, and the call is reported as a whole. Values that are not kept are recomputed, one at a time.
 
         Args:
-          target: Look only at what makes this not finite, or if it is finite, its gradient. Without it, the first op
-            that made such a value is named whether it did harm or not; an infinity that was given, if a result has it.
-            If there is none, gradients are looked at, of every floating scalar that has a name or that nothing uses
-            further. A tape without such scalars is looked at forward only.
+          target: Search only for what makes this not finite, or if it is finite, its gradient. Without a target, the
+            first op that produced a non-finite value is reported, whether it matters or not, or an infinite input if a
+            result contains it. If there is none, the gradients are checked of every floating-point scalar that has a
+            name or that nothing uses further. On a tape without such scalars, only the forward pass is checked.
 
         Returns:
           A `Nonfinite`: the op, its line, the ranges of its inputs, why, and what to type instead.
@@ -84,12 +83,12 @@ class Diagnosis(ABC):
         >>> found.op, found.cause.name, found.backward
         ('Sqrt', 'SQRT_AT_ZERO', True)
         """
-        from retrotape.diagnose.nonfinite import first_nonfinite  # late: most programs never ask
+        from retrotape.diagnose.nonfinite import first_nonfinite  # imported late: most programs never need it
 
         session = self._recorded()
         if not isinstance(session, EagerSession):
             raise TapeUseError(
-                f"first_nonfinite looks at values, and inside a tf.function there are none. {IN_EAGER_CODE}"
+                f"first_nonfinite reads values, and inside a tf.function there are none. {IN_EAGER_CODE}"
             )
         with session.trace.explained():
             if target is None:
@@ -103,8 +102,8 @@ class Diagnosis(ABC):
     def summary(self) -> Summary:
         """Return what ran by layer and line, with shapes, values kept and bytes; printing it gives a table.
 
-        Layers are those of Keras that were called, by their names after those of the models that called them. Outside
-        of Keras, an op is attributed to the layer whose variables, such as "dense/kernel", were last read on its line.
+        Keras layers are known from their calls, and named by their path, from the outermost model on. Outside Keras,
+        an op is attributed to the layer whose variables, such as "dense/kernel", were last read on its line.
 
         >>> w = tf.Variable(tf.ones([2, 3]), name="dense/kernel")
         >>> with rt.Tape() as tape:
@@ -125,17 +124,17 @@ class Diagnosis(ABC):
         *,
         call: int | None = None,
     ) -> Tensors:
-        """Return the tensors that were made on the way, in the order in which they were; each is a source or a target.
+        """Return intermediate tensors, in the order in which they were made; each can be a source or a target.
 
-        What was not kept is computed again when it is taken out of the result. A call of a `tf.function` is one op
-        here; on a tape that was saved and loaded, what ran inside is there too.
+        Values that were not kept are recomputed when they are taken from the result. A call of a `tf.function` is
+        one op here; on a tape that was saved and loaded, the ops that ran inside it are found too.
 
         Args:
           op: The op that made them, such as "Relu".
-          layer: A Keras layer by its name, with or without weights: "conv2d", or "model/conv2d". What ran in layers
-            that it called is found too. Of most layers the last one is what they returned, also where that is what
-            they were given, as from a Dropout that is not training.
-          name: A name on a tape that has names, or a variable, which stands for what was read from it.
+          layer: The name of a Keras layer, with or without weights: "conv2d", or "model/conv2d". Tensors of layers
+            that it called are found too. For most layers the last tensor is the output, even if that is the input
+            unchanged, as with a Dropout that is not training.
+          name: A name on a tape that has names, or the name of a variable, which stands for the values read from it.
           line: The line of code that ran the op: its number, or "train.py:12".
           call: With `layer`, which call of it: 1 is the first on this tape.
 
@@ -154,7 +153,9 @@ class Diagnosis(ABC):
 
         def take(var: int) -> Any:
             if trace.token is not token:
-                raise TapeUseError("What was found is gone, for the tape was reset. Look for it before: `list(found)`.")
+                raise TapeUseError(
+                    "These tensors are gone: the tape was reset. Read them before the reset: `list(found)`."
+                )
             with self._lock:
                 return value_of(trace, var)
 
@@ -162,7 +163,7 @@ class Diagnosis(ABC):
 
     @query
     def value(self, tensor: Any) -> Any:
-        """Return what a tensor or variable of this tape, or a name, is here: recorded, or computed again.
+        """Return the value of a tensor, variable or name on this tape: recorded, or recomputed.
 
         >>> x = tf.constant(3.0)
         >>> with rt.Tape(keep="leaves") as tape:
@@ -181,7 +182,7 @@ class Diagnosis(ABC):
 
     @query
     def why(self, target: Any, source: Any, *, through_updates: bool = False, since: int | None = None) -> Explanation:
-        """Return why a target has a gradient with respect to a source, or none; printing it gives a few lines.
+        """Return why a target has a gradient with respect to a source, or none, as a short printable report.
 
         Args:
           target: A tensor or a variable, or a nest of them, which are summed.
@@ -214,6 +215,6 @@ class Diagnosis(ABC):
         found = explain(session, parts, by, **options)
         there = found.verdict in (Verdict.CONNECTED, Verdict.ZERO)
         if results and not there and self.gradient(results, by, **options) is not None:
-            detail = "The target is a gradient, and does not depend on the source: it is constant."
+            detail = "The target is a gradient that does not depend on the source: it is constant."
             return Explanation(Verdict.ZERO, found.target, found.source, detail=detail)
         return found

@@ -1,10 +1,10 @@
 """Which layer an op belongs to.
 
-While a tape records, every call of a Keras layer is noted with when it began and ended, so that what ran meanwhile is
-known to belong to it: a layer without weights too, a layer inside of a model, and each call of a layer that is shared.
+While a tape records, the begin and end of every call of a Keras layer are recorded, so that the ops in between are
+known to belong to it. This includes layers without weights, layers inside a model, and each call of a shared layer.
 
-What ran outside of Keras layers is told by variables that are named like Keras' (`dense/kernel`): an op is attributed
-to their layer from the first read of one of them up to the first read of another's, or until the user's line changes.
+Ops outside Keras layers are attributed by variables with names like those of Keras (`dense/kernel`): from the first
+read of such a variable to the first read of a variable of another layer, or until the line of user code changes.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from retrotape.ir import UNCOUNTED, LayerCall
 from retrotape.record import Trace
 from retrotape.tf.core import identity_of
 
-_NEAR = 6  # names that are suggested
+_NEAR = 6  # names to suggest
 
 
 class Layer(NamedTuple):
-    """A layer, and which call of it; outside of Keras, a name alone."""
+    """A layer, and which call of it; outside Keras, only a name."""
 
     path: str
-    call: int = 0  # the first one is 1; 0 where calls are not known, and for one that failed or only built a model
+    call: int = 0  # from 1 on; 0 if calls are not known, and for a call that failed or only built a model
     outer: Layer | None = None  # the layer that called it
 
     def chain(self) -> Iterator[Layer]:
-        """Yield this one and those that called it."""
+        """Yield this layer and those that called it."""
         layer: Layer | None = self
         while layer is not None:
             yield layer
             layer = layer.outer
 
     def is_inside(self, name: str, call: int | None = None) -> bool:
-        """Say whether it is, or is called by, a layer of that name, by that call of it."""
+        """Return whether it is, or was called by, a layer of that name, in that call of it."""
         if call is None:
             return is_part(name, self.path)
         return any(one.call == call and f"/{one.path}".endswith(f"/{name.strip('/')}") for one in self.chain())
@@ -50,8 +50,8 @@ class Layers:
     """The layers of a trace.
 
     Attributes:
-      of: For each equation, the innermost layer that it ran in; `NONE` where there is none.
-      called: Every call of a Keras layer, in the order in which they began, with what was noted of it.
+      of: For each equation, the innermost layer that it ran in; `NONE` if there is none.
+      called: Every call of a Keras layer, in the order in which they began, with its record.
     """
 
     def __init__(self, trace: Trace) -> None:
@@ -82,13 +82,13 @@ class Layers:
         self.called.append((layer, scope))
 
     def check(self, name: str, call: int | None) -> None:
-        """Raise unless there is a layer of that name, and it was called so often."""
+        """Raise unless there is a layer of that name, and it was called at least that many times."""
         known = dict.fromkeys(layer.path for layer in (*(layer for layer, _ in self.called), *self.of) if layer.path)
         if not any(is_part(name, path) for path in known):
             raise UnknownLayerError(name, list(known), _near(name, known))
         times = max((one.call for one, _ in self.called if one.is_inside(name, one.call)), default=0)
         if call is not None and not 1 <= call <= times:
-            counted = f"{times} time{'' if times == 1 else 's'}" if times else "outside of Keras"
+            counted = f"{times} time{'' if times == 1 else 's'}" if times else "outside Keras"
             raise ValueError(f"The layer {name!r} was called {counted} on this tape, got call={call}.")
 
 
@@ -98,7 +98,7 @@ def _leave(open_: list[tuple[Layer, LayerCall]], time: int) -> None:
 
 
 def _near(name: str, paths: dict[str, None]) -> list[str]:
-    """Return paths whose end, or whole, looks like a name."""
+    """Return paths that, in full or in their last part, are similar to a name."""
     ends = {path.rpartition("/")[2]: path for path in reversed(paths)} | {path: path for path in paths}
     wanted = name.strip("/")
     close = get_close_matches(wanted, ends, _NEAR, 0.6)
@@ -107,7 +107,7 @@ def _near(name: str, paths: dict[str, None]) -> list[str]:
 
 
 def _guess(trace: Trace, found: list[Layer]) -> None:
-    """Attribute equations outside of Keras layers to the layer whose variables were last read on their line."""
+    """Attribute equations outside Keras layers to the layer whose variables were last read on their line."""
     layer, here = NONE, None
     program = trace.program
     for index, eqn in enumerate(program.eqns):
@@ -123,14 +123,14 @@ def _guess(trace: Trace, found: list[Layer]) -> None:
 
 
 def name_of(trace: Trace, var: int) -> str:
-    """Return the name of the variable that had this value; empty where it has none."""
-    cell = trace.facts.history_of.get(var)
-    variable = None if cell is None else trace.variables.get(identity_of(cell.handle))
+    """Return the name of the variable that had this value; empty if it has none."""
+    history = trace.facts.history_of.get(var)
+    variable = None if history is None else trace.variables.get(identity_of(history.handle))
     return "" if variable is None else trace.path_of(variable)
 
 
 def is_part(name: str, path: str) -> bool:
-    """Say whether a name is a path, or some steps of it in a row.
+    """Return whether a name is a path, or consecutive parts of it.
 
     >>> is_part("block/conv", "model/block/conv"), is_part("con", "model/block/conv")
     (True, False)

@@ -1,4 +1,4 @@
-"""What a tape holds in memory, and which line of the user's code made it."""
+"""What a tape holds in memory, and which line of user code made it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from retrotape.tf.core import identity_of
 
 
 class Line(NamedTuple):
-    """What one line of the user's code makes the tape hold."""
+    """What the tape holds because of one line of user code."""
 
     frame: Frame
     bytes: int
@@ -23,10 +23,10 @@ class Memory(NamedTuple):
     """The tensors that a tape holds, largest line first.
 
     Attributes:
-      bytes: Held in all, without variables.
-      variables: Held because a variable was read: shared with the variable for as long as it is not changed.
-      lines: The same, by line.
-      away: Not in memory but in a file.
+      bytes: Total size, without variables.
+      variables: Size of the values of variables: shared with the variable until it is assigned.
+      lines: `bytes` by line.
+      away: Size of the values offloaded to a file.
     """
 
     bytes: int
@@ -76,7 +76,7 @@ def _first_use(eqns: Sequence[Eqn]) -> dict[int, int]:
 
 
 def human(size: float) -> str:
-    """Return a number of bytes as people read it."""
+    """Return a number of bytes in readable form."""
     for unit in ("B", "kB", "MB"):
         if size < 1000:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"

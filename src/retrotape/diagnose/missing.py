@@ -1,4 +1,4 @@
-"""Why a source has no gradient: what the trace knows for certain, in one short text each."""
+"""Why a source has no gradient: what the trace proves, in one short text each."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from retrotape.diagnose.why import Explanation, Verdict, first_cuts, told_of_dtype
+from retrotape.diagnose.why import Explanation, Verdict, dtype_problem, first_cuts
 from retrotape.errors import NotDifferentiableWarning, UnseenUpdateError
 from retrotape.execute import Plan, Request, make_plan
 from retrotape.grads import Gradients
@@ -19,10 +19,10 @@ UNREAD = "it was not read on this tape"
 ABSENT = Verdict.SOURCE_NOT_RECORDED.reason
 UPDATES = Verdict.ASSIGNMENT.reason
 SINCE = Verdict.SINCE.reason
-CUT = "the ops that lead from it to the loss pass no gradient on"  # one of several verdicts
+CUT = "the ops between it and the loss pass no gradient on"  # one of several verdicts
 NO_OP = Verdict.NO_PATH.reason
 Explain = Callable[[Any], Explanation | None]
-_EXPLAINED = 3  # sources that are explained at length, which takes a walk each
+_EXPLAINED = 3  # sources that get a full explanation, which takes a walk each
 _VAGUE = (Verdict.INSIDE_FUNCTION, Verdict.UNKNOWN)
 
 
@@ -36,17 +36,17 @@ def with_reasons(
     """Return gradients that know why some of them are missing.
 
     Args:
-      session: What was recorded.
-      request: What was asked.
-      sources: What was asked about, part by part in the order of the request's sources.
-      found: What was found for each item of `sources`.
-      explain: Explains one source at length, where the ops alone do not tell which of them passes no gradient on.
+      session: The session that recorded.
+      request: The query.
+      sources: The sources of the query, part by part in the order of the request.
+      found: The gradient for each item of `sources`, or None.
+      explain: Explains one source in full, where the ops alone do not show which of them passes no gradient on.
     """
     keys = tf.nest.flatten(sources.nest)
     missing: list[tuple[Any, int, Any]] = []  # key, source, part
     position = 0
     for key, parts, grad in zip(keys, sources.parts, found, strict=True):
-        if grad is None and parts:  # of a ragged or sparse tensor the values, which come first
+        if grad is None and parts:  # for a ragged or sparse tensor its values, which come first
             missing.append((key, position, parts[0]))
         position += len(parts)
     reasons = []
@@ -55,16 +55,16 @@ def with_reasons(
         search.plan_through_updates([(source, part) for _, source, part in missing])
         reasons = [(key, search.reason(source, part)) for key, source, part in missing]
         cut = [number for number, (_, reason) in enumerate(reasons) if reason == CUT]
-        told = search.where_cut([missing[number][1:] for number in cut], explain) if cut else []
-        for number, reason in zip(cut, told, strict=True):
+        found_at = search.where_cut([missing[number][1:] for number in cut], explain) if cut else []
+        for number, reason in zip(cut, found_at, strict=True):
             reasons[number] = (reasons[number][0], reason)
     return Gradients(zip(keys, found, strict=True), reasons)
 
 
 def warn_of_targets(request: Request) -> None:
-    """Warn of targets that have no gradient because of their dtype, in the words of `tape.why`."""
+    """Warn about targets that have no gradient because of their dtype, with the text of `tape.why`."""
     for target in request.left_out:
-        text = f"The target {describe(target)} has no gradient and is left out. {told_of_dtype(target)}"
+        text = f"The target {describe(target)} has no gradient and is left out. {dtype_problem(target)}"
         warnings.warn(text, NotDifferentiableWarning, stacklevel=stacklevel())
 
 
@@ -78,18 +78,18 @@ class _Missing:
         self._through: Collection[int] = ()  # vars with a path that runs through updates
 
     def plan_through_updates(self, missing: Sequence[tuple[int, Any]]) -> None:
-        """Plan once, for all of them, what a query that runs through every update would find."""
+        """Plan once, for all of them, what a query through every update would find."""
         entries = [self._entry(source, part) for source, part in missing if self._leads(source, part)]
         if not entries or not self._trace.facts.assigned:
             return
         try:
             plan = make_plan(self._trace, self._targets, entries, through_updates=True)
         except UnseenUpdateError:
-            return  # that query would be refused
+            return  # that query would raise
         self._through = _with_path(plan, self._targets)
 
     def reason(self, source: int, part: Any) -> str:
-        """Say why a source has no gradient, given that it has none."""
+        """Return why a source has no gradient, given that it has none."""
         if self._request.left_out and not self._targets:
             return f"the target is {self._request.left_out[0].dtype.name}, which has no derivative"
         if part.dtype.base_dtype.as_datatype_enum not in TRAINABLE:
@@ -103,7 +103,7 @@ class _Missing:
         return CUT
 
     def where_cut(self, missing: Sequence[tuple[int, Any]], explain: Explain | None) -> list[str]:
-        """Say which op passes no gradient on, for sources that ops lead from."""
+        """Return which op passes no gradient on, for sources that are connected to a target."""
         request = self._request
         found: list[str] = [CUT] * len(missing)
         explained = 0
@@ -121,19 +121,19 @@ class _Missing:
         return found
 
     def _leads(self, source: int, part: Any) -> bool:
-        """Say whether ops, of whatever kind, lead from a source to a target."""
+        """Return whether ops of any kind lead from a source to a target."""
         known = self._request.sources[source]
         return bool(known) and not self._leading.isdisjoint((*known, self._entry(source, part)))
 
     def _entry(self, source: int, part: Any) -> int:
-        """Return what a source means to a query that runs through updates: of a variable, the value on entry."""
+        """Return the var of a source in a query through updates: for a variable, its value on entry."""
         var = self._request.sources[source][0]
         history = self._trace.facts.history_of.get(var) if isinstance(part, VARIABLES) else None
         return var if history is None else history.versions[0]
 
 
 def _with_path(plan: Plan, targets: Sequence[int]) -> set[int]:
-    """Return the vars from which a cotangent could come, going back along the plan from the targets."""
+    """Return the vars that a cotangent could reach, in the reverse order of the plan from the targets."""
     found = plan.reached.intersection(targets)
     for index in reversed(plan.indices):
         eqn = plan.eqns[index]

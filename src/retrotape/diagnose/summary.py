@@ -1,4 +1,4 @@
-"""The program by layer and line: what ran, how often, and what is kept of it."""
+"""The program by layer and line: what ran, how often, and which values are kept."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ if TYPE_CHECKING:
 
 _HEADER = ("layer", "line", "ops", "last output", "total", "kept", "bytes")
 _NUMBERS = ("total", "kept", "bytes")
-_FEW = 3  # names of ops in a row
+_FEW = 3  # names of ops per row
 _NAMED = 6  # frozen variables
-_PASSING = frozenset(("Identity", "ReadVariableOp", "Shape", "StridedSlice"))  # not what a line is about
+_PASSING = frozenset(("Identity", "ReadVariableOp", "Shape", "StridedSlice"))  # not the main op of a line
 
 
 class Row(NamedTuple):
     """A layer at a line of the user's code.
 
     Attributes:
-      layer: The Keras layer that it ran in, after those that called it; outside of Keras, the one whose variables were
-        read last on this line. Empty where there is none.
+      layer: The path of the Keras layer that it ran in; outside Keras, the layer whose variables were last read on
+        this line. Empty if there is none.
       frame: The line.
-      ops: How many times each op ran, the commonest first.
-      output: The type of what the last op gave.
+      ops: How many times each op ran, most frequent first.
+      output: The type of the output of the last op.
       kept: How many values of these ops the tape keeps.
       bytes: Their size.
-      calls: How many calls of the layer these are; 0 where that is not known.
+      calls: The number of calls of the layer; 0 if that is not known.
     """
 
     layer: str
@@ -55,11 +55,11 @@ class Summary(NamedTuple):
     """What a tape has recorded, by layer and line, in the order in which each first ran; printing it gives a table.
 
     Attributes:
-      rows: One for each layer and line; what ran many times is one row.
+      rows: One for each layer and line; ops that ran many times share a row.
       ops: How many ops ran in all.
-      kept: How many values the tape keeps in all, also those that came from outside.
-      bytes: Their size, of which variables and inputs are shared with whoever else holds them.
-      frozen: The variables that were read and that Keras says are not to be trained, though they could be.
+      kept: How many values the tape keeps in all, including inputs.
+      bytes: Their size; the memory of variables and inputs is shared with their other owners.
+      frozen: The variables that were read and that Keras marks as not trainable.
     """
 
     rows: tuple[Row, ...]
@@ -93,7 +93,7 @@ class Summary(NamedTuple):
         for title in _HEADER:
             shown.add_column(title, justify="right" if title in _NUMBERS else "left")
         for row in self.rows:
-            shown.add_row(*map(Text, _cells(row)))  # texts, so that no bracket is taken for markup
+            shown.add_row(*map(Text, _cells(row)))  # `Text`, so that brackets are not parsed as markup
         return shown
 
     def to_json(self) -> dict[str, Any]:
@@ -122,7 +122,7 @@ class Summary(NamedTuple):
 
 
 def summarize(trace: Trace) -> Summary:
-    """Return what a trace has, by layer and line."""
+    """Return a trace by layer and line."""
     program = trace.program
     places: dict[tuple[str, Frame], list[int]] = {}
     layers = Layers(trace).of
@@ -143,7 +143,7 @@ def summarize(trace: Trace) -> Summary:
 
 
 def _sizes(trace: Trace) -> dict[int, int]:
-    """Return the size of each value that is kept, each tensor once: several vars may share it."""
+    """Return the size of each kept value, each tensor once: several vars may share it."""
     found: dict[int, int] = {}
     seen: set[int | None] = set()
     for var, value in sorted(trace.values.items()):
@@ -161,7 +161,7 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 
 def _names(ops: dict[str, int]) -> str:
-    """Return the commonest ops; reads of variables only where there is nothing else."""
+    """Return the most frequent ops; reads of variables only if there is nothing else."""
     work = [name for name in ops if name not in _PASSING] or list(ops)
     more = [f"… {len(work) - _FEW} more"] if len(work) > _FEW else []
     return ", ".join([*work[:_FEW], *more])

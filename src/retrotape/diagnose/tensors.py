@@ -1,4 +1,4 @@
-"""Finding tensors on a tape afterwards, by what made them."""
+"""Finding tensors on a tape after recording, by what made them."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Found(NamedTuple):
     """A tensor that was found.
 
     Attributes:
-      op: What made it.
+      op: The op that made it.
       type: Its dtype and shape.
       frame: The line of the user's code that ran the op.
-      layer: The layer that the op ran in, after those that called it; empty where there is none.
+      layer: The path of the layer that the op ran in; empty if there is none.
       var: Its number in the program.
-      call: Which call of that layer it was, from 1 on; 0 where that is not known.
+      call: Which call of that layer it was, from 1 on; 0 if that is not known.
     """
 
     op: str
@@ -43,10 +43,10 @@ class Found(NamedTuple):
 
 
 class Tensors(Sequence[Any]):
-    """The tensors that were found, in the order in which they were made; each is had from the tape when it is taken.
+    """The tensors that were found, in the order in which they were made; values are read from the tape on access.
 
     Attributes:
-      found: What is known of each of them.
+      found: The description of each of them.
     """
 
     def __init__(self, found: Sequence[Found], value: Callable[[int], Tensor]) -> None:
@@ -78,7 +78,7 @@ class Tensors(Sequence[Any]):
 
 
 class Wanted(NamedTuple):
-    """What to look for; None stands for anything."""
+    """The search criteria; None matches anything."""
 
     op: str | None
     layer: str | None
@@ -88,9 +88,9 @@ class Wanted(NamedTuple):
 
 
 def find(trace: Trace, wanted: Wanted, names: Mapping[str, Any]) -> list[Found]:
-    """Return what is known of the tensors that ops made, of those that are wanted."""
+    """Return a description of each tensor that an op made and that matches."""
     if wanted.call is not None and wanted.layer is None:
-        raise ValueError(f"call= says which call of a layer, got call={wanted.call}; give layer= with it.")
+        raise ValueError(f"call= selects a call of a layer, got call={wanted.call} without layer=; pass layer= too.")
     program, layers = trace.program, Layers(trace)
     if wanted.layer is not None:
         layers.check(wanted.layer, wanted.call)
@@ -109,7 +109,7 @@ def find(trace: Trace, wanted: Wanted, names: Mapping[str, Any]) -> list[Found]:
 
 
 def _passed_on(trace: Trace, layers: Layers) -> list[tuple[int, Layer, int]]:
-    """Return what layers returned as it was given to them, as a Dropout does that is not training."""
+    """Return the inputs that layers returned unchanged, as a Dropout that is not training does."""
     found = []
     for layer, scope in layers.called:
         var = trace.tensors.get(scope.returned)
@@ -139,7 +139,7 @@ def _is_at(frame: Frame, line: int | str) -> bool:
 
 
 def _named(trace: Trace, name: str, names: Mapping[str, Any]) -> Iterator[int]:
-    """Yield the vars that go by a name: of a tensor, or what was read from a variable."""
+    """Yield the vars that have a name: of a tensor, or of the variable that they were read from."""
     for known, what in names.items():
         var = None if isinstance(what, VARIABLES) or not is_part(name, known) else trace.tensors.get(identity_of(what))
         if var is not None:
@@ -150,7 +150,7 @@ def _named(trace: Trace, name: str, names: Mapping[str, Any]) -> Iterator[int]:
 
 
 def value_of(trace: Trace, var: int) -> Tensor:
-    """Return the tensor that stands for a var: the one that was recorded, or the same computed again."""
+    """Return the tensor of a var: recorded, or recomputed."""
     with trace.explained():
         value = Values(trace)(var)
     trace.tensors.alias(identity_of(value), var)

@@ -36,11 +36,11 @@ def test_bfloat16_backward():
 @pytest.mark.parametrize(
     ("compute", "cause", "said"),
     [
-        (lambda: tf.math.rsqrt([0.0, 4.0]), Cause.RSQRT_OF_ZERO, "The input is exactly 0 at 1 of 2 places."),
+        (lambda: tf.math.rsqrt([0.0, 4.0]), Cause.RSQRT_OF_ZERO, "The input is exactly 0 at 1 of 2 positions."),
         (
             lambda: tf.math.erfinv([0.5, 2.0]),
             Cause.OUTSIDE_DOMAIN,
-            "The input is not inside of (-1, 1) at 1 of 2 places.",
+            "The input is not inside (-1, 1) at 1 of 2 positions.",
         ),
         (lambda: tf.linalg.cholesky([[1.0, 2.0], [2.0, 1.0]]), Cause.NOT_DEFINITE, "Its smallest eigenvalue is -1."),
     ],

@@ -91,7 +91,7 @@ def test_the_variable_that_was_broken_before():
     for found in (tape.first_nonfinite(y), tape.first_nonfinite()):
         assert found.cause is rt.Cause.GIVEN
         assert found.detail == "The variable 'dense/kernel:0': float32[2] from 1 to 1 and 1 NaN."
-        assert " got the first value" in str(found)
+        assert " received the first non-finite value" in str(found)
 
 
 def test_infinities_that_were_handed_in_are_not_blamed_but_what_makes_nan_of_them():

@@ -45,7 +45,7 @@ def test_the_norm_of_rows_that_are_taken_twice():
     assert f"The norm of the gradient is {np.linalg.norm(dense):.3g}." in tape.why(loss, table).detail
     found = tape.why(nothing, table)
     assert found.verdict is Verdict.ZERO
-    assert found.detail == "What arrives for a row that is taken several times adds up to zero."
+    assert found.detail == "The gradients of a row that is gathered several times add up to zero."
 
 
 def test_the_norm_by_all_values_that_a_variable_had():
@@ -66,7 +66,7 @@ def test_a_gradient_that_is_not_finite():
         loss = tf.reduce_sum(tf.sqrt(w))
     found = tape.why(loss, w)
     assert found.verdict is Verdict.CONNECTED
-    assert found.remedy == "It is not finite: `tape.first_nonfinite(target)` tells which op made it so."
+    assert found.remedy == "The gradient is not finite: `tape.first_nonfinite(target)` finds the op that caused it."
     assert tape.first_nonfinite(loss).op == "Sqrt"
 
 
@@ -148,7 +148,7 @@ def test_a_function_that_cannot_be_run_again_gives_zeros():
         loss = noisy(w)
     found = tape.why(loss, w)
     assert (found.verdict, found.cut.op) == (Verdict.ZERO, "tf.function 'noisy'")
-    assert "it cannot be told where inside" in found.detail
+    assert "which op inside makes it zero cannot be determined" in found.detail
     assert "run_functions_eagerly" in found.remedy
 
 
@@ -156,15 +156,18 @@ def test_relu_that_is_dead_where_it_counts():
     w, mask = tf.Variable([1.0, -1.0]), tf.constant([0.0, 1.0])
     with rt.Tape() as tape:
         loss = tf.reduce_sum(tf.nn.relu(w) * mask)
-    assert tape.why(loss, w).detail == "Every value that goes into the ReLU is zero or less where it counts."
+    assert tape.why(loss, w).detail == "Every input of the ReLU that contributes to the target is zero or negative."
 
 
 @pytest.mark.parametrize(
     ("compute", "said"),
     [
-        (lambda w: tf.math.imag(tf.cast(w, tf.complex64)), "What goes in is real, and only the imaginary part"),
-        (lambda w: tf.tensor_scatter_nd_update(w * 2.0, [[0], [1]], [5.0, 6.0]), "Every element that counts is over"),
-        (lambda w: tf.exp(w - 500.0), "It is 0 itself: every input is -498 or less."),
+        (lambda w: tf.math.imag(tf.cast(w, tf.complex64)), "The input is real, and only the imaginary part"),
+        (
+            lambda w: tf.tensor_scatter_nd_update(w * 2.0, [[0], [1]], [5.0, 6.0]),
+            "Every element that contributes to the target is over",
+        ),
+        (lambda w: tf.exp(w - 500.0), "Its result is 0: every input is -498 or less."),
         (lambda w: tf.cast(tf.cast(w, tf.float16), tf.float32) * 1e-12, "It underflows: the largest element would be"),
         (lambda w: tf.nn.softmax_cross_entropy_with_logits([1.0, 0.0], w * [400.0, 0.0]), "The softmax of the logits"),
         (lambda w: (w - [1.0, 2.0]) ** 2, "Every input is zero, where Pow is flat. The zeros are the result of Sub"),

@@ -39,7 +39,7 @@ def test_a_look_for_the_log_is_no_witness():
         loss = tf.reduce_sum(v * tf.constant(DATA))
     found = tape.why(loss, w)
     assert found.verdict is Verdict.NO_PATH
-    assert "Python looked at what comes from the source" in found.detail
+    assert "Python read a value computed from the source" in found.detail
 
 
 def test_a_constant_of_before_the_look_is_no_witness():
@@ -76,8 +76,8 @@ def test_of_several_routes_all_are_counted():
         many = tf.add_n([tf.stop_gradient(w) * float(number) for number in range(1, 7)])
         kinds = tf.stop_gradient(w) + tf.round(w) + tf.floor(w) + tf.math.ceil(w) + tf.math.rint(w)
     line = r"\(.*test_why.py:\d+\)"
-    assert re.search(rf"5 more on other routes: StopGradient {line} 5 times\.", tape.why(many, w).detail)
-    assert "4 more on other routes: " in tape.why(kinds, w).detail
+    assert re.search(rf"5 more on other paths: StopGradient {line} 5 times\.", tape.why(many, w).detail)
+    assert "4 more on other paths: " in tape.why(kinds, w).detail
     assert tape.why(kinds, w).detail.endswith(" and 1 other.")
 
 
@@ -88,7 +88,7 @@ def test_a_route_about_shapes_is_not_the_one_that_is_meant():
         loss = tf.reduce_sum(flat + tf.stop_gradient(w))
     found = tape.why(loss, w)
     assert (found.verdict, found.cut.op) == (Verdict.STOP_GRADIENT, "StopGradient")
-    assert "more on other routes" not in found.detail
+    assert "more on other paths" not in found.detail
 
 
 def test_variables_without_a_name_are_not_of_the_same_name():
@@ -139,7 +139,7 @@ def test_a_cut_behind_an_assignment_promises_nothing():
         loss = tf.stop_gradient(kernel) * 2.0
     found = tape.why(loss, code)
     assert found.verdict is Verdict.ASSIGNMENT
-    assert found.remedy.startswith("There is another cut behind it")
+    assert found.remedy.startswith("There is another cut after it")
     assert tape.gradient(loss, code, through_updates=True) is None
 
 
@@ -160,7 +160,7 @@ def test_a_gradient_that_is_constant_has_a_derivative_of_zero():
     assert float(tape.gradient(slope, x)) == 0.0
     found = tape.why(slope, x)
     assert found.verdict is Verdict.ZERO
-    assert found.detail == "The target is a gradient, and does not depend on the source: it is constant."
+    assert found.detail == "The target is a gradient that does not depend on the source: it is constant."
 
 
 # ------------------------------------------------------------------ large tapes
@@ -188,8 +188,8 @@ def test_beyond_the_limit_it_is_said_without_computing_the_gradient(cut, verdict
     assert found.verdict.name == whole.verdict.name == verdict
     assert (found.cut, found.reached, found.leading) == (whole.cut, whole.reached, whole.leading)
     if cut == "none":
-        assert found.detail.startswith("The gradient itself was not computed: it would pass 6")
-        assert found.detail.endswith(" ops. Ask `tape.gradient`.")
+        assert found.detail.startswith("The gradient itself was not computed: the backward pass would run 6")
+        assert found.detail.endswith(" ops. Call `tape.gradient`.")
 
 
 @pytest.mark.slow
@@ -246,7 +246,7 @@ def test_none_raises_through_updates():
     with rt.Tape() as tape:
         kernel.assign(code * 3.0)
         loss = kernel * kernel
-    with pytest.raises(errors.MissingGradientError, match="an assignment, which ends it"):
+    with pytest.raises(errors.MissingGradientError, match="a variable assignment, where it ends"):
         tape.gradient(loss, code, none="raise")
     assert float(tape.gradient(loss, code, through_updates=True, none="raise")) == 36.0
 

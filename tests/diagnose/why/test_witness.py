@@ -31,7 +31,7 @@ def asked(make):
 def test_values_that_rise_and_fall_with_those_that_were_seen(make):
     found = asked(make)
     assert (found.verdict, found.cut.op) == (Verdict.LEFT_TENSORFLOW, "numpy()")
-    assert found.detail.endswith(", and rises and falls with the values that were seen.")
+    assert found.detail.endswith(", and is a monotonic function of the values that Python read.")
     assert found.remedy == ""  # the verdict's own, without an if
 
 
@@ -44,7 +44,7 @@ def test_values_of_the_same_shape_are_no_witness(make):
     """One that was seen for a log, and then another batch of the same shape."""
     found = asked(make)
     assert found.verdict is Verdict.NO_PATH
-    assert "Python looked at what comes from the source, by `numpy`, at " in found.detail
+    assert "Python read a value computed from the source, with `numpy`, at " in found.detail
 
 
 def test_what_was_sorted_already_is_no_witness():
@@ -78,7 +78,9 @@ def test_a_number_right_after_it_was_seen():
         loss = v * float(y)
     found = tape.why(loss, w)
     assert (found.verdict, found.cut.op) == (Verdict.LEFT_TENSORFLOW, "float()")
-    assert found.remedy.startswith("If it was computed from what was seen, stay with tensors")
+    assert found.remedy.startswith(
+        "If it was computed from the values that Python read, keep the computation in TensorFlow"
+    )
 
 
 def test_numbers_of_the_program_are_not_told_about():
@@ -104,9 +106,9 @@ def test_a_branch_in_a_function_is_not_python_that_looks():
         loss = chosen()
     found = tape.why(loss, w)
     assert found.detail.startswith(
-        "What comes from the source decided what ran, by a branch or a loop in a tf.function"
+        "A value computed from the source decided what ran, in a branch or a loop in a tf.function"
     )
-    assert "Python looked" not in found.detail
+    assert "Python read" not in found.detail
 
 
 def test_a_source_that_was_read_elsewhere():
@@ -119,7 +121,7 @@ def test_a_source_that_was_read_elsewhere():
         loss = tf.reduce_sum(made[0])
     found = tape.why(loss, w)
     assert found.verdict is Verdict.SOURCE_NOT_RECORDED
-    assert "The target depends on a float32[8] that was made since recording began, but by no op" in found.detail
+    assert "The target depends on a float32[8] that was made after recording began, but not by an op" in found.detail
 
 
 def test_a_source_that_was_read_before_a_reset():

@@ -52,7 +52,7 @@ F32, F16 = tf.float32, tf.float16
     ([0.0, 0.3, 0.7], F32),
     op="Log",
     cause="LOG_OF_ZERO",
-    witness="The input is exactly 0 at 1 of 3 places.",
+    witness="The input is exactly 0 at 1 of 3 positions.",
     remedy="tf.maximum(x, 1e-7)",
 )
 def log_of_zero(p):
@@ -78,7 +78,7 @@ def entropy_of_a_sure_thing(p, y):
     ([[1.0], [0.0]], F32),
     op="Log",
     cause="SIGMOID_CROSS_ENTROPY",
-    witness="The input is exactly 0 at 1 of 2 places.",
+    witness="The input is exactly 0 at 1 of 2 positions.",
     remedy="from_logits=True",
 )
 def cross_entropy_by_hand(logits, y):
@@ -105,7 +105,7 @@ def softmax_by_hand(logits):
     ([[0.0, 0.0], [1.0, 3.0]], F32),
     op="RealDiv",
     cause="ZERO_OVER_ZERO",
-    witness="The divisor is exactly 0 at 2 of 4 places.",
+    witness="The divisor is exactly 0 at 2 of 4 positions.",
     remedy="tf.math.divide_no_nan(x, y)",
 )
 def rows_as_shares(counts):
@@ -118,7 +118,7 @@ def rows_as_shares(counts):
     ([0.0, 2.0, 4.0], F32),
     op="RealDiv",
     cause="DIVISION_BY_ZERO",
-    witness="The divisor is exactly 0 at 1 of 3 places.",
+    witness="The divisor is exactly 0 at 1 of 3 positions.",
     remedy="tf.math.divide_no_nan(x, y)",
 )
 def relative_error(error, truth):
@@ -130,7 +130,7 @@ def relative_error(error, truth):
     ([300.0, 2.0], F16),
     op="Mul",
     cause="HALF_OVERFLOW",
-    witness="In float64 the largest is 9e+04; float16 ends at 6.55e+04",
+    witness="In float64 the largest value is 9e+04; the maximum of float16 is 6.55e+04",
     remedy="tf.cast(x, tf.float32)",
 )
 def square_in_half_precision(x):
@@ -142,7 +142,7 @@ def square_in_half_precision(x):
     ([-0.5, 2.0], F32),
     op="Pow",
     cause="POW_OF_NEGATIVE",
-    witness="The base is negative and the power no whole number at 1 of 2 places.",
+    witness="The base is negative and the power is not an integer at 1 of 2 positions.",
     remedy="tf.maximum(x, 0.0) ** p",
 )
 def power_of_a_difference(x):
@@ -154,7 +154,7 @@ def power_of_a_difference(x):
     ([1.0000001, 0.5], F32),
     op="Acos",
     cause="OUTSIDE_DOMAIN",
-    witness="The input is outside of [-1, 1] at 1 of 2 places.",
+    witness="The input is outside [-1, 1] at 1 of 2 positions.",
     remedy="tf.clip_by_value",
 )
 def angle_between(cosine):
@@ -166,7 +166,7 @@ def angle_between(cosine):
     ([0.1, -2.0, 4.0], F32),
     op="Log",
     cause="LOG_OF_NEGATIVE",
-    witness="The input is below 0 at 1 of 3 places.",
+    witness="The input is below 0 at 1 of 3 positions.",
     remedy="Check the sign",
 )
 def log_of_a_return(change):
@@ -179,7 +179,7 @@ def log_of_a_return(change):
     ([[0.0, 0.0], [float("-inf"), float("-inf")]], F32),
     op="Softmax",
     cause="ALL_MASKED",
-    witness="1 of 2 rows have nothing else",
+    witness="1 of 2 rows have no other value",
     remedy="-1e9",
 )
 def attention_to_nobody(scores, mask):
@@ -191,7 +191,7 @@ def attention_to_nobody(scores, mask):
     ([50.0, 100.0], F32),
     op="Exp",
     cause="SOFTPLUS_BY_HAND",
-    witness="The input is beyond 88.72, where Exp in float32 ends, at 1 of 2 places.",
+    witness="The input is beyond 88.72, where Exp overflows in float32, at 1 of 2 positions.",
     remedy="tf.math.softplus(x)",
 )
 def softplus_by_hand(x):
@@ -218,7 +218,7 @@ def a_hole_in_the_data(x):
     ([0.0, 4.0], F32),
     op="Pow",
     cause="WHERE",
-    witness="so that 0 arrives: 0 · inf is NaN",
+    witness="so the incoming gradient is 0: 0 · inf is NaN",
     remedy="tf.where(ok, x, 1.0)",
     backward=True,
 )
@@ -231,7 +231,7 @@ def where_does_not_guard(x):
     ([0.0, 4.0], F32),
     op="Log",
     cause="WHERE",
-    witness="takes the other branch there",
+    witness="selects the other branch there",
     remedy="tf.where(ok, x, 1.0)",
     backward=True,
 )
@@ -244,7 +244,7 @@ def where_hides_an_infinity(x):
     ([0.0, 9.0], F32),
     op="Sqrt",
     cause="SQRT_AT_ZERO",
-    witness="The input is exactly 0 at 1 of 2 places.",
+    witness="The input is exactly 0 at 1 of 2 positions.",
     remedy="tf.sqrt(x + 1e-12)",
     backward=True,
 )
@@ -257,7 +257,7 @@ def root_at_zero(x):
     ([[0.0, 0.0], [3.0, 4.0]], F32),
     op="Sqrt",
     cause="NORM_AT_ZERO",
-    witness="The input is exactly 0 at 1 of 2 places.",
+    witness="The input is exactly 0 at 1 of 2 positions.",
     remedy="tf.reduce_sum(x * x, axis) + 1e-12",
     backward=True,
 )
@@ -270,7 +270,7 @@ def distance_to_oneself(difference):
     ([[2.0, 2.0], [1.0, 3.0]], F32),
     op="Sqrt",
     cause="DEVIATION_AT_ZERO",
-    witness="The input is exactly 0 at 1 of 2 places.",
+    witness="The input is exactly 0 at 1 of 2 positions.",
     remedy="tf.math.reduce_variance(x, axis) + 1e-12",
     backward=True,
 )
@@ -283,7 +283,7 @@ def spread_of_equals(x):
     ([0.0, 4.0], F32),
     op="Pow",
     cause="POW_AT_ZERO",
-    witness="The base is exactly 0 at 1 of 2 places.",
+    witness="The base is exactly 0 at 1 of 2 positions.",
     remedy="(x + 1e-7) ** p",
     backward=True,
 )
@@ -296,7 +296,7 @@ def gamma_correction(x):
     ([1.0, 0.5], F32),
     op="Acos",
     cause="EDGE_OF_DOMAIN",
-    witness="The input is at the edge, 1 or -1, at 1 of 2 places.",
+    witness="The input is at the boundary, 1 or -1, at 1 of 2 positions.",
     remedy="tf.clip_by_value",
     backward=True,
 )
@@ -309,7 +309,7 @@ def angle_of_zero(cosine):
     ([0.001, 0.002], F16),
     op="Mul",
     cause="HALF_OVERFLOW",
-    witness="float16 ends at 6.55e+04",
+    witness="the maximum of float16 is 6.55e+04",
     remedy="scale it down",
     backward=True,
 )
@@ -322,7 +322,7 @@ def scaled_loss(w):
     ([95.0, 1.0], F32),
     op="Exp",
     cause="SIGMOID_BY_HAND",
-    witness="The input is beyond 88.72, where Exp in float32 ends, at 1 of 2 places.",
+    witness="The input is beyond 88.72, where Exp overflows in float32, at 1 of 2 positions.",
     remedy="tf.sigmoid(x)",
 )
 def sigmoid_by_hand(x):

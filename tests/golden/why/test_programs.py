@@ -21,13 +21,14 @@ from retrotape import errors
 from retrotape.diagnose.why import Explanation, Verdict
 
 FOLDER = Path(__file__).parent
-STAY = "tay with tensors: write it with TensorFlow ops"  # also after "If it was computed from what was seen, s"
-SMOOTH = "Stay in floating point: put a smooth function"
-PASS = "Use a straight-through gradient, which passes as if the op were not there"
-CHOICE = "Use a straight-through gradient, `soft + tf.stop_gradient(hard - soft)`"
-USE = "Use an op that has one"
-CHECK = "Check that the source is what the target was computed from."
-UPDATES = "Ask with `through_updates=True`."
+# Also after "If it was computed from the values that Python read, k".
+STAY = "eep the computation in TensorFlow: use its ops"
+SMOOTH = "Stay in floating point: replace this op"
+PASS = "Use a straight-through estimator, whose backward pass treats the op as the identity"
+CHOICE = "Use a straight-through estimator, `soft + tf.stop_gradient(hard - soft)`"
+USE = "Use a differentiable op"
+CHECK = "Check that the target is computed from this source."
+UPDATES = "Pass `through_updates=True`."
 INSIDE = "Move the code that makes it into the `with` block"
 READ = "Read it inside the block"
 
@@ -78,14 +79,14 @@ TABLE = {
     "keras_sample": Expected("INTEGER", "StatelessMultinomial", CHOICE),
     "keras_accuracy": Expected("INTEGER", "Greater", SMOOTH),
     "drawn_with_a_probability": Expected("INTEGER", "Less", CHOICE),
-    "divided_by_the_norm_of_numpy": Expected("CONNECTED", None, "Stay with tensors there too: `tf.norm`", True),
-    "rows_divided_by_norms_of_numpy": Expected("CONNECTED", None, "Stay with tensors there too: `tf.norm`", True),
+    "divided_by_the_norm_of_numpy": Expected("CONNECTED", None, "Compute it in TensorFlow too: use `tf.norm`", True),
+    "rows_divided_by_norms_of_numpy": Expected("CONNECTED", None, "Compute it in TensorFlow too: use `tf.norm`", True),
     "logged_on_the_way": Expected("CONNECTED", None, "", True),
     "its_shape_alone": Expected("NO_GRADIENT", "OnesLike", CHECK),
     "integer_source": Expected("INTEGER", None, "Make the source floating point."),
     "integer_target": Expected("INTEGER", None, "Make the target floating point."),
     "rounded_and_cast": Expected("RULE_RETURNED_NONE", "Round", PASS),
-    "through_a_dataset": Expected("NO_GRADIENT", "TensorSliceDataset", "Leave `tf.data` out between them"),
+    "through_a_dataset": Expected("NO_GRADIENT", "TensorSliceDataset", "Do not use `tf.data` between them"),
     "target_network": Expected("STOP_GRADIENT", "StopGradient", "Remove it"),
     "stopped_in_a_function": Expected("STOP_GRADIENT", "StopGradient", "Remove it"),
     "rounded_in_a_function": Expected("INTEGER", "Cast", SMOOTH),
@@ -103,18 +104,18 @@ TABLE = {
     "features_made_before_the_block": Expected("SOURCE_NOT_RECORDED", None, READ),
     "on_another_thread": Expected("TARGET_NOT_RECORDED", None, "on the thread that records"),
     "input_from_another_thread": Expected("NO_PATH", None, CHECK),
-    "computed_again_on_another_thread": Expected("NO_PATH", "Sum", "do that on the thread that records"),
+    "computed_again_on_another_thread": Expected("NO_PATH", "Sum", "compute it on the thread that records"),
     "asked_after_reset": Expected("TARGET_NOT_RECORDED", None, ""),
-    "a_copy_of_the_input": Expected("SOURCE_NOT_RECORDED", None, "ask for the very same object"),
-    "a_copy_of_the_weights": Expected("COPY", "Identity", "Ask for the original"),
-    "another_layer_of_the_same_name": Expected("SAME_NAME", None, "Ask for the variable that the model uses"),
-    "another_variable_of_the_same_name": Expected("SAME_NAME", None, "Ask for the variable that the model uses"),
+    "a_copy_of_the_input": Expected("SOURCE_NOT_RECORDED", None, "pass that same object as the source"),
+    "a_copy_of_the_weights": Expected("COPY", "Identity", "Pass the original as the source"),
+    "another_layer_of_the_same_name": Expected("SAME_NAME", None, "Pass the variable that the model uses"),
+    "another_variable_of_the_same_name": Expected("SAME_NAME", None, "Pass the variable that the model uses"),
     "a_layer_that_is_not_used": Expected("SOURCE_NOT_RECORDED", None, READ),
     "logged_and_unrelated": Expected("NO_PATH", None, CHECK),
     "the_other_loss": Expected("NO_PATH", None, CHECK),
     "target_and_source_swapped": Expected("NO_PATH", None, "Swap them"),
-    "chosen_by_an_if": Expected("NO_PATH", None, "What a branch or a loop is chosen by has no gradient"),
-    "a_copy_of_a_variable": Expected("SOURCE_NOT_RECORDED", None, "Ask for the variable."),
+    "chosen_by_an_if": Expected("NO_PATH", None, "The condition of a branch or a loop has no gradient"),
+    "a_copy_of_a_variable": Expected("SOURCE_NOT_RECORDED", None, "Pass the variable as the source."),
     "hypernetwork": Expected("ASSIGNMENT", "AssignVariableOp", UPDATES),
     "set_weights": Expected("ASSIGNMENT", "AssignVariableOp", UPDATES),
     "optimizer_step_then_loss": Expected("ASSIGNMENT", "AssignSubVariableOp", UPDATES),
@@ -125,21 +126,21 @@ TABLE = {
     "dead_relu": Expected("ZERO", "Relu", "Try another initialization", True),
     "saturated_sigmoid": Expected("ZERO", "Sigmoid", "Scale its input down", True),
     "clipped_away": Expected("ZERO", "Minimum", "Widen the bound", True),
-    "mask_of_zeros": Expected("ZERO", "Mul", "Look at the other factor.", True),
-    "loss_weight_of_zero": Expected("ZERO", "Mul", "Look at the other factor.", True),
-    "branch_not_taken_by_where": Expected("ZERO", "SelectV2", "Look at the condition.", True),
+    "mask_of_zeros": Expected("ZERO", "Mul", "Check the other factor.", True),
+    "loss_weight_of_zero": Expected("ZERO", "Mul", "Check the other factor.", True),
+    "branch_not_taken_by_where": Expected("ZERO", "SelectV2", "Check the condition.", True),
     "branch_not_taken_by_cond": Expected("ZERO", "tf.function 'chosen'", CHECK, True),
-    "zero_kernel": Expected("ZERO", "MatMul", "Look at the other factor.", True),
-    "square_at_zero": Expected("ZERO", "Square", "Start from other values than zero.", True),
+    "zero_kernel": Expected("ZERO", "MatMul", "Check the other factor.", True),
+    "square_at_zero": Expected("ZERO", "Square", "Start from nonzero values.", True),
     "softmax_of_one": Expected("ZERO", "Softmax", "Use a sigmoid", True),
-    "terms_that_cancel": Expected("ZERO", None, "Look for terms in which it cancels.", True),
+    "terms_that_cancel": Expected("ZERO", None, "Look for terms that cancel.", True),
     "stopped_in_a_loop_of_a_function": Expected("ZERO", "StopGradient", "Remove it", True),
     "the_other_result_of_a_function": Expected("ZERO", "tf.function 'errors'", CHECK, True),
     "too_small_for_half_precision": Expected("ZERO", "Mul", "compute it in float32", True),
-    "nothing_left_by_a_mask": Expected("ZERO", "Sum", "Look at the mask", True),
-    "sum_of_chances": Expected("ZERO", "Softmax", "Weigh the classes", True),
-    "dropped_before_a_square": Expected("ZERO", "Pow", "Start from other values than zero.", True),
-    "another_part_of_a_concat": Expected("ZERO", "ConcatV2", "Look at what is taken of it", True),
+    "nothing_left_by_a_mask": Expected("ZERO", "Sum", "Check the mask", True),
+    "sum_of_chances": Expected("ZERO", "Softmax", "Weight the classes", True),
+    "dropped_before_a_square": Expected("ZERO", "Pow", "Start from nonzero values.", True),
+    "another_part_of_a_concat": Expected("ZERO", "ConcatV2", "Check what is taken from it", True),
     "frozen_layer": Expected("CONNECTED", None, "", True),
     "py_function": Expected("CONNECTED", None, "", True),
     "while_loop": Expected("CONNECTED", None, "", True),

@@ -1,4 +1,4 @@
-"""Which op made the first NaN or infinity, on the way forward or on the way back, and why."""
+"""Which op produced the first NaN or infinity, in the forward or the backward pass, and why."""
 
 from retrotape.diagnose.nonfinite._causes import Cause
 from retrotape.diagnose.nonfinite._result import Nonfinite

@@ -1,4 +1,4 @@
-"""Why an op made a value that is not finite: looked for in the values themselves, never guessed."""
+"""Why an op produced a non-finite value: proven by the values, never guessed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _UNKNOWN: Verdict = (Cause.UNKNOWN, "")
 
 
 def judge_forward(scene: Scene, index: int, flags: dict[int, int], reaches: bool = False) -> Verdict:
-    """Return why equation `index` made what it made; `reaches` says that no `tf.where` kept it from a target."""
+    """Return why the output of equation `index` is not finite; `reaches` means that no `tf.where` masks it."""
     eqn = scene.eqns[index]
     scene.fetch_around(eqn)
     inputs = [scene.numbers(var) for var in eqn.inputs]
@@ -35,7 +35,7 @@ def judge_forward(scene: Scene, index: int, flags: dict[int, int], reaches: bool
         first = f"{plain[1]} " if plain is not None else ""
         return (
             Cause.WHERE,
-            f"{first}`tf.where` at {line} takes the other branch there, but gradients go both ways.",
+            f"{first}`tf.where` at {line} selects the other branch there, but both branches are differentiated.",
         )
     return _by_op(scene, eqn, inputs, bad) or overflow(scene, eqn) or _UNKNOWN
 
@@ -49,21 +49,21 @@ def _by_op(scene: Scene, eqn: Eqn, inputs: list[Any], bad: Numbers) -> Verdict |
 
 
 def at_places(text: str, met: Numbers) -> str:
-    """Return a sentence with the number of places at which it is so."""
-    return f"{text}." if met.size == 1 else f"{text} at {int(met.sum())} of {met.size} places."
+    """Return a sentence with the number of positions where it holds."""
+    return f"{text}." if met.size == 1 else f"{text} at {int(met.sum())} of {met.size} positions."
 
 
 def _where(condition: Numbers, bad: Numbers, text: str) -> str | None:
-    """Return a sentence where everything that is bad is so because of a condition."""
+    """Return a sentence if a condition holds at every non-finite element."""
     met = np.broadcast_to(condition, bad.shape)
     return at_places(text, bad) if bad.any() and met[bad].all() else None
 
 
 def _zero(scene: Scene, eqn: Eqn, x: Numbers, bad: Numbers, what: str, name: str = "0") -> str | None:
-    """Say that something is zero, or so small that the processor takes it for zero."""
+    """Return that a value is zero, or so small that the processor flushes it to zero, if it is."""
     tiny = smallest(scene.trace.program.types[eqn.outputs[0]])
     return _where(x == 0, bad, f"{what} is exactly {name}") or _where(
-        np.abs(x) < tiny, bad, f"{what} is below {tiny:.3g}, which is taken for 0,"
+        np.abs(x) < tiny, bad, f"{what} is below {tiny:.3g}, which is flushed to 0,"
     )
 
 
@@ -91,7 +91,7 @@ def _edge(eqn: Eqn) -> str:
 
 
 def _cross_entropy(scene: Scene, eqn: Eqn) -> Cause | None:
-    """Return the function of which this is the log, if it has one of its own."""
+    """Return the cross-entropy that this log is part of, if TensorFlow has it as an op."""
     made = scene.maker(eqn.inputs[0])
     if made is not None and made.op == "Sub" and scene.is_all(made.inputs[0], 1.0):
         made = scene.maker(made.inputs[1])
@@ -107,7 +107,7 @@ def _cross_entropy(scene: Scene, eqn: Eqn) -> Cause | None:
 
 
 def _zero_factor(scene: Scene, eqn: Eqn, bad: Numbers) -> str | None:
-    """Say at which line the result is multiplied by zeros wherever it is bad."""
+    """Return at which line the result is multiplied by zeros wherever it is not finite."""
     for var, use in scene.uses(eqn.outputs):
         if use.op == "Mul" and len(set(use.inputs)) == 2:
             other = scene.numbers(use.inputs[0] if use.inputs[1] == var else use.inputs[1])
@@ -141,19 +141,19 @@ def _quotient(scene: Scene, eqn: Eqn, inputs: list[Numbers], bad: Numbers) -> Ve
 
 def _pow(scene: Scene, eqn: Eqn, inputs: list[Numbers], bad: Numbers) -> Verdict | None:
     base, power = inputs
-    said = _where((base < 0) & (power != np.round(power)), bad, "The base is negative and the power no whole number")
+    said = _where((base < 0) & (power != np.round(power)), bad, "The base is negative and the power is not an integer")
     if said:
         return Cause.POW_OF_NEGATIVE, said
-    said = _where((base == 0) & (power < 0), bad, "The base is exactly 0 and the power negative")
+    said = _where((base == 0) & (power < 0), bad, "The base is exactly 0 and the power is negative")
     return (Cause.POW_OF_ZERO, said) if said else None
 
 
 _DOMAINS: dict[str, tuple[Callable[[Numbers], Numbers], str]] = {
-    "Acos": (lambda x: abs(x) > 1, "outside of [-1, 1]"),
-    "Asin": (lambda x: abs(x) > 1, "outside of [-1, 1]"),
-    "Atanh": (lambda x: abs(x) >= 1, "not inside of (-1, 1)"),
+    "Acos": (lambda x: abs(x) > 1, "outside [-1, 1]"),
+    "Asin": (lambda x: abs(x) > 1, "outside [-1, 1]"),
+    "Atanh": (lambda x: abs(x) >= 1, "not inside (-1, 1)"),
     "Acosh": (lambda x: x < 1, "below 1"),
-    "Erfinv": (lambda x: abs(x) >= 1, "not inside of (-1, 1)"),
+    "Erfinv": (lambda x: abs(x) >= 1, "not inside (-1, 1)"),
 }
 
 
@@ -164,7 +164,7 @@ def _domain(scene: Scene, eqn: Eqn, inputs: list[Numbers], bad: Numbers) -> Verd
 
 
 def _cholesky(scene: Scene, eqn: Eqn, inputs: list[Numbers], bad: Numbers) -> Verdict | None:
-    lower = np.tril(inputs[0])  # which is all that the op reads
+    lower = np.tril(inputs[0])  # the op reads nothing else
     whole = lower + np.swapaxes(np.tril(inputs[0], -1), -1, -2)
     if not np.isfinite(whole).all():
         return None
@@ -188,14 +188,14 @@ def _exp(scene: Scene, eqn: Eqn, inputs: list[Numbers], bad: Numbers) -> Verdict
     kind = scene.trace.program.types[eqn.outputs[0]]
     limit = np.log(largest(kind))
     beyond = np.abs(inputs[0]) >= limit - 1e-3
-    said = _where(beyond, bad, f"The input is beyond {limit:.4g}, where {eqn.op} in {dtype_name(kind)} ends,")
+    said = _where(beyond, bad, f"The input is beyond {limit:.4g}, where {eqn.op} overflows in {dtype_name(kind)},")
     if said is None:
         return None
     return (_made_of_exp(scene, eqn) if eqn.op == "Exp" else Cause.EXP_OVERFLOW), said
 
 
 def _made_of_exp(scene: Scene, eqn: Eqn) -> Cause:
-    """Return what the user writes by hand with this exp, if TensorFlow has it."""
+    """Return what is computed by hand with this exp, if TensorFlow has it as an op."""
     uses = [use for _, use in scene.uses(eqn.outputs)]
     sums = [use for use in uses if use.op == "Sum"]
     after_sum = {use.op for total in sums for _, use in scene.uses(total.outputs)}
@@ -216,7 +216,7 @@ def _made_of_exp(scene: Scene, eqn: Eqn) -> Cause:
     return Cause.EXP_OVERFLOW
 
 
-# ------------------------------------------------------------------ infinities that were handed in
+# ------------------------------------------------------------------ infinite inputs
 
 
 def _softmax(scene: Scene, eqn: Eqn, inputs: list[Numbers], bad: Numbers) -> Verdict | None:
@@ -224,7 +224,7 @@ def _softmax(scene: Scene, eqn: Eqn, inputs: list[Numbers], bad: Numbers) -> Ver
     rows = bad.any(-1) if bad.shape == inputs[0].shape else bad
     if not masked.any() or rows.shape != masked.shape or not masked[rows].all():
         return None
-    return Cause.ALL_MASKED, f"{int(masked.sum())} of {masked.size} rows have nothing else."
+    return Cause.ALL_MASKED, f"{int(masked.sum())} of {masked.size} rows have no other value."
 
 
 def _difference(scene: Scene, eqn: Eqn, inputs: list[Numbers], bad: Numbers) -> Verdict | None:
@@ -236,7 +236,7 @@ def _difference(scene: Scene, eqn: Eqn, inputs: list[Numbers], bad: Numbers) -> 
 
 def _product(scene: Scene, eqn: Eqn, inputs: list[Numbers], bad: Numbers) -> Verdict | None:
     left, right = inputs
-    said = _where(((left == 0) & np.isinf(right)) | ((right == 0) & np.isinf(left)), bad, "0 meets inf")
+    said = _where(((left == 0) & np.isinf(right)) | ((right == 0) & np.isinf(left)), bad, "0 is multiplied by inf")
     return (Cause.ZERO_TIMES_INF, said) if said else None
 
 
@@ -258,4 +258,4 @@ _JUDGES: dict[str, _Judge] = {
     **dict.fromkeys(("Sub", "Add", "AddV2"), _difference),
     "Mul": _product,
 }
-_COUNTS = dict.fromkeys(("RealDiv", "Div", "Pow", "Sub", "Add", "AddV2", "Mul"), 2)  # inputs that a judge looks at
+_COUNTS = dict.fromkeys(("RealDiv", "Div", "Pow", "Sub", "Add", "AddV2", "Mul"), 2)  # inputs that a judge reads

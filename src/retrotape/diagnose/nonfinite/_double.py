@@ -1,4 +1,4 @@
-"""The same op in float64: what is finite there, and larger than the dtype can hold, is an overflow."""
+"""The same op in float64: a result that is finite there, and larger than the dtype can hold, is an overflow."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def largest(kind: TensorType) -> float:
 
 
 def smallest(kind: TensorType) -> float:
-    """Return the smallest positive number of a dtype that has all its digits."""
+    """Return the smallest positive normal number of a dtype."""
     return float(np.finfo(tf.as_dtype(kind.dtype).as_numpy_dtype).tiny) if kind.dtype in _WITH_TINY else 0.0
 
 
@@ -41,7 +41,7 @@ def overflow(scene: Scene, eqn: Eqn) -> Verdict | None:
 
 
 def overflow_backward(scene: Scene, eqn: Eqn, given: Sequence[Any], position: int) -> Verdict | None:
-    """Return that the gradient of an op by an input overflows, if the same gradient in float64 does not."""
+    """Return that the gradient of an op with respect to an input overflows, if it does not in float64."""
     if given[0] is None or isinstance(given[0], tf.IndexedSlices):
         return None
 
@@ -71,7 +71,7 @@ def _exceeds(scene: Scene, eqn: Eqn, kind: TensorType, compute: Callable[..., Te
     if numbers is None or not numbers.size or not np.isfinite(numbers).all() or np.abs(numbers).max() <= limit:
         return None
     name = dtype_name(kind)
-    text = f"In float64 the largest is {np.abs(numbers).max():.3g}; {name} ends at {limit:.4g}."
+    text = f"In float64 the largest value is {np.abs(numbers).max():.3g}; the maximum of {name} is {limit:.4g}."
     return (Cause.HALF_OVERFLOW if name == "float16" else Cause.OVERFLOW), text
 
 

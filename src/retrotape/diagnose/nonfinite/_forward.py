@@ -1,4 +1,4 @@
-"""One pass over what ran, forward: which values are not finite."""
+"""A forward pass over the program: which values are not finite."""
 
 from __future__ import annotations
 
@@ -14,18 +14,20 @@ from retrotape.record import Trace
 from retrotape.tf.core import tf
 
 INF, NAN = 1, 2  # bits
-_SHARED = frozenset((np.float16, np.float32, np.float64, np.complex64, np.complex128, np.bool_))  # as NumPy has them
+_SHARED = frozenset(
+    (np.float16, np.float32, np.float64, np.complex64, np.complex128, np.bool_)
+)  # dtypes that NumPy has
 
 
 def array(value: Any) -> np.ndarray:
-    """Return a tensor as an array, without a copy where its memory can be shared; of sparse rows, the rows."""
+    """Return a tensor as an array, without a copy where its memory can be shared; of IndexedSlices, the values."""
     if isinstance(value, tf.IndexedSlices):
         value = value.values
     return np.asarray(value) if value.dtype.as_numpy_dtype in _SHARED else value.numpy()
 
 
 def kind_of(value: Any) -> int:
-    """Return which of INF and NAN a value has in it; 0 where it is finite, or no number, or not known."""
+    """Return which of INF and NAN a value contains; 0 if it is finite, not numeric, or not known."""
     if value is None or not (value.dtype.is_floating or value.dtype.is_complex):
         return 0
     numbers = array(value)
@@ -35,16 +37,16 @@ def kind_of(value: Any) -> int:
 
 
 class Pass:
-    """A forward pass that notes which values are not finite.
+    """A forward pass that records which values are not finite.
 
     Args:
-      trace: What was recorded.
+      trace: The trace.
       indices: The equations to inspect, in order, with everything that they depend on.
       wanted: Values that are not dropped.
     """
 
     def __init__(self, trace: Trace, indices: Sequence[int], wanted: Collection[int] = ()) -> None:
-        self.flags: dict[int, int] = {}  # vars that are not finite, with what they have
+        self.flags: dict[int, int] = {}  # vars that are not finite, with INF and NAN bits
         self._producers = trace.program.producers
         self._read: set[int] = set()  # leaves that were inspected
         self.forward = ForwardPass(trace, indices, wanted)
@@ -56,25 +58,25 @@ class Pass:
             for var, value in zip(eqn.inputs, inputs, strict=True):
                 if self._producers[var] == LEAF and var not in self._read:
                     self._read.add(var)
-                    self._note(var, value)
+                    self._flag(var, value)
             for var, value in zip(eqn.outputs, outputs, strict=True):
-                self._note(var, value)
+                self._flag(var, value)
             del inputs, outputs
             yield index
 
     def inspect(self, var: int) -> None:
-        """Inspect a kept value that no equation of the pass has."""
+        """Inspect a kept value that no equation of the pass uses."""
         if var not in self._read and self._producers[var] == LEAF:
-            self._note(var, self.value(var))
+            self._flag(var, self.value(var))
 
-    def _note(self, var: int, value: Tensor | None) -> None:
+    def _flag(self, var: int, value: Tensor | None) -> None:
         kind = kind_of(value)
         if kind:
             self.flags[var] = kind
 
 
 def values_of(trace: Trace, wanted: Collection[int]) -> dict[int, Tensor | None]:
-    """Return values, kept or computed again; None for what is gone."""
+    """Return values, kept or recomputed; None for those that are lost."""
     again = Pass(trace, slice_to(trace.program, wanted, trace.values), wanted)
     for _ in again.run():
         pass

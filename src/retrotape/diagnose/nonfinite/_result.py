@@ -1,4 +1,4 @@
-"""What `tape.first_nonfinite` returns: the culprit with its witnesses, that prints as a few lines."""
+"""What `tape.first_nonfinite` returns: the culprit with its witnesses, which prints as a few lines."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from retrotape.ir import Frame
 
 
 class Nonfinite(NamedTuple):
-    """The op that made the first value that is not finite out of values that were.
+    """The op that produced the first non-finite value from finite ones.
 
     Attributes:
       op: Its name.
-      backward: Whether it is its gradient that is not finite.
+      backward: Whether its gradient is what is not finite.
       frame: The line of the user's code that ran it.
       inputs: The range of each of its inputs, as text.
       cause: Why, as far as the values show it.
@@ -30,7 +30,7 @@ class Nonfinite(NamedTuple):
 
     @property
     def code(self) -> str:
-        """The text of the line, empty where the file is not there."""
+        """The text of the line, empty if the file is not there."""
         return code_at(self.frame)
 
     @property
@@ -40,8 +40,8 @@ class Nonfinite(NamedTuple):
 
     def __str__(self) -> str:
         what = f"the gradient of {self.op}" if self.backward else self.op
-        verb = "got" if self.cause is Cause.GIVEN else "made"
-        rows = [f"{what} at {self.frame} {verb} the first value that is not finite"]
+        verb = "received" if self.cause is Cause.GIVEN else "produced"
+        rows = [f"{what} at {self.frame} {verb} the first non-finite value"]
         rows += [f"        {self.code}"] if self.code else []
         rows.append(f"  from  {', '.join(self.inputs) or 'nothing'}")
         rows.append(f"  why   {self.cause.sentence}")

@@ -1,4 +1,4 @@
-"""What surrounds an op: the values that it had, where they came from, and what became of them."""
+"""The context of an op: its values, where they came from, and where they are used."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from retrotape.tf.core import tf
 _SAME_VALUES = frozenset(
     ("Identity", "Reshape", "Squeeze", "ExpandDims", "Cast", "StopGradient", "CheckNumerics", "Snapshot")
 )
-# Each element of the result comes from one element in the same place: what is so there is so here.
+# Each element of the result is computed from the elements at the same position.
 _ELEMENTWISE = frozenset(
     ("Abs", "Cos", "Erf", "Exp", "Expm1", "Inv", "Log", "Log1p", "Neg", "Reciprocal", "Relu", "Rsqrt", "Sigmoid")
 ) | frozenset(("Sin", "Sqrt", "Square", "Tanh", "Add", "AddV2", "Div", "DivNoNan", "Maximum", "Minimum", "Mul", "Pow"))
 _ELEMENTWISE |= {"RealDiv", "Sub"}
 _CHOICES = ("SelectV2", "Select")
-_ONLY_LOOK = frozenset(
+_NO_VALUES_PASSED = frozenset(
     ("Shape", "Size", "Rank", "ZerosLike", "OnesLike", "IsFinite", "IsNan", "IsInf", "Greater", "Less")
 )
-_CLOSE = 64  # ops that are looked at on the way to what became of a value
+_CLOSE = 64  # ops that are inspected around an op
 
 
 class Scene:
-    """Looks around in a trace; of values that are computed again, those are held that were asked for."""
+    """The surroundings of ops in a trace; recomputed values are held once they have been requested."""
 
     def __init__(self, trace: Trace, indices: Sequence[int]) -> None:
         self.trace, self.indices = trace, indices
@@ -41,13 +41,13 @@ class Scene:
     # ------------------------------------------------------------------ values
 
     def tensor(self, var: int) -> Tensor | None:
-        """Return a value, None where nobody has it any more."""
+        """Return a value, None if it is lost."""
         if var not in self._values:
             self._fetch((var,))
         return self._values[var]
 
     def fetch_around(self, eqn: Eqn) -> None:
-        """Have the values around an equation ready: to compute many again costs no more than one."""
+        """Prefetch the values around an equation: recomputing many costs no more than one."""
         own = (*eqn.inputs, *eqn.outputs)
         wanted = dict.fromkeys(own)
         before, after = list(eqn.inputs), list(eqn.outputs)
@@ -69,14 +69,14 @@ class Scene:
         self._values.update(values_of(self.trace, [var for var in variables if var not in self._values]))
 
     def numbers(self, var: int) -> np.ndarray | None:
-        """Return a real value in float64, None where there is none."""
+        """Return a real value in float64, None if there is none."""
         return as_numbers(self.tensor(var))
 
     def range_of(self, var: int) -> str:
         """Return dtype, shape and range of a value, as text."""
         value = self.tensor(var)
         if value is None:
-            return f"{self.trace.program.types[var]} that is gone"
+            return f"{self.trace.program.types[var]} (no longer available)"
         kind, numbers = self.trace.program.types[var], as_numbers(value)
         if numbers is None or not numbers.size:
             return str(kind)
@@ -90,15 +90,15 @@ class Scene:
         return " and ".join([text, *(f"{count} {name}" for name, count in counts if count)])
 
     def given(self, var: int) -> str:
-        """Say what came from outside."""
-        cell = self.trace.facts.history_of.get(var)
-        what = "An input" if cell is None else f"The variable {self.trace.name_of(cell)}"
+        """Return a description of a value that no op made."""
+        history = self.trace.facts.history_of.get(var)
+        what = "An input" if history is None else f"The variable {self.trace.name_of(history)}"
         return f"{what}: {self.range_of(var)}."
 
     # ------------------------------------------------------------------ where values came from
 
     def maker(self, var: int) -> Eqn | None:
-        """Return the equation that computed a value, beyond those that only pass it on."""
+        """Return the equation that computed a value, skipping those that only pass it on."""
         while True:
             index = self.trace.program.producers[var]
             if index == LEAF:
@@ -109,11 +109,11 @@ class Scene:
             var = eqn.inputs[0]
 
     def is_all(self, var: int, number: float) -> bool:
-        """Say whether a value is this number everywhere."""
+        """Return whether a value is this number everywhere."""
         numbers = self.numbers(var)
         return numbers is not None and numbers.size > 0 and bool((numbers == number).all())
 
-    # ------------------------------------------------------------------ what became of them
+    # ------------------------------------------------------------------ where they are used
 
     @cached_property
     def _users(self) -> dict[int, list[int]]:
@@ -124,7 +124,7 @@ class Scene:
         return found
 
     def uses(self, variables: Collection[int]) -> Iterator[tuple[int, Eqn]]:
-        """Yield which var is taken by which equation, beyond those that only pass it on."""
+        """Yield which var is used by which equation, skipping those that only pass it on."""
         pending = list(variables)
         while pending:
             var = pending.pop()
@@ -136,7 +136,7 @@ class Scene:
                     yield var, eqn
 
     def not_taken(self, variables: Collection[int], bad: np.ndarray) -> str | None:
-        """Return the line of the op that takes another branch wherever `bad`; None where a value goes elsewhere too."""
+        """Return the line of the op that selects another branch wherever `bad`; None if a value is used elsewhere."""
         pending, seen, line = list(variables), set(variables), None
         for _ in range(_CLOSE):
             if not pending:
@@ -153,23 +153,23 @@ class Scene:
                     fresh = [out for out in eqn.outputs if out not in seen]
                     seen.update(fresh)
                     pending += fresh
-                elif eqn.op not in _ONLY_LOOK:
+                elif eqn.op not in _NO_VALUES_PASSED:
                     return None
         return None
 
     def _taken(self, eqn: Eqn, var: int) -> np.ndarray | None:
-        """Return where an op that chooses takes this branch; None where its shape is not that of the result."""
+        """Return where a select op takes this branch; None if its shape is not that of the result."""
         condition, types = self.tensor(eqn.inputs[0]), self.trace.program.types
         shape = types[eqn.outputs[0]].shape
         if condition is None or shape is None or types[var].shape != shape or eqn.inputs.count(var) != 1:
             return None
         chosen = array(condition)
-        if eqn.op == "Select" and chosen.ndim < len(shape):  # the old op chooses rows
+        if eqn.op == "Select" and chosen.ndim < len(shape):  # the old op selects rows
             chosen = chosen.reshape(chosen.shape + (1,) * (len(shape) - chosen.ndim))
         return np.broadcast_to(chosen if var == eqn.inputs[1] else ~chosen, shape)  # type: ignore[arg-type]
 
     def taken(self, eqn: Eqn) -> list[int]:
-        """Return the inputs of an equation, without branches of which nothing that is not finite is taken."""
+        """Return the inputs of an equation, without branches of which no non-finite element is selected."""
         if eqn.op not in _CHOICES:
             return list(eqn.inputs)
         found = []
@@ -180,7 +180,7 @@ class Scene:
         return found
 
     def involved(self, variables: Collection[int], grads: Sequence[Any]) -> list[int]:
-        """Return those of the vars that are not finite where a gradient is not, as far as places can be compared."""
+        """Return the vars that are not finite where a gradient is not, as far as positions can be compared."""
         spots = [~np.isfinite(numbers) for numbers in map(as_numbers, grads) if numbers is not None]
         found = []
         for var in variables:
@@ -202,6 +202,6 @@ def as_numbers(value: Any) -> np.ndarray | None:
 
 
 def _short(number: float) -> str:
-    """Return a number with few digits, unless that makes a whole number of one that is none: 1.0000001 is not 1."""
+    """Return a number with few digits, unless that would round it to an integer: 1.0000001 is not 1."""
     text = f"{number:.4g}"
     return f"{number:.8g}" if float(text) != number and float(text) == round(float(text)) else text

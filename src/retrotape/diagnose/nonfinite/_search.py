@@ -1,4 +1,4 @@
-"""Finding the culprit: the op that made it, not those that passed it on."""
+"""The search for the culprit: the op that produced the value, not those that passed it on."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from retrotape.record import Trace, current_stack
 from retrotape.tf.core import tf
 from retrotape.transform import flatten_if_possible
 
-_NO_WAY_BACK = (NoRuleError, LostValueError, UnrepairableError, OpaqueUpdateError)
+_NO_GRADIENT = (NoRuleError, LostValueError, UnrepairableError, OpaqueUpdateError)
 _FAILURES = (RuntimeError, TypeError, ValueError, tf.errors.OpError)
 
 
 class Culprit(NamedTuple):
-    """Where a value that is not finite comes from: the equation that made it, or that first took it from outside."""
+    """Where a non-finite value comes from: the equation that produced it, or that first used it as an input."""
 
     place: int
     leaf: int | None = None
@@ -42,20 +42,20 @@ class _Found(Exception):
 
 
 def first_nonfinite(trace: Trace, targets: Sequence[int], named: Collection[int] = ()) -> Nonfinite | None:
-    """Return the first culprit on the way to the targets, or anywhere if there are none; else on the way back.
+    """Return the first culprit in the forward pass to the targets, or anywhere if there are none; else backward.
 
     Args:
-      trace: What was recorded.
+      trace: The trace.
       targets: Vars; if there are none, `results` are where gradients begin.
       named: Identities of tensors that the user has named.
     """
     trace, targets = _flattened(trace, targets)
-    with current_stack().unrecorded():  # no tape is to write down what is computed again
+    with current_stack().unrecorded():  # what is recomputed here must not be recorded
         return _towards(trace, targets) if targets else _anywhere(trace, results(trace, named))
 
 
 def results(trace: Trace, named: Collection[int] = ()) -> list[int]:
-    """Return the floating vars that ops made and that were named, or that nothing uses further."""
+    """Return the floating-point vars that ops made and that have a name, or that nothing uses further."""
     eqns, types = trace.program.eqns, trace.program.types
     used = {var for eqn in eqns for var in eqn.inputs}
     known = {trace.tensors.get(identity) for identity in named}
@@ -64,7 +64,7 @@ def results(trace: Trace, named: Collection[int] = ()) -> list[int]:
 
 
 def scalars(trace: Trace, variables: Sequence[int]) -> list[int]:
-    """Return those of some vars that are scalars: what a gradient is taken of, as a rule."""
+    """Return the vars that are scalars, the usual targets of gradients."""
     return [var for var in variables if trace.program.types[var].shape == ()]
 
 
@@ -72,21 +72,21 @@ def _towards(trace: Trace, targets: Sequence[int]) -> Nonfinite | None:
     indices = slice_to(trace.program, targets)
     forward = Pass(trace, indices)
     for _ in forward.run():
-        pass  # to the end: only what reaches the target is to blame
-    for var in targets:  # one that no equation made
+        pass  # to the end: only what reaches the target counts
+    for var in targets:  # also those that no equation made
         forward.inspect(var)
     scene = Scene(trace, indices)
     culprit = blame(scene, forward.flags, targets)
     if culprit is not None:
         return _forward(scene, culprit, forward.flags, reaches=True)
     given = [var for var in targets if var in forward.flags]
-    if given:  # it came from outside, and no op had it
+    if given:  # no op made or used it
         return Nonfinite("nothing", False, Frame("<outside>", 0, "?"), (), Cause.GIVEN, scene.given(given[0]))
     return _backward(scene, targets, forward.flags)
 
 
 def _flattened(trace: Trace, targets: Sequence[int]) -> tuple[Trace, Sequence[int]]:
-    """Return a trace in which functions are taken apart, where that can be done, and the targets there."""
+    """Return a trace in which functions are inlined, where that is possible, and the targets there."""
     flat = flatten_if_possible(trace)
     if flat is trace:
         return trace, targets
@@ -103,9 +103,9 @@ def _flattened(trace: Trace, targets: Sequence[int]) -> tuple[Trace, Sequence[in
 
 
 def _anywhere(trace: Trace, ends: Sequence[int]) -> Nonfinite | None:
-    """Return the first op that made something not finite, forward, or else backward from scalars among the ends.
+    """Return the first op that produced a non-finite value, forward, or else backward from scalars among `ends`.
 
-    An infinity that was handed in may be meant, as in a mask: it counts if it is in one of the ends.
+    An infinite input may be intended, as in a mask: it counts if one of `ends` contains it.
     """
     indices = range(len(trace.program.eqns))
     forward = Pass(trace, indices)
@@ -113,7 +113,7 @@ def _anywhere(trace: Trace, ends: Sequence[int]) -> Nonfinite | None:
     for index in forward.run():
         eqn = trace.program.eqns[index]
         bad = [var for var in eqn.inputs if var in flags]
-        given = next((var for var in bad if flags[var] & NAN), None)  # from outside, or it would have been found
+        given = next((var for var in bad if flags[var] & NAN), None)  # an input: otherwise it would have been found
         if given is not None:
             return _forward(Scene(trace, indices), Culprit(index, given), flags)
         makes_nan = any(flags.get(var, 0) & NAN for var in eqn.outputs)
@@ -128,7 +128,7 @@ def _anywhere(trace: Trace, ends: Sequence[int]) -> Nonfinite | None:
 
 
 def blame(scene: Scene, flags: dict[int, int], variables: Iterable[int]) -> Culprit | None:
-    """Follow what is not finite back to where it began."""
+    """Trace non-finite values to their origin."""
     trace, indices = scene.trace, scene.indices
     eqns, producers = trace.program.eqns, trace.program.producers
     pending = [var for var in variables if var in flags]
@@ -169,7 +169,7 @@ def _first_use(trace: Trace, leaves: Collection[int], indices: Sequence[int]) ->
 
 
 def _forward(scene: Scene, culprit: Culprit, flags: dict[int, int], reaches: bool = False) -> Nonfinite:
-    """Return the report; where the value `reaches` a target, no `tf.where` has kept it away."""
+    """Return the report; if the value `reaches` a target, no `tf.where` has masked it."""
     if culprit.leaf is not None:
         return _report(scene, culprit.place, False, Cause.GIVEN, scene.given(culprit.leaf))
     return _report(scene, culprit.place, False, *judge_forward(scene, culprit.place, flags, reaches))
@@ -179,13 +179,13 @@ def _forward(scene: Scene, culprit: Culprit, flags: dict[int, int], reaches: boo
 
 
 def _backward(scene: Scene, targets: Sequence[int], flags: dict[int, int]) -> Nonfinite | None:
-    """Return the first op whose gradient is not finite though what arrived there was."""
-    for through_updates in (False, True):  # what everybody asks for, and then what may be asked for
+    """Return the first op whose gradient is not finite although its incoming gradient is."""
+    for through_updates in (False, True):  # the default, and then the option
         if through_updates and not scene.trace.facts.assigned:
             return None
         try:
-            _go_back(scene.trace, targets, through_updates)
-        except (OpaqueUpdateError, UnseenUpdateError):  # nobody can ask for that either
+            _check_backward(scene.trace, targets, through_updates)
+        except (OpaqueUpdateError, UnseenUpdateError):  # such a query would fail too
             continue
         except _Found as found:
             return _judged(scene, found, flags)
@@ -194,33 +194,33 @@ def _backward(scene: Scene, targets: Sequence[int], flags: dict[int, int]) -> No
 
 def _judged(scene: Scene, found: _Found, flags: dict[int, int]) -> Nonfinite:
     if found.made is None:
-        text = "Each of the gradients that arrive from its uses is finite, but their sum is not."
+        text = "Each incoming gradient is finite, but their sum is not."
         return _report(scene, found.index, True, Cause.OVERFLOW, text)
     eqn = scene.eqns[found.index]
     origin = blame(scene, flags, scene.involved((*eqn.inputs, *eqn.outputs), found.made))
     if origin is None:
         return _report(scene, found.index, True, *judge_backward(scene, found.index, found.given, found.made))
-    report = _forward(scene, origin, flags)  # its gradient is only what came of it
+    report = _forward(scene, origin, flags)  # its gradient is only a consequence
     return report._replace(backward=report.cause is Cause.WHERE)
 
 
-def _go_back(trace: Trace, targets: Sequence[int], through_updates: bool) -> None:
+def _check_backward(trace: Trace, targets: Sequence[int], through_updates: bool) -> None:
     leaves = [var for var, producer in enumerate(trace.program.producers) if producer == LEAF]
     plan = make_plan(trace, targets, [*leaves, *trace.facts.assigned], through_updates)
     pull = RuleVjp(trace)
 
     def watched(index: int, grads: list[Any], plan: Plan) -> Sequence[Any]:
         given = list(grads)
-        if any(map(kind_of, given)):  # though nothing was found before: it is the sum
+        if any(map(kind_of, given)):  # each term was finite: it is the sum
             raise _Found(index, given, None)
         try:
             found = pull(index, grads, plan)
-        except _NO_WAY_BACK:  # of no concern to whoever asks for other sources
+        except _NO_GRADIENT:  # irrelevant for queries about other sources
             return [None] * len(trace.program.eqns[index].inputs)
         except _FAILURES:
             if trace.program.eqns[index].op != CUSTOM:
                 raise
-            return [None] * len(trace.program.eqns[index].inputs)  # somebody's code, which needs what is gone
+            return [None] * len(trace.program.eqns[index].inputs)  # user code, which needs a lost value
         if any(map(kind_of, found)):
             raise _Found(index, given, found)
         return found
@@ -228,7 +228,7 @@ def _go_back(trace: Trace, targets: Sequence[int], through_updates: bool) -> Non
     types = trace.program.types
     seeds = {var: [tf.ones(types[var].shape, types[var].dtype)] for var in targets}
     for _ in walk(plan, seeds, watched):
-        pass  # what arrives is of no interest
+        pass  # the gradients themselves are not needed
 
 
 def _report(scene: Scene, index: int, backward: bool, cause: Cause, detail: str) -> Nonfinite:

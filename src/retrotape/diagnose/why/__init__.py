@@ -1,9 +1,9 @@
-"""Why there is a gradient, or none: asked of the trace, never guessed."""
+"""Why there is a gradient, or none: derived from the trace, never guessed."""
 
-from retrotape.diagnose.why._explain import explain, told_of_dtype
+from retrotape.diagnose.why._explain import dtype_problem, explain
 from retrotape.diagnose.why._explanation import Explanation, Step, code_at
 from retrotape.diagnose.why._first import first_cuts
 from retrotape.diagnose.why._graph import title_of
 from retrotape.diagnose.why._verdicts import Verdict
 
-__all__ = ["Explanation", "Step", "Verdict", "code_at", "explain", "first_cuts", "title_of", "told_of_dtype"]
+__all__ = ["Explanation", "Step", "Verdict", "code_at", "dtype_problem", "explain", "first_cuts", "title_of"]

@@ -35,13 +35,13 @@ def absent(session: EagerSession, targets: Sequence[Any], source: Any, said: tup
     detail, twin = _sentence(reason), _twin(session, source)
     if twin is not None:
         var, user = twin
-        cell = session.trace.facts.history_of.get(var)
-        if cell is not None:
-            detail += f" The variable {session.trace.name_of(cell)} was used, and has the same values."
-            remedy = "Ask for the variable."
+        history = session.trace.facts.history_of.get(var)
+        if history is not None:
+            detail += f" The variable {session.trace.name_of(history)}, which has the same values, was used."
+            remedy = "Pass the variable as the source."
         else:
-            detail += f" Another tensor with the same values was used, by {user}."
-            remedy = "Make it before the block, use it inside, and ask for the very same object."
+            detail += f" Another tensor with the same values was used by {user}."
+            remedy = "Make it before the block, use it inside, and pass that same object as the source."
     return Explanation(Verdict.SOURCE_NOT_RECORDED, *said, detail=detail, remedy=remedy)
 
 
@@ -55,9 +55,9 @@ def _missing(session: EagerSession, target: Any, said: tuple[str, str]) -> Expla
         return None
     else:
         reason, remedy = session.why_absent(target) or (
-            "it was made while recording, but by no op that is on this tape: by Python, on another thread, or "
-            "before the tape was reset",
-            "Make it with TensorFlow ops, on the thread that records.",
+            "it was made while the tape was recording, but not by an op on this tape: by Python, on another "
+            "thread, or before the tape was reset",
+            "Compute it with TensorFlow ops, on the thread that records.",
         )
     return Explanation(Verdict.TARGET_NOT_RECORDED, *said, detail=_sentence(reason), remedy=remedy)
 
@@ -66,18 +66,19 @@ def _unread(session: EagerSession, targets: Sequence[Any], variable: Any, said: 
     twins = [other for other in session.variables() if other.name == variable.name != _UNNAMED]
     if any(other.shape == variable.shape and other.dtype == variable.dtype for other in twins):
         return Explanation(Verdict.SAME_NAME, *said)
-    cells = [session.history(target) if isinstance(target, VARIABLES) else None for target in targets]
+    histories = [session.history(target) if isinstance(target, VARIABLES) else None for target in targets]
     known = [
-        session.find(target) if cell is None else cell.current for target, cell in zip(targets, cells, strict=True)
+        session.find(target) if history is None else history.current
+        for target, history in zip(targets, histories, strict=True)
     ]
     between = Between(session.trace, [var for var in known if var is not None], [], False, None)
     detail = " ".join(("No op on the tape has read it.", *Left(session, between).unmade()))
-    remedy = "Read it inside the block: move what is computed from it there, or see whether its layer is called at all."
+    remedy = "Read it inside the block: move the code that uses it there, or check that its layer is called."
     return Explanation(Verdict.SOURCE_NOT_RECORDED, *said, detail=detail, remedy=remedy)
 
 
 def _is_new(session: EagerSession, tensor: Any) -> bool:
-    """Say whether no op of the tape has made or used a tensor: it may be known only because somebody asked."""
+    """Return whether no op of the tape has made or used a tensor; an earlier query may have given it a var."""
     var = session.find(tensor)
     if var is None:
         return True

@@ -1,4 +1,4 @@
-"""Both are on the tape, but no op leads from the source to the target: what else is known."""
+"""Both are on the tape, but no op leads from the source to the target: what else the trace shows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Said = tuple[str, str]
 
 
 def apart(session: EagerSession, between: Between, said: Said, source_is_variable: bool) -> Explanation:
-    """Return what is so where no op leads from source to target."""
+    """Return an explanation where no op leads from source to target."""
     found = _copied(between, said) or _through_a_dataset(between, said)
     if found is None and not source_is_variable:
         found = _swapped(between, said)
@@ -28,7 +28,7 @@ def apart(session: EagerSession, between: Between, said: Said, source_is_variabl
     leading, elsewhere = between.steps(between.leading), between.reached_elsewhere()
     gap = next((var for var in sorted(between.needed & between.trace.facts.unrecorded_updates)), None)
     if gap is not None:
-        detail = f"It is {between.name_of(gap)}."
+        detail = f"The variable is {between.name_of(gap)}."
         return Explanation(Verdict.UNSEEN_UPDATE, *said, None, elsewhere, leading, detail=detail)
     return Explanation(Verdict.NO_PATH, *said, None, elsewhere, leading, " ".join(left.facts()), left.remedy())
 
@@ -46,23 +46,23 @@ def _swapped(between: Between, said: Said) -> Explanation | None:
     _, reached = reached_from(builder, between.targets, range(len(builder.eqns)))
     if reached.isdisjoint(between.sources):
         return None
-    detail = "It is the other way round: the source was computed from the target."
+    detail = "The roles are reversed: the source was computed from the target."
     remedy = "Swap them: the target comes first, then the source."
     return Explanation(Verdict.NO_PATH, *said, detail=detail, remedy=remedy)
 
 
 def _through_a_dataset(between: Between, said: Said) -> Explanation | None:
-    """Return where it goes into a dataset that the target was read from: an op without result joins the two."""
+    """Return where the source enters a dataset that the target was read from; an op without outputs connects them."""
     reached = between.reached()
     for eqn in between.eqns:
         if eqn.op != "MakeIterator" or eqn.inputs[0] not in reached or eqn.inputs[1] not in between.needed:
             continue
         path = between.path_anywhere(eqn.inputs[0])
         cut = next((index for index in path if between.eqns[index].op.endswith("Dataset")), path[-1])
-        detail = "It goes into a dataset here, and the target was computed from what came out of it."
+        detail = "The source goes into a dataset here, and the target was computed from its elements."
         after = between.path([eqn.inputs[1]], between.targets)
         before = path[: path.index(cut)]
-        remedy = "Leave `tf.data` out between them: slice, shuffle and batch with `tf.gather` and `tf.split`."
+        remedy = "Do not use `tf.data` between them: slice, shuffle and batch with `tf.gather` and `tf.split`."
         return Explanation(
             Verdict.NO_GRADIENT, *said, between.step(cut), between.steps(before), between.steps(after), detail, remedy
         )

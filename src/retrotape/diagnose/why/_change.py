@@ -1,4 +1,4 @@
-"""The ops that a gradient comes along, and where along them its size changes most."""
+"""The ops on the path of a gradient, and where along the path its norm changes most."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from retrotape.execute import Plan
 
 
 def live_path(between: Between, plan: Plan, walked: Walked, cut: int | None = None) -> list[int]:
-    """Return equations that lead from the source to a target, by way of `cut` if there is one.
+    """Return equations that lead from the source to a target, through `cut` if there is one.
 
-    From the cut on, or all along if there is none, they pass on more than zeros, where there is such a way.
+    From the cut on, or everywhere if there is none, they pass on more than zeros, if there is such a path.
     """
     idle = walked.idle()
 
-    def way(starts: Sequence[int], goals: Sequence[int], first: set[tuple[int, int]]) -> list[int]:
+    def find(starts: Sequence[int], goals: Sequence[int], first: set[tuple[int, int]]) -> list[int]:
         found = between.path(starts, goals, within=plan.reached, dead=first)
         return found or between.path(starts, goals, within=plan.reached, dead=walked.dead)
 
     if cut is None:
-        return way(between.sources, between.targets, idle)
+        return find(between.sources, between.targets, idle)
     eqn = between.eqns[cut]
-    before = way(between.sources, [var for var in eqn.inputs if var in plan.reached], walked.dead)
-    return [*before, cut, *way(eqn.outputs, between.targets, idle)]
+    before = find(between.sources, [var for var in eqn.inputs if var in plan.reached], walked.dead)
+    return [*before, cut, *find(eqn.outputs, between.targets, idle)]
 
 
 def largest_change(between: Between, walked: Walked, path: Sequence[int]) -> str:
-    """Say where along a path the norm of the gradient changed most: of what arrived at an op, and what it passed on."""
+    """Return where along a path the norm changed most: of an op's incoming gradient, and of the one it passed on."""
     best, text = 1.0, ""
     came = set(between.sources)
     for index in path:

@@ -1,4 +1,4 @@
-"""Finding out why. Every verdict has a witness in the trace; without one it is UNKNOWN."""
+"""The search for an explanation. Every verdict has a witness in the trace; without one it is UNKNOWN."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from retrotape.diagnose.why._left import CONDITION
 from retrotape.diagnose.why._partly import Partly
 from retrotape.diagnose.why._verdicts import Verdict
 from retrotape.diagnose.why._walk import Walked, is_zero, norm
-from retrotape.diagnose.why._zero import where_it_vanishes
+from retrotape.diagnose.why._zero import find_vanishing
 from retrotape.errors import UnseenUpdateError
 from retrotape.execute import Plan, add
 from retrotape.record import TRAINABLE, EagerSession, Trace, current_stack, histories_in
@@ -37,10 +37,10 @@ def explain(
     since: int | None = None,
     words: Said | None = None,
 ) -> Explanation:
-    """Return why `targets`, tensors that are summed, have a gradient by `source`, a tensor or a variable, or none.
+    """Return why the sum of `targets` has a gradient with respect to `source`, or none.
 
     Args:
-      session: What was recorded.
+      session: The session that recorded.
       targets: Tensors or variables.
       source: A tensor, a variable, or a value that a variable had.
       through_updates: As for `gradient`.
@@ -52,7 +52,7 @@ def explain(
         if part.dtype.base_dtype.as_datatype_enum not in TRAINABLE:
             detail, remedy = _about_dtype(part.dtype, role)
             return Explanation(Verdict.INTEGER, *said, detail=detail, remedy=remedy)
-    with current_stack().unrecorded():  # what is computed to find out is no part of anybody's program
+    with current_stack().unrecorded():  # what is computed here must not be recorded on any tape
         found = absent(session, targets, source, said)
         if found is not None:
             return found
@@ -64,8 +64,8 @@ def _about_dtype(dtype: Any, role: str) -> tuple[str, str]:
     return f"The {role} is {dtype.name}.", f"Make the {role} floating point."
 
 
-def told_of_dtype(target: Any) -> str:
-    """Return what is said of a target of a dtype without derivative, in one line."""
+def dtype_problem(target: Any) -> str:
+    """Return one line about a target whose dtype is not differentiable."""
     return " ".join([Verdict.INTEGER.sentence, *_about_dtype(target.dtype, "target")])
 
 
@@ -91,13 +91,13 @@ class _Inquiry:
             return [histories_in(trace, source.variable)[0].versions[source.number]]
         if not isinstance(source, VARIABLES):
             return [_var(trace, source)]
-        cells = histories_in(trace, source)
+        histories = histories_in(trace, source)
         if self._through:
-            return [cell.number(self._since or 0) for cell in cells]
-        return [version for cell in cells for version in cell.versions]
+            return [history.number(self._since or 0) for history in histories]
+        return [version for history in histories for version in history.versions]
 
     def explain(self) -> Explanation:
-        """Return what is so."""
+        """Return the explanation."""
         try:
             plan = self._between.plan()
         except UnseenUpdateError as error:
@@ -124,7 +124,7 @@ class _Inquiry:
     # ------------------------------------------------------------------ there is a path
 
     def _inside(self) -> Between | None:
-        """Return the same question about what ran inside of functions, where that can be told."""
+        """Return the same query with functions inlined, where that is possible."""
         trace = flatten_if_possible(self._session.trace)
         parts = (*self._given, self._source)
         tensors = [part for part in parts if not isinstance(part, Version) and not isinstance(part, VARIABLES)]
@@ -134,9 +134,9 @@ class _Inquiry:
 
     def _arrived(self, plan: Plan, walked: Walked) -> Explanation:
         between, inside = self._between, self._inside()
-        total = add(list(walked.arrived.values()))  # of a variable, by all values that it had
+        total = add(list(walked.arrived.values()))  # for a variable, over all its values
         is_nothing = is_zero(total)
-        if inside is not None:  # what ran inside of functions is told too, if it tells the same
+        if inside is not None:  # prefer the ops inside functions, if they agree
             inner = inside.plan()
             again = self._walked(inside, inner)
             if again is not None and again.arrived:
@@ -145,29 +145,29 @@ class _Inquiry:
                 return self._nothing_inside(inside, inner, again)
         if not is_nothing:
             return self._connected(between, plan, f"The norm of the gradient is {norm([total]):.3g}.", walked)
-        found = where_it_vanishes(between, plan, walked)
+        found = find_vanishing(between, plan, walked)
         detail, remedy = found.detail, found.remedy
         if found.eqn in between.trace.facts.calls:
             detail, remedy = _OPAQUE, Verdict.INSIDE_FUNCTION.remedy
         if found.others:
-            detail += f" The same happens on {found.others} more routes."
+            detail += f" The same happens on {found.others} more paths."
         cut = None if found.eqn is None else between.step(found.eqn)
         path = live_path(between, plan, walked, found.eqn)
         return Explanation(Verdict.ZERO, *self._said, cut, between.steps(path), detail=detail, remedy=remedy)
 
     def _nothing_inside(self, inside: Between, plan: Plan, walked: Walked | None) -> Explanation:
-        """Return what is so where TensorFlow gives zeros for a function, and the ops inside of it give nothing."""
+        """Return an explanation where TensorFlow returns zeros for a function, and the ops inside it no gradient."""
         if not inside.is_touched():
-            detail = "A function is on the way, and no op that ran inside of it leads from the source to the target."
-            choice = next((look for look in inside.trace.facts.host_reads if look.method == CONDITION), None)
+            detail = "The path goes through a function, and no op that ran inside it connects the source to the target."
+            choice = next((read for read in inside.trace.facts.host_reads if read.method == CONDITION), None)
             if choice is not None:
-                detail += f" A branch or a loop chose what ran, at {inside.frame(choice.frame)}."
+                detail += f" A branch or a loop decided what ran, at {inside.frame(choice.frame)}."
             path = self._between.path(self._between.sources, self._between.targets)
             calls = [index for index in path if index in self._between.trace.facts.calls]
             cut = self._between.step(calls[0]) if calls else None
             return Explanation(Verdict.ZERO, *self._said, cut, self._between.steps(path), detail=detail, remedy=_CHECK)
         found = self._cut(inside, plan, walked)
-        detail = f"It is cut inside of a function, for which TensorFlow gives zeros: {found.verdict.reason}."
+        detail = f"It is cut inside a function, for which TensorFlow returns zeros: {found.verdict.reason}."
         return Explanation(
             Verdict.ZERO,
             *self._said,
@@ -180,12 +180,12 @@ class _Inquiry:
 
     def _connected(self, between: Between, plan: Plan, detail: str, walked: Walked) -> Explanation:
         path = live_path(between, plan, walked)
-        detail += " Ask `tape.gradient`." if walked.problem else largest_change(between, walked, path)
+        detail += " Call `tape.gradient`." if walked.problem else largest_change(between, walked, path)
         finite = all(isfinite(norm([grad])) for grad in walked.arrived.values())
         part, remedy = Partly(self._session, between).part()
         detail += part
         if not finite:
-            remedy = "It is not finite: `tape.first_nonfinite(target)` tells which op made it so."
+            remedy = "The gradient is not finite: `tape.first_nonfinite(target)` finds the op that caused it."
         return Explanation(Verdict.CONNECTED, *self._said, reached=between.steps(path), detail=detail, remedy=remedy)
 
     # ------------------------------------------------------------------ there is none
@@ -208,7 +208,7 @@ class _Inquiry:
 
 
 _CHECK = Verdict.NO_PATH.remedy
-_OPAQUE = "The function as a whole gives zero for it, and it cannot be told where inside: not used, stopped, or flat."
+_OPAQUE = "The gradient of the function as a whole is zero, and which op inside makes it zero cannot be determined."
 
 
 def _var(trace: Trace, part: Any) -> int:

@@ -1,4 +1,4 @@
-"""What `tape.why` returns: a verdict with its witnesses, that prints as a few lines."""
+"""What `tape.why` returns: a verdict with its witnesses, which prints as a few lines."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Step:
     """An op on a path.
 
     Attributes:
-      op: What TensorFlow calls it.
+      op: Its name in TensorFlow.
       frame: The line of the user's code that ran it.
-      called: The function of Keras that was called there, such as "ops.argmin"; empty where there was none.
+      called: The Keras function that was called there, such as "ops.argmin"; empty if there was none.
     """
 
     op: str
@@ -33,7 +33,7 @@ class Step:
 
     @property
     def name(self) -> str:
-        """What the user called: the function of Keras, or the op."""
+        """What the user called: the Keras function, or the op."""
         return self.called or self.op
 
     def __str__(self) -> str:
@@ -42,16 +42,16 @@ class Step:
 
 @dataclass(frozen=True, repr=False)
 class Explanation:
-    """Why a target has a gradient by a source, or none.
+    """Why a target has a gradient with respect to a source, or none.
 
     Attributes:
       verdict: What was found.
-      target: What was asked about, in words.
-      source: By what, in words.
+      target: The target, in words.
+      source: The source, in words.
       cut: The first op that passes no gradient on, or the one after which it is zero.
       reached: The ops that the source reaches, up to the cut.
       leading: The ops that lead to the target, from the cut on.
-      detail: What else is known.
+      detail: Further evidence.
       remedy: What to do.
     """
 
@@ -65,7 +65,9 @@ class Explanation:
     remedy: str = field(default="")
 
     def __str__(self) -> str:
-        rows = [f"gradient of {self.target} by {self.source}: {self.verdict.name.lower().replace('_', ' ')}"]
+        rows = [
+            f"gradient of {self.target} with respect to {self.source}: {self.verdict.name.lower().replace('_', ' ')}"
+        ]
         rows.append(f"  {self.verdict.sentence}")
         if self.detail:
             rows.append(f"  {self.detail}")
@@ -113,14 +115,14 @@ class Explanation:
 
 
 def code_at(frame: Frame) -> str:
-    """Return the line of code, of a file that is code: a stranger's tape may name any file."""
+    """Return the line of code, only from a file that is code: an untrusted tape may name any file."""
     if not (frame.file in linecache.cache or (frame.file.endswith(".py") and _is_file(frame.file))):
         return ""
     return printable(linecache.getline(frame.file, frame.line).strip(), _LONGEST)
 
 
 def _is_file(path: str) -> bool:
-    """Say whether there is a file of the size of a program: a pipe would not end, and a device might not."""
+    """Return whether there is a regular file of the size of a program: a pipe or a device might never end."""
     try:
         status = os.stat(path)
     except (OSError, ValueError):
@@ -129,7 +131,7 @@ def _is_file(path: str) -> bool:
 
 
 def _chain(steps: tuple[Step, ...]) -> str:
-    """Return the ops in a row; lines are named where they change, and the middle of a long path is left out."""
+    """Return the ops in a row, without the middle of a long path."""
     names = [step.op for step in steps]
     if len(names) > SHOWN:
         names = [*names[: SHOWN // 2], f"… {len(names) - SHOWN} more …", *names[-SHOWN // 2 :]]

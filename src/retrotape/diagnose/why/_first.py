@@ -1,4 +1,4 @@
-"""The first op at which the way from each of several sources ends: found in one pass, without looking at values."""
+"""The first op at which the path from each of several sources ends: found in one pass, without reading values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NONE = frozenset(("Round", "Rint", "Floor", "Ceil", "FloorDiv"))  # whose gradi
 
 
 class FirstCut(NamedTuple):
-    """Where the way from a source ends, and what kind of op it is."""
+    """Where the path from a source ends, and what kind of op ends it."""
 
     verdict: Verdict
     step: Step
@@ -32,27 +32,27 @@ def first_cuts(
     through_updates: bool,
     since: int | None,
 ) -> list[FirstCut | None]:
-    """Return for each source where its way to the targets ends; None where the ops alone do not tell."""
+    """Return for each source where its path to the targets ends; None if the ops alone do not show it."""
     between = Between(trace, targets, [var for source in sources for var in source], through_updates, since)
     try:
         plan = between.plan()
     except UnseenUpdateError:
         return [None] * len(sources)
-    cuts = Cuts(between, plan, None, False, ask=False)
+    cuts = Cuts(between, plan, None, False, probe=False)
     places = _places(between, cuts.flowing, sources)
     found: list[FirstCut | None] = []
     for place in places:
         if place is None:
             found.append(None)
             continue
-        silent = between.eqns[place].op in _NONE
-        verdict = Verdict.RULE_RETURNED_NONE if silent else cuts.kind(place).verdict
+        returns_none = between.eqns[place].op in _NONE
+        verdict = Verdict.RULE_RETURNED_NONE if returns_none else cuts.kind(place).verdict
         found.append(FirstCut(verdict, between.step(place)))
     return found
 
 
 def _places(between: Between, flowing: set[int], sources: Sequence[Sequence[int]]) -> list[int | None]:
-    """Return the equation at which the way from each source ends; one about shapes only where there is no other."""
+    """Return the equation at which the path from each source ends; a shape op only if there is no other."""
     bits: dict[int, int] = {}  # by var: which sources lead to it, as bits of a number
     for number, source in enumerate(sources):
         for var in source:
@@ -70,11 +70,11 @@ def _places(between: Between, flowing: set[int], sources: Sequence[Sequence[int]
             if var in flowing and not ended:
                 bits[var] = bits.get(var, 0) | arrived
             elif var in between.needed:
-                _note(found, arrived, index, between)
+                _mark(found, arrived, index, between)
     return found
 
 
-def _note(found: list[int | None], arrived: int, index: int, between: Between) -> None:
+def _mark(found: list[int | None], arrived: int, index: int, between: Between) -> None:
     for number, known in enumerate(found):
         if not arrived >> number & 1:
             continue

@@ -1,4 +1,4 @@
-"""Which vars a source reaches, where that ends, and the equations in between. Everything here is linear."""
+"""Which vars a source reaches, where its paths end, and the equations in between; all in linear time."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from retrotape.ir import CUSTOM, Frame, differentiable_inputs, reached_from, sli
 from retrotape.record import Trace
 from retrotape.tf import functions
 
-# They hand on what they are given, and would only lengthen a path.
+# They pass their input on unchanged, and would only lengthen a path.
 _TRIVIAL = frozenset(("Identity", "ReadVariableOp"))
-# They look at the shape alone: whoever asks why there is no gradient does not mean this route.
+# They read the shape alone: such a path is hardly ever the one that a query is about.
 SHAPES = frozenset(("Shape", "ShapeN", "Size", "Rank", "OnesLike", "ZerosLike", "VariableShape"))
 
 
@@ -39,16 +39,20 @@ class Between:
         self._steps: dict[tuple[str, int], Step] = {}
 
     def plan(self) -> Plan:
-        """Return what a question for the gradient would go back through."""
+        """Return the plan of the backward pass."""
         return make_plan(self.trace, self.targets, self.sources, self.through_updates, self.since)
 
     def is_touched(self) -> bool:
-        """Say whether ops, of whatever kind, lead from the source to a target."""
+        """Return whether ops of any kind lead from the source to a target."""
         return not self.touched.isdisjoint(self.targets)
 
     def flowing(self, plan: Plan, dead: Collection[tuple[int, int]]) -> set[int]:
-        """Return the vars that a gradient could come back from; nothing passes `dead` edges, equation and input."""
-        inert, ends, stops = self.trace.facts.discrete, self.trace.facts.nondifferentiable - plan.repaired, plan.stops
+        """Return the vars through which a gradient could flow; none passes `dead` edges, equation and input."""
+        discrete, nondifferentiable, stops = (
+            self.trace.facts.discrete,
+            self.trace.facts.nondifferentiable - plan.repaired,
+            plan.stops,
+        )
         reached = set(plan.sources)
         for index in self.leading:  # a tape has a hundred thousand of them
             eqn = self.eqns[index]
@@ -58,12 +62,12 @@ class Between:
             if dead and all(var not in reached or (index, var) in dead for var in inputs):
                 continue
             for var in eqn.outputs:
-                if var not in inert and var not in ends and var not in stops:
+                if var not in discrete and var not in nondifferentiable and var not in stops:
                     reached.add(var)
         return reached
 
     def cuts(self, flowing: set[int]) -> list[int]:
-        """Return the equations at which the way from the source to the targets ends; those about shapes last."""
+        """Return the equations at which the path from the source to the targets ends; shape ops come last."""
         found = []
         for index in self.leading:
             eqn = self.eqns[index]
@@ -94,7 +98,7 @@ class Between:
         indices: Iterable[int] | None = None,
         dead: Collection[tuple[int, int]] = (),
     ) -> list[int]:
-        """Return equations that lead from a start to a goal, one after the other; none where there is no way.
+        """Return equations that lead from a start to a goal, in order; empty if there is no path.
 
         Args:
           starts: Where it begins.
@@ -103,7 +107,7 @@ class Between:
           indices: The equations to go along, in order; those that lead to a target if None.
           dead: Edges, equation and input, that it does not pass.
         """
-        came: dict[int, tuple[int, int]] = {}  # var → the equation by which it was reached, and from where
+        came: dict[int, tuple[int, int]] = {}  # var → the equation that reached it, and from which var
         reached = set(starts)
         for index in self._after(reached) if indices is None else indices:
             eqn = self.eqns[index]
@@ -124,12 +128,12 @@ class Between:
         return path[::-1]
 
     def _after(self, starts: Collection[int]) -> list[int]:
-        """Return the equations that lead to a target, without those that ran before all of some vars were made."""
+        """Return the equations that lead to a target, without those that ran before any of `starts` was made."""
         first = min((self.producers[var] for var in starts), default=0)
         return self.leading[bisect_right(self.leading, first) :]
 
     def steps(self, path: Iterable[int]) -> tuple[Step, ...]:
-        """Return equations as steps, without those that only hand on."""
+        """Return equations as steps, without those that only pass a value on."""
         return tuple(self.step(index) for index in path if self.eqns[index].op not in _TRIVIAL)
 
     def step(self, index: int) -> Step:
@@ -149,7 +153,7 @@ class Between:
         return self.path(self.sources, [var], indices=range(len(self.eqns)))
 
     def frame(self, number: int) -> Frame:
-        """Return a line of the user's."""
+        """Return a line of user code."""
         return self._program.frames[number]
 
     def reached(self) -> set[int]:
@@ -162,22 +166,22 @@ class Between:
         return self.steps(indices)
 
     def first_work(self, index: int) -> int:
-        """Return the first equation from `index` on that does more than hand on what it is given."""
+        """Return the first equation from `index` on that does more than pass its input on."""
         while index < len(self.eqns) and self.eqns[index].op in _TRIVIAL:
             index += 1
         return index
 
     def origin(self, var: int) -> int:
-        """Return what a var is a plain copy of: itself, if it is none."""
+        """Return what a var is a plain copy of; itself if it is not a copy."""
         while self.producers[var] >= 0 and self.eqns[self.producers[var]].op in _TRIVIAL:
             var = self.eqns[self.producers[var]].inputs[0]
         return var
 
     def name_of(self, var: int) -> str:
-        """Return what to call a var in a text."""
-        cell = self.trace.facts.history_of.get(var)
-        if cell is not None:
-            return self.trace.name_of(cell)
+        """Return the name of a var for messages."""
+        history = self.trace.facts.history_of.get(var)
+        if history is not None:
+            return self.trace.name_of(history)
         kind = self.trace.program.types[var]
         if self.producers[var] < 0:
             return f"a tensor {kind}"
@@ -185,7 +189,7 @@ class Between:
 
 
 def title_of(trace: Trace, index: int) -> str:
-    """Return what to call the op of an equation in a text."""
+    """Return the name of the op of an equation for messages."""
     eqn, call = trace.program.eqns[index], trace.facts.calls.get(index)
     if call is not None:
         return f"tf.function {functions.graph_of(call.function).name!r}"

@@ -1,4 +1,4 @@
-"""Functions that cannot be run again: what their graphs say about where a path ends."""
+"""Functions that cannot be rerun: where a path ends, as far as their graphs show."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _PYTHON = frozenset(("PyFunc", "PyFuncStateless"))
 
 
 class Inside(NamedTuple):
-    """Where a path ends inside of a function."""
+    """Where a path ends inside a function."""
 
     verdict: Verdict
     step: Step
     detail: str
 
 
-def look_inside(function: Any, inputs: Sequence[int], outputs: Sequence[int]) -> Inside | None:
-    """Return the op at which all ways from some inputs to some outputs end, if there is only one such op."""
+def find_cut_inside(function: Any, inputs: Sequence[int], outputs: Sequence[int]) -> Inside | None:
+    """Return the op at which all paths from some inputs to some outputs end, if there is only one such op."""
     graph = functions.graph_of(function)
     made = [graph.outputs[position] for position in outputs if position < len(graph.outputs)]
     leading: set[Any] = set()
@@ -51,12 +51,12 @@ def look_inside(function: Any, inputs: Sequence[int], outputs: Sequence[int]) ->
     step = Step(op.type, _line_of(op))
     inside = f"Inside the tf.function {graph.name!r}."
     if op.type in _PYTHON:
-        return Inside(Verdict.LEFT_TENSORFLOW, step, f"{inside} `tf.numpy_function` hands arrays to Python.")
+        return Inside(Verdict.LEFT_TENSORFLOW, step, f"{inside} `tf.numpy_function` passes arrays to Python.")
     if op.type == "StopGradient":
         return Inside(Verdict.STOP_GRADIENT, step, inside)
     if op.outputs and not is_trainable(op.outputs[0].dtype):
-        return Inside(Verdict.INTEGER, step, f"{inside} {op.type} makes {op.outputs[0].dtype.name} here.")
-    return Inside(Verdict.NO_GRADIENT, step, f"{inside} TensorFlow declares that {op.type} has none.")
+        return Inside(Verdict.INTEGER, step, f"{inside} {op.type} returns {op.outputs[0].dtype.name} here.")
+    return Inside(Verdict.NO_GRADIENT, step, f"{inside} TensorFlow declares {op.type} non-differentiable.")
 
 
 def _line_of(op: Any) -> Frame:

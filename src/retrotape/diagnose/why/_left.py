@@ -1,4 +1,4 @@
-"""Values that left TensorFlow: where Python saw one, and the constants that it made after that."""
+"""Values that left TensorFlow: where Python read one, and the constants that Python made afterwards."""
 
 from __future__ import annotations
 
@@ -19,39 +19,41 @@ from retrotape.record import EagerSession, python_constants
 from retrotape.tf.core import EagerTensor, identity_of
 
 COMPARED = 200  # results whose values are compared with a constant, latest first
-_LOOKS = 20  # looks before a constant that are compared with it, latest first
-LARGE = 1_000_000  # elements up to which they are
-_ORDERED = "rises and falls with the values that were seen"
-_MANY = 6  # different values whose order tells: that two such orders are the same by chance is 1 in 360
+_READS = 20  # host reads before a constant that are compared with it, latest first
+LARGE = 1_000_000  # largest number of elements that is compared
+_ORDERED = "is a monotonic function of the values that Python read"
+_MANY = 6  # distinct values that make an order conclusive: by chance, 1 in 360 such pairs of orders agree
 CONDITION = "a condition in a tf.function"
-_DECISIONS = ("__bool__", CONDITION)  # they choose what runs, and are no values that come back
-_SMOOTH = "What a branch or a loop is chosen by has no gradient: weigh both, `g * a + (1 - g) * b` with a smooth `g`."
+_DECISIONS = ("__bool__", CONDITION)  # they choose what runs, and their values are not used again
+_SMOOTH = (
+    "The condition of a branch or a loop has no gradient: blend both results, `g * a + (1 - g) * b` with a smooth `g`."
+)
 
 
 class _Constant(NamedTuple):
     var: int
     moment: float
-    user: int  # the equation that uses it first
+    user: int  # the first equation that uses it
     where: Any  # its type
 
 
 class Left:
-    """What is known of values that left."""
+    """What the trace shows about values that left TensorFlow."""
 
     def __init__(self, session: EagerSession, between: Between) -> None:
         self._between = between
         trace = between.trace
         self._constants = self._used(python_constants(trace, session.trace, between.needed))
-        self._silent = self._used(python_constants(trace, session.trace, between.needed, unrecorded_only=True))
+        self._unrecorded = self._used(python_constants(trace, session.trace, between.needed, unrecorded_only=True))
         self._values, self._reached = Values(trace), between.reached()
         self._first = _first_made(session) if trace.python_constants is None else None
-        seen = [(look, trace.tensors.get(look.identity)) for look in trace.facts.host_reads]
-        mine = [(look, var) for look, var in seen if var is not None and var in self._reached]
-        self._looks = [(look, var) for look, var in mine if look.method not in _DECISIONS]
-        self._decision = next((look for look, _ in reversed(mine) if look.method in _DECISIONS), None)
+        seen = [(read, trace.tensors.get(read.identity)) for read in trace.facts.host_reads]
+        mine = [(read, var) for read, var in seen if var is not None and var in self._reached]
+        self._reads = [(read, var) for read, var in mine if read.method not in _DECISIONS]
+        self._decision = next((read for read, _ in reversed(mine) if read.method in _DECISIONS), None)
 
     def _used(self, moments: Mapping[int, float]) -> list[_Constant]:
-        """Return those of some constants that the target depends on, in the order in which they are used."""
+        """Return the constants that the target depends on, in order of use."""
         found: dict[int, _Constant] = {}
         types = self._between.trace.program.types
         for index in self._between.leading if moments else ():
@@ -61,35 +63,37 @@ class Left:
         return list(found.values())
 
     def explain(self, said: tuple[str, str]) -> Explanation | None:
-        """Return where a value left, if there are witnesses: that Python saw it, or that it came back as it was."""
-        for witness, proof in ((self._same, "has the values that were seen"), (self._in_order, _ORDERED)):
-            for constant, look, var in self._pairs():
+        """Return where a value left, if there is a witness: Python read it, or it was used again unchanged."""
+        for witness, proof in ((self._same, "has the values that Python read"), (self._in_order, _ORDERED)):
+            for constant, read, var in self._pairs():
                 if constant.where.shape == self._shape(var) and witness(constant.var, var):
-                    return self._told(said, constant, look, var, f", and {proof}.")
+                    return self._explain_read(said, constant, read, var, f", and {proof}.")
         found = self._at_once()
         if found is not None:
-            return self._told(said, *found, ", right after it was seen, and has the value that was seen.", sure=False)
+            return self._explain_read(
+                said, *found, ", right after Python read the value, and is equal to it.", sure=False
+            )
         latest = next(self._pairs(), None)
-        same = self._came_back()
+        same = self._used_again()
         if same is not None and latest is not None and latest[0] is same[0]:
-            return self._told(said, *latest, f", and has the values of {self._between.name_of(same[1])}.")
+            return self._explain_read(said, *latest, f", and has the values of {self._between.name_of(same[1])}.")
         if same is not None:
             return self._unseen(said, *same)
-        return self._told(said, *latest, ".", sure=False) if latest is not None and self._is_alone() else None
+        return self._explain_read(said, *latest, ".", sure=False) if latest is not None and self._is_alone() else None
 
     def _pairs(self) -> Iterator[tuple[_Constant, HostRead, int]]:
-        """Yield constants with the looks that were before them, latest first."""
-        moments = [look.moment for look, _ in self._looks]  # in order, as they were noted
+        """Yield constants with the host reads before them, latest first."""
+        moments = [read.moment for read, _ in self._reads]  # in the order in which they were recorded
         for constant in self._constants:
             before = bisect_left(moments, constant.moment)
-            for look, var in self._looks[max(0, before - _LOOKS) : before][::-1]:
-                yield constant, look, var
+            for read, var in self._reads[max(0, before - _READS) : before][::-1]:
+                yield constant, read, var
 
     def _is_alone(self) -> bool:
-        """Say whether the target comes from nothing but what Python made in the block.
+        """Return whether the target depends only on constants made by Python in the block.
 
-        Programs are full of numbers. Where the target also comes from variables or from inputs, one that Python made
-        after a look is no witness: the look may have been for a log.
+        Programs are full of constants. Where the target also depends on variables or inputs, a constant made after a
+        host read is no witness: the value may have been read for a log.
         """
         between, trace, made = self._between, self._between.trace, {one.var for one in self._constants}
         leaves = [var for var in between.needed if between.producers[var] < 0 and var not in made]
@@ -100,7 +104,7 @@ class Left:
         )
 
     def _is_given(self, var: int) -> bool:
-        """Say whether a tensor was there before the first op ran, or may have been."""
+        """Return whether a tensor existed before the first op ran, or may have."""
         value = self._between.trace.values.get(var)
         return not isinstance(value, EagerTensor) or self._first is None or identity_of(value) < self._first
 
@@ -108,21 +112,21 @@ class Left:
         return self._between.trace.program.types[var].shape
 
     def _at_once(self) -> tuple[_Constant, HostRead, int] | None:
-        """Return a number that goes in by the first op after a look at the same value, at the same line.
+        """Return a number used by the first op after a host read of the same value, on the same line.
 
-        A number that stands in that line is none: it may be the same by chance.
+        A literal on that line does not count: it may be equal by chance.
         """
         between, trace, leading = self._between, self._between.trace, set(self._between.leading)
-        for look, var in reversed(self._looks[-COMPARED:]):
-            index = between.first_work(bisect_left(trace.facts.times, look.time))
-            if index not in leading or between.frame(between.eqns[index].frame) != between.frame(look.frame):
+        for read, var in reversed(self._reads[-COMPARED:]):
+            index = between.first_work(bisect_left(trace.facts.times, read.time))
+            if index not in leading or between.frame(between.eqns[index].frame) != between.frame(read.frame):
                 continue
             written = _numbers_at(trace.frames.place(between.eqns[index].frame))
             for leaf in between.eqns[index].inputs:
                 new = between.producers[leaf] < 0 and self._shape(leaf) == self._shape(var) == ()
                 if new and written is not None and self._equal(leaf, var) and self._number(leaf) not in written:
                     where = trace.program.types[leaf]
-                    return _Constant(leaf, look.moment, index, where), look, var
+                    return _Constant(leaf, read.moment, index, where), read, var
         return None
 
     def _same(self, constant: int, var: int) -> bool:
@@ -135,7 +139,7 @@ class Left:
         return bool(np.array_equal(arrays[0].astype(arrays[1].dtype), arrays[1]))
 
     def _in_order(self, constant: int, var: int) -> bool:
-        """Say whether a constant rises and falls, or falls and rises, with what was seen, element by element."""
+        """Return whether a constant is a monotonic function of the values that were read, element by element."""
         arrays = self._arrays(constant, var)
         if arrays is None or any(array.dtype.kind != "f" for array in arrays):
             return False
@@ -155,8 +159,8 @@ class Left:
     def _number(self, var: int) -> float:
         return float(self._values(var).numpy())
 
-    def _came_back(self) -> tuple[_Constant, int] | None:
-        """Return a constant with the same values as something that was computed from the source."""
+    def _used_again(self) -> tuple[_Constant, int] | None:
+        """Return a constant with the same values as a var that was computed from the source."""
         types = self._between.trace.program.types
         alike: dict[Any, list[int]] = {constant.where: [] for constant in self._constants}
         for var in sorted(self._reached, reverse=True):
@@ -173,68 +177,77 @@ class Left:
                     return constant, var
         return None
 
-    def _told(
-        self, said: tuple[str, str], constant: _Constant, look: HostRead, var: int, proof: str, sure: bool = True
+    def _explain_read(
+        self, said: tuple[str, str], constant: _Constant, read: HostRead, var: int, proof: str, sure: bool = True
     ) -> Explanation:
         between = self._between
-        how = look.method.strip("_")
-        cut = Step(how if how == "numpy_function" else f"{how}()", between.frame(look.frame))
+        how = read.method.strip("_")
+        cut = Step(how if how == "numpy_function" else f"{how}()", between.frame(read.frame))
         detail = f"That constant, a {constant.where}, is used by {between.step(constant.user)}{proof}"
-        remedy = "" if sure else f"If it was computed from what was seen, {_lower(Verdict.LEFT_TENSORFLOW.remedy)}"
+        remedy = (
+            ""
+            if sure
+            else f"If it was computed from the values that Python read, {_lower(Verdict.LEFT_TENSORFLOW.remedy)}"
+        )
         before = between.steps(between.path_anywhere(var))
         after = between.steps(between.path([constant.var], between.targets))
         return Explanation(Verdict.LEFT_TENSORFLOW, *said, cut, before, after, detail, remedy)
 
     def _unseen(self, said: tuple[str, str], constant: _Constant, var: int) -> Explanation:
-        """Say that a value is back though nobody saw it leave: by the buffer protocol, or from another thread."""
+        """Explain a value that is used again without a host read: by the buffer protocol, or from another thread."""
         between = self._between
         detail = (
-            f"No op on the tape made the {constant.where} that goes in below, but it has the values of "
-            f"{between.name_of(var)}, which comes from the source."
+            f"No op on the tape made the {constant.where} that is used here, but it has the values of "
+            f"{between.name_of(var)}, which was computed from the source."
         )
         remedy = (
-            f"If NumPy took it out (`np.array(tensor)`), {_lower(Verdict.LEFT_TENSORFLOW.remedy)} If another thread "
-            "computed it, do that on the thread that records."
+            f"If NumPy read it (`np.array(tensor)`), {_lower(Verdict.LEFT_TENSORFLOW.remedy)} If another thread "
+            "computed it, compute it on the thread that records."
         )
         before = between.steps(between.path_anywhere(var))
         after = between.steps(between.path([constant.var], between.targets))
         return Explanation(Verdict.NO_PATH, *said, between.step(constant.user), before, after, detail, remedy)
 
     def facts(self) -> Iterator[str]:
-        """Yield what else is known: a look at something from the source, what the target has that no op made."""
+        """Yield further evidence: host reads of what the source leads to, constants that no op made."""
         between = self._between
         if self._decision is not None:
             how = "an `if` or a loop" if self._decision.method == "__bool__" else "a branch or a loop in a tf.function"
-            yield f"What comes from the source decided what ran, by {how} at {between.frame(self._decision.frame)}."
-        if self._looks:
-            look = self._looks[-1][0]
-            how = look.method.strip("_")
-            yield f"Python looked at what comes from the source, by `{how}`, at {between.frame(look.frame)}."
+            where = between.frame(self._decision.frame)
+            yield f"A value computed from the source decided what ran, in {how} at {where}."
+        if self._reads:
+            read = self._reads[-1][0]
+            how = read.method.strip("_")
+            yield f"Python read a value computed from the source, with `{how}`, at {between.frame(read.frame)}."
         yield from self.unmade()
 
     def unmade(self) -> Iterator[str]:
         """Yield what the target depends on that no op on the tape made."""
-        for constant in self._silent[:1]:
+        for constant in self._unrecorded[:1]:
             where = self._between.step(constant.user)
-            yield f"The target depends on a {constant.where} that was made while nothing was recorded, used by {where}."
-        told = self._looks or self._is_alone()  # otherwise numbers are what every program has
-        for constant in [one for one in self._constants if one.where.shape != () or told][:1]:
             yield (
-                f"The target depends on a {constant.where} that was made since recording began, but by no op on the "
-                f"tape, used by {self._between.step(constant.user)}: by Python, by NumPy (`np.array(tensor)` leaves no "
-                "trace), on another thread, outside of the block, or before a `reset`."
+                f"The target depends on a {constant.where} that was made while the tape was not recording, "
+                f"used by {where}."
+            )
+        relevant = self._reads or self._is_alone()  # otherwise: every program has scalar constants
+        for constant in [one for one in self._constants if one.where.shape != () or relevant][:1]:
+            where = self._between.step(constant.user)
+            yield (
+                f"The target depends on a {constant.where} that was made after recording began, but not by an op on "
+                f"the tape, used by {where}. It was made by Python, by NumPy (`np.array(tensor)` leaves no trace), "
+                "on another thread, outside the block, or before a `reset`."
             )
 
     def remedy(self) -> str:
-        """Return what to do where nothing is proven; "" for nothing special."""
+        """Return the remedy where nothing is proven; "" for the default."""
         check = Verdict.NO_PATH.remedy
-        if self._looks or any(True for _ in self.unmade()):
-            return f"{check} If it left TensorFlow on the way, stay with tensors."
+        if self._reads or any(True for _ in self.unmade()):
+            return f"{check} If a value left TensorFlow on the way, keep the computation in TensorFlow."
         return f"{check} {_SMOOTH}" if self._decision is not None else ""
 
 
 def _numbers_at(place: Any) -> set[float] | None:
-    """Return the numbers that stand in a line of code; None where the code is not known."""
+    """Return the literals on a line of code; None if the code is not known."""
     if type(place) is not tuple:
         return None
     code, at = place[:2]
@@ -261,7 +274,7 @@ def _first_made(session: EagerSession) -> int | None:
 
 
 def is_telling(array: Any) -> bool:
-    """Say whether values are not such as turn up everywhere."""
+    """Return whether values are distinctive, unlike zeros, ones or whole numbers."""
     if array.size == 1:
         return bool(array != np.round(array))
     return bool(array.size) and bool(np.any(array != array.flat[0]))

@@ -1,4 +1,4 @@
-"""There is a path, and part of what the target depends on left TensorFlow: a number that NumPy made of a tensor."""
+"""There is a path, but part of it left TensorFlow: a constant that NumPy computed from a tensor."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from retrotape.diagnose.why._left import COMPARED, LARGE, Left, is_telling
 
 _CONSTANTS = 20  # constants that are compared with tensors
 _RANKS = 4  # up to which statistics along one axis are compared
-_CLOSE = 2e-6  # as a share, for numbers that NumPy and the user have computed in single precision
-# What people compute with NumPy and then scale by; `tf` has all of it.
+_CLOSE = 2e-6  # relative, for numbers that NumPy computed in single precision
+# What is often computed with NumPy and then used as a scale; TensorFlow has all of it.
 _STATISTICS: dict[str, tuple[Callable[..., Any], str]] = {
     "norm": (lambda x, **axis: np.sqrt(np.sum(np.square(x), **axis)), "tf.norm"),
     "sum": (np.sum, "tf.reduce_sum"),
@@ -25,10 +25,10 @@ _STATISTICS: dict[str, tuple[Callable[..., Any], str]] = {
 
 
 class Partly(Left):
-    """What is known of values that left although there is a path."""
+    """What the trace shows about values that left TensorFlow although there is a path."""
 
     def part(self) -> tuple[str, str]:
-        """Say which constant was made of something that comes from the source, and what to do; "" where none was."""
+        """Return which constant was computed from a var that the source leads to, and the remedy; "" if none was."""
         compared = 0
         for constant in self._constants[:_CONSTANTS]:
             (mine,) = self._arrays(constant.var) or (None,)
@@ -42,14 +42,14 @@ class Partly(Left):
                 if found is not None:
                     where, what = self._between.step(constant.user), self._between.name_of(var)
                     detail = (
-                        f" Part of the path left TensorFlow: no op made the {constant.where} that goes in at {where}. "
-                        f"It is the {found[0]} of {what}, and no gradient goes that way."
+                        f" Part of the path left TensorFlow: no op made the {constant.where} that is used by {where}. "
+                        f"It is the {found[0]} of {what}, and no gradient flows through it."
                     )
-                    return detail, f"Stay with tensors there too: `{found[1]}`, or other TensorFlow ops."
+                    return detail, f"Compute it in TensorFlow too: use `{found[1]}`, or other TensorFlow ops."
         return "", ""
 
     def _made_of(self, mine: Any, var: int) -> tuple[str, str] | None:
-        """Return the statistic of a tensor that some numbers are, and what it is called in TensorFlow."""
+        """Return which statistic of a tensor an array is, and its name in TensorFlow."""
         if var in self._between.trace.facts.discrete or var in self._between.trace.facts.history_of:
             return None
         (seen,) = self._arrays(var) or (None,)

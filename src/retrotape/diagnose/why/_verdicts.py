@@ -1,4 +1,4 @@
-"""Why there is a gradient, or none: every verdict is a sentence, what to do about it, and the same in few words."""
+"""Why there is a gradient, or none: every verdict has a sentence, a remedy, and a short reason."""
 
 from __future__ import annotations
 
@@ -6,85 +6,85 @@ from enum import Enum
 
 
 class Verdict(Enum):
-    """What was found. The value is a sentence, the remedy, and what is said of a source that has no gradient."""
+    """What was found. The value is a sentence, the remedy, and a short reason for a source without gradient."""
 
-    CONNECTED = ("There is a path.", "", "there is a path")
-    ZERO = ("There is a path, but what arrives at its end is zero.", "", "there is a path, and the gradient is zero")
+    CONNECTED = ("There is a path from the source to the target.", "", "there is a path")
+    ZERO = ("There is a path from the source to the target, but the gradient is zero.", "", "the gradient is zero")
     NO_PATH = (
-        "Both are on the tape, but no op leads from the one to the other.",
-        "Check that the source is what the target was computed from.",
-        "no recorded op leads from it to the loss",
+        "Both are on the tape, but no recorded op connects the source to the target.",
+        "Check that the target is computed from this source.",
+        "no recorded op connects it to the loss",
     )
     SOURCE_NOT_RECORDED = (
-        "The source was not used in what was recorded.",
+        "No recorded op used the source.",
         "",
-        "it was not used in what this tape recorded",
+        "no op on this tape used it",
     )
     TARGET_NOT_RECORDED = ("The target is not on this tape.", "", "the loss is not on this tape")
     SAME_NAME = (
-        "The tape has read another variable of the same name, not this one.",
-        "Ask for the variable that the model uses: `model.trainable_variables`.",
-        "another variable of its name was read on this tape",
+        "Another variable with the same name was read on this tape, not this one.",
+        "Pass the variable that the model uses: see `model.trainable_variables`.",
+        "another variable with the same name was read on this tape",
     )
     COPY = (
-        "The source is a copy of what the target was computed from.",
-        "Ask for the original, or compute from the copy.",
-        "it is a copy of what the loss was computed from",
+        "The source is a copy of a value that the target was computed from.",
+        "Pass the original as the source, or compute the target from the copy.",
+        "it is a copy of a value that the loss was computed from",
     )
     LEFT_TENSORFLOW = (
-        "A value left TensorFlow, and the target depends on a constant that was made after that.",
-        "Stay with tensors: write it with TensorFlow ops, or wrap it in `tf.custom_gradient` or `tf.py_function`.",
+        "A value left TensorFlow, and the target depends on a constant that Python made afterwards.",
+        "Keep the computation in TensorFlow: use its ops, or wrap it in `tf.custom_gradient` or `tf.py_function`.",
         "its value left TensorFlow",
     )
     STOP_GRADIENT = (
         "`tf.stop_gradient` cuts the path.",
-        "Remove it, or ask about what comes after it.",
+        "Remove it, or use a tensor computed after it as the source.",
         "`tf.stop_gradient` cuts the path",
     )
     INTEGER = (
-        "The path goes through whole numbers, booleans or text, which have no derivative.",
-        "Stay in floating point: put a smooth function in the place of this op.",
-        "the path goes through whole numbers, booleans or text",
+        "The path goes through integers, booleans or strings, which are not differentiable.",
+        "Stay in floating point: replace this op with a smooth function.",
+        "the path goes through integers, booleans or strings",
     )
     NO_GRADIENT = (
         "The path goes through an op that has no gradient.",
-        "Use an op that has one, or say what its gradient is with `tf.custom_gradient`.",
+        "Use a differentiable op, or define a gradient with `tf.custom_gradient`.",
         "the path goes through an op that has no gradient",
     )
     RULE_RETURNED_NONE = (
         "The gradient function of an op on the path returned None.",
-        "Use another op, or say what its gradient is with `tf.custom_gradient`.",
+        "Use another op, or define a gradient with `tf.custom_gradient`.",
         "the gradient function of an op on the path returned None",
     )
     ASSIGNMENT = (
-        "The path goes through an assignment, which ends it as on the stock tape.",
-        "Ask with `through_updates=True`.",
-        "an assignment ends every path; ask with through_updates=True",
+        "The path goes through a variable assignment, where it ends by default, as on `tf.GradientTape`.",
+        "Pass `through_updates=True`.",
+        "every path ends at an assignment; pass through_updates=True",
     )
     SINCE = (
-        "The path goes through an assignment at which `since` ends it.",
-        "Ask from an earlier value on.",
-        "since= ends every path; ask from an earlier value on",
+        "The path goes through an assignment that `since` excludes.",
+        "Start from an earlier value of the variable.",
+        "since= excludes every path; start from an earlier value",
     )
     UNSEEN_UPDATE = (
-        "The target depends on a value that a variable was given while nothing was recorded.",
+        "The target depends on a variable that was assigned while the tape was not recording.",
         "Assign it inside the block.",
-        "the loss depends on a variable that was assigned while nothing was recorded",
+        "the loss depends on a variable that was assigned while the tape was not recording",
     )
     INSIDE_FUNCTION = (
         "The path ends inside a tf.function, and the exact op cannot be determined.",
-        "Record with `tf.config.run_functions_eagerly(True)` and ask again.",
+        "Record again with `tf.config.run_functions_eagerly(True)`.",
         "the path ends inside a tf.function",
     )
     UNKNOWN = (
-        "There is no gradient, and the recording does not show why.",
-        "Look at the two ends below.",
-        "the recording does not show why",
+        "There is no gradient, and the tape does not show why.",
+        "Compare the ops that use the source with those that lead to the target.",
+        "the tape does not show why",
     )
 
     @property
     def sentence(self) -> str:
-        """What is so."""
+        """The finding, as a sentence."""
         return self.value[0]
 
     @property
@@ -94,5 +94,5 @@ class Verdict(Enum):
 
     @property
     def reason(self) -> str:
-        """What is so, in few words, said of the source."""
+        """The finding in a few words, about the source."""
         return self.value[2]

@@ -1,4 +1,4 @@
-"""The gradient itself, computed with a note of what each op was given and passed on."""
+"""The gradient itself, with a record of what each op received and passed on."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from retrotape.ir import CUSTOM, Eqn
 from retrotape.record import Trace
 from retrotape.tf.core import tf
 
-# Up to so many equations the gradient is computed; beyond, one equation of each kind is asked.
+# Up to this many equations the gradient is computed; beyond that, one equation of each kind is probed.
 LIMIT = 3_000
 
 
 class Walked:
-    """What came of a walk.
+    """The result of a reverse walk.
 
     Attributes:
-      arrived: The gradient by each source that it reached.
-      seen: By equation, what it was given and what it passed on.
-      dead: Edges, equation and input, along which a rule gave None.
+      arrived: The gradient with respect to each source that it reached.
+      seen: For each equation, what it received and what it passed on.
+      dead: Edges, equation and input, along which a rule returned None.
       refused: Equations for which TensorFlow has no rule.
       problem: Why the gradient was not computed; "" where it was.
     """
@@ -35,16 +35,16 @@ class Walked:
         self.problem = ""
         self._plan, self._pull = plan, RuleVjp(trace)
         if len(plan.indices) > LIMIT:
-            self.problem = f"it would pass {len(plan.indices):,} ops".replace(",", " ")
-            self._ask_one_of_each(trace)
+            self.problem = f"the backward pass would run {len(plan.indices):,} ops".replace(",", " ")
+            self._probe_one_of_each(trace)
             return
         try:
-            self.arrived = dict(walk(plan, seeds, self._noted))
+            self.arrived = dict(walk(plan, seeds, self._record))
         except RetrotapeError as error:
             self.problem = str(error)
 
     def passed(self, index: int, var: int) -> Any:
-        """Return what an equation passed on to one of its inputs, all its places together; None if nothing."""
+        """Return what an equation passed on to a var, summed over all inputs that are this var; None if nothing."""
         terms = [
             grad
             for other, grad in zip(self._plan.eqns[index].inputs, self.seen[index][1], strict=True)
@@ -62,26 +62,26 @@ class Walked:
                     found.add((index, var))
         return found
 
-    def _noted(self, index: int, grads: list[Any], plan: Plan) -> Sequence[Any]:
+    def _record(self, index: int, grads: list[Any], plan: Plan) -> Sequence[Any]:
         given, eqn = list(grads), plan.eqns[index]
         try:
             found = self._pull(index, grads, plan)
         except NoRuleError:
             self.refused.add(index)
             found = [None] * len(eqn.inputs)
-        if all(grad is None for grad in given):  # nothing arrived here: that nothing goes on is no wonder
+        if all(grad is None for grad in given):  # nothing arrived here, so nothing can be passed on
             return found
         self.seen[index] = (given, found)
-        self._bury(index, eqn, found)
+        self._mark_dead(index, eqn, found)
         return found
 
-    def _bury(self, index: int, eqn: Eqn, found: Sequence[Any]) -> None:
+    def _mark_dead(self, index: int, eqn: Eqn, found: Sequence[Any]) -> None:
         passed = {var for var, grad in zip(eqn.inputs, found, strict=True) if grad is not None}
         self.dead.update((index, var) for var in eqn.inputs if var in self._plan.reached and var not in passed)
 
-    def _ask_one_of_each(self, trace: Trace) -> None:
-        """Find out which rules give None by asking one equation of each kind; for what values, does not matter."""
-        answers: dict[Any, list[int]] = {}
+    def _probe_one_of_each(self, trace: Trace) -> None:
+        """Find out which rules return None by running one equation of each kind; the values do not matter."""
+        results: dict[Any, list[int]] = {}
         for index in self._plan.indices:
             eqn = self._plan.eqns[index]
             kind = (
@@ -89,31 +89,31 @@ class Walked:
                 eqn.attrs if eqn.op == CUSTOM else (),
                 tuple([var in self._plan.reached for var in eqn.inputs]),
             )
-            if kind not in answers:
-                answers[kind] = self._silent(index, eqn, trace)
-            self.dead.update((index, eqn.inputs[position]) for position in answers[kind])
+            if kind not in results:
+                results[kind] = self._inputs_without_gradient(index, eqn, trace)
+            self.dead.update((index, eqn.inputs[position]) for position in results[kind])
 
-    def _silent(self, index: int, eqn: Eqn, trace: Trace) -> list[int]:
-        """Return the inputs for which the rule of an equation gives None."""
+    def _inputs_without_gradient(self, index: int, eqn: Eqn, trace: Trace) -> list[int]:
+        """Return the inputs for which the rule of an equation returns None."""
         types = trace.program.types
         try:
             given = [
                 tf.zeros(types[var].shape, types[var].dtype) if var in self._plan.reached else None
                 for var in eqn.outputs
             ]
-            self._noted(index, given, self._plan)
+            self._record(index, given, self._plan)
         except (RetrotapeError, TypeError, ValueError, tf.errors.OpError):
-            return []  # it cannot be asked in this way
+            return []  # it cannot be probed in this way
         return [position for position, var in enumerate(eqn.inputs) if (index, var) in self.dead]
 
 
 def is_zero(grad: Any) -> bool:
-    """Say whether a gradient is zero everywhere; of a list of tensors, that nobody can look into, that it is not."""
+    """Return whether a gradient is zero everywhere; False for a list of tensors, which cannot be read."""
     return grad.dtype != tf.variant and not bool(tf.reduce_any(_values(grad) != 0))
 
 
 def norm(grads: Sequence[Any]) -> float:
-    """Return the norm of some gradients together; NaN where a list of tensors, as loops have them, is one of them."""
+    """Return the norm of some gradients together; NaN if one is a list of tensors, as in loops."""
     total = 0.0
     for grad in grads:
         if grad is not None and grad.dtype == tf.variant:
@@ -124,7 +124,7 @@ def norm(grads: Sequence[Any]) -> float:
 
 
 def _values(grad: Any) -> Any:
-    """Return the elements of a gradient; rows that are named several times are added first."""
+    """Return the elements of a gradient; rows with the same index are added first."""
     if not isinstance(grad, tf.IndexedSlices):
         return grad
     rows, places = tf.unique(grad.indices)

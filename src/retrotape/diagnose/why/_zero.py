@@ -1,4 +1,4 @@
-"""Where along a path a gradient becomes zero, and what made it so."""
+"""Where along a path a gradient becomes zero, and why."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from retrotape.execute import Plan, Values
 from retrotape.ir import CUSTOM, Eqn
 from retrotape.tf.core import tf
 
-Said = tuple[str, str]  # what is so, what to do
+Said = tuple[str, str]  # the finding, the remedy
 STRAIGHT = (
-    "Use a straight-through gradient, which passes as if the op were not there: `x + tf.stop_gradient(f(x) - x)`; "
-    "for a choice among classes, Gumbel-softmax."
+    "Use a straight-through estimator, whose backward pass treats the op as the identity: "
+    "`x + tf.stop_gradient(f(x) - x)`; for a choice among classes, Gumbel-softmax."
 )
 CHOICE = (
-    "Use a straight-through gradient, `soft + tf.stop_gradient(hard - soft)` with `soft = tf.nn.softmax(logits)`, of "
-    "`-logits` for a minimum; to sample, Gumbel-softmax: `tf.nn.softmax((logits + gumbel) / temperature)`."
+    "Use a straight-through estimator, `soft + tf.stop_gradient(hard - soft)` with `soft = tf.nn.softmax(logits)` "
+    "(`-logits` for a minimum); to sample, Gumbel-softmax: `tf.nn.softmax((logits + gumbel) / temperature)`."
 )
 
 
 class Vanished(NamedTuple):
     """Where a gradient became zero."""
 
-    eqn: int | None  # the equation, where one alone did it
+    eqn: int | None  # the equation, if a single one did it
     detail: str
     remedy: str
-    others: int = 0  # more equations that do the same on other routes
+    others: int = 0  # more equations that do the same on other paths
 
 
-def where_it_vanishes(between: Between, plan: Plan, walked: Walked) -> Vanished:
-    """Return the equation that turns a gradient which is not zero into one that is."""
+def find_vanishing(between: Between, plan: Plan, walked: Walked) -> Vanished:
+    """Return the equation that turns a nonzero gradient into zeros."""
     found = []
     for index in sorted(walked.seen, reverse=True):
         given, passed = walked.seen[index]
@@ -50,15 +50,15 @@ def where_it_vanishes(between: Between, plan: Plan, walked: Walked) -> Vanished:
         return Vanished(found[0], detail, remedy, len(found) - 1)
     if cancelled is not None:
         name = "the source" if cancelled in plan.sources else between.name_of(cancelled)
-        detail = f"Along several routes it is not zero, but at {name} they add up to zero."
-        return Vanished(None, detail, "Look for terms in which it cancels.")
+        detail = f"The gradients along several paths are not zero, but their sum at {name} is."
+        return Vanished(None, detail, "Look for terms that cancel.")
     if not any(_some(grad) for given, _ in walked.seen.values() for grad in given):
-        return Vanished(None, "What flows into the target is zero.", "")
-    return Vanished(None, "No op makes it zero by itself: several do, each for some of the elements.", "")
+        return Vanished(None, "The incoming gradient of the target is zero.", "")
+    return Vanished(None, "No single op makes it zero: several ops do, each for some of the elements.", "")
 
 
 def _cancelled(between: Between, plan: Plan, walked: Walked) -> int | None:
-    """Return a var at which several gradients, none of them zero, add up to zero."""
+    """Return a var at which several nonzero gradients add up to zero."""
     terms: Counter[int] = Counter()
     for index, (_, found) in walked.seen.items():
         inputs = between.eqns[index].inputs
@@ -76,18 +76,18 @@ def _some(grad: Any) -> bool:
 def _reason(between: Between, plan: Plan, index: int, given: Any) -> Said:
     eqn = between.eqns[index]
     if eqn.op == CUSTOM:
-        return "Its gradient function returned zeros.", "Look at what the custom gradient returns."
+        return "Its gradient function returned zeros.", "Check what the custom gradient returns."
     values = Values(between.trace)
     try:
         inputs = [values(var) for var in eqn.inputs]
     except LostValueError:
-        return f"{eqn.op} passes nothing on here.", ""
+        return f"The gradient of {eqn.op} is zero here.", ""
     case = _Case(eqn, inputs, [var in plan.reached for var in eqn.inputs], given)
     whole = isinstance(given, tf.Tensor)
-    judges = (_empty, _JUDGES.get(eqn.op, _nobody)) if whole else (_empty,)
+    judges = (_empty, _JUDGES.get(eqn.op, _unknown)) if whole else (_empty,)
     found = next((said for said in (judge(case) for judge in judges) if said is not None), None)
     if found is None:
-        return f"{eqn.op} passes nothing on for the values that it had.", ""
+        return f"The gradient of {eqn.op} is zero for the inputs that it had.", ""
     zeros = between.origin(eqn.inputs[0])
     if eqn.op in _FLAT_AT_ZERO and between.producers[zeros] >= 0:
         return f"{found[0]} The zeros are {between.name_of(zeros)}.", found[1]
@@ -98,24 +98,24 @@ class _Case(NamedTuple):
     eqn: Eqn
     inputs: list[Any]
     from_source: Sequence[bool]  # which inputs the source leads to
-    given: Any  # what flows into its first result
+    given: Any  # the incoming gradient of its first output
 
 
 _BEYOND = (
-    "Every value that counts is beyond the bound, where the result does not depend on it.",
-    "Widen the bound, or scale.",
+    "Every value that contributes to the target is beyond the bound, where the result is constant.",
+    "Widen the bound, or scale the input.",
 )
 
-# Each says what is so only after it has looked.
+# Each makes a claim only if the values prove it.
 
 
 def _relu(case: _Case) -> Said | None:
     low, remedy = case.inputs[0] <= 0, "Try another initialization, a smaller learning rate, or `tf.nn.leaky_relu`."
     if bool(tf.reduce_all(low)):
         size = tf.size(case.inputs[0])
-        return f"All {size:d} values that go into the ReLU are zero or less: it is dead.", remedy
+        return f"All {size:d} inputs of the ReLU are zero or negative: it is dead.", remedy
     if bool(tf.reduce_all(low | (case.given == 0))):
-        return "Every value that goes into the ReLU is zero or less where it counts.", remedy
+        return "Every input of the ReLU that contributes to the target is zero or negative.", remedy
     return None
 
 
@@ -137,24 +137,24 @@ def _clip(case: _Case) -> Said | None:
 
 
 def _product(case: _Case) -> Said | None:
-    others = [other for other, mine in zip(case.inputs[::-1], case.from_source, strict=True) if mine]  # to each factor
+    others = [other for other, mine in zip(case.inputs[::-1], case.from_source, strict=True) if mine]  # for each factor
     if all(is_zero(other) for other in others):
-        return "It is multiplied by zeros, such as a mask or a weight of zero.", "Look at the other factor."
+        return "It is multiplied by zeros, such as a mask or a weight of zero.", "Check the other factor."
     if case.eqn.op == "Mul":
         return _underflow(case, max(_largest(_double(case.given) * _double(other)) for other in others))
     return None
 
 
 def _underflow(case: _Case, size: float) -> Said | None:
-    """Say that a gradient which is `size` at most in float64 is too small for the dtype that it has."""
+    """Return that a gradient of at most `size` in float64 is too small for its dtype, if it is."""
     dtype = case.inputs[0].dtype
     least = float(np.finfo(dtype.as_numpy_dtype).tiny) if dtype.as_numpy_dtype in _FLOATS else 0.0
     if not 0.0 < size < least:
         return None
     wider = "float32" if dtype == tf.float16 else "float64"
     return (
-        f"It underflows: the largest element would be {size:.3g}, and {dtype.name} takes that for zero.",
-        f"Scale the loss up and the gradient down again, or compute it in {wider}.",
+        f"It underflows: the largest element would be {size:.3g}, which {dtype.name} flushes to zero.",
+        f"Scale the loss up and the gradient back down, or compute it in {wider}.",
     )
 
 
@@ -169,8 +169,8 @@ def _double(values: Any) -> Any:
 def _cast(case: _Case) -> Said | None:
     if case.given.dtype.is_complex and not case.inputs[0].dtype.is_complex:
         if is_zero(tf.math.real(case.given)):
-            detail = "What goes in is real, and only the imaginary part of what comes out counts: that is always zero."
-            return detail, "Look at where the real part is lost."
+            detail = "The input is real, and only the imaginary part of the result is used: that is always zero."
+            return detail, "Check where the real part is dropped."
         return None
     return _underflow(case, _largest(_double(case.given)))
 
@@ -185,13 +185,13 @@ def _power(case: _Case) -> Said | None:
 def _exp(case: _Case) -> Said | None:
     if is_zero(tf.exp(case.inputs[0])):
         largest = float(tf.reduce_max(case.inputs[0]))
-        return f"It is 0 itself: every input is {largest:.3g} or less.", "Scale its input, or work with the logarithm."
+        return f"Its result is 0: every input is {largest:.3g} or less.", "Scale its input, or work in log space."
     return None
 
 
 def _part(case: _Case) -> Said | None:
-    detail = "Only another part of its result counts, not the part that comes from the source."
-    return detail, "Look at what is taken of it: a slice, a maximum or a mask."
+    detail = "Only another part of its result contributes to the target, not the part that comes from the source."
+    return detail, "Check what is taken from it: a slice, a maximum or a mask."
 
 
 def _certain(case: _Case) -> Said | None:
@@ -201,31 +201,31 @@ def _certain(case: _Case) -> Said | None:
     same = tf.reduce_all(tf.nn.softmax(logits) == labels, axis=-1)
     if not bool(tf.reduce_all(same | (case.given == 0))):
         return None
-    detail = "The softmax of the logits equals the labels already, to the last digit."
-    return detail, "If the labels are right, so is this; otherwise scale the logits down."
+    detail = "The softmax of the logits already equals the labels exactly."
+    return detail, "If the labels are right, this is expected; otherwise scale the logits down."
 
 
 def _rows(case: _Case) -> Said | None:
     indices = tf.reshape(case.inputs[1], [-1])
     if case.from_source[0] and int(tf.size(tf.unique(indices).y)) < int(tf.size(indices)):
-        return "What arrives for a row that is taken several times adds up to zero.", "Look for terms that cancel."
+        return "The gradients of a row that is gathered several times add up to zero.", "Look for terms that cancel."
     return None
 
 
 def _overwritten(case: _Case) -> Said | None:
     if case.from_source[0] and not any(case.from_source[1:]):
-        return "Every element that counts is overwritten.", "Look at the indices."
+        return "Every element that contributes to the target is overwritten.", "Check the indices."
     return None
 
 
 def _empty(case: _Case) -> Said | None:
     sizes = [tf.size(value) for value, mine in zip(case.inputs, case.from_source, strict=True) if mine]
     if sizes and not any(sizes):
-        return "Nothing goes in: its input has no elements.", "Look at the mask or the slice that leaves nothing."
+        return "Its input has no elements.", "Check the mask or the slice that leaves nothing."
     return None
 
 
-def _nobody(case: _Case) -> Said | None:
+def _unknown(case: _Case) -> Said | None:
     return None
 
 
@@ -234,36 +234,39 @@ def _select(case: _Case) -> Said | None:
     taken, left = bool(tf.reduce_any(condition)), not bool(tf.reduce_all(condition))
     if (case.from_source[1] and taken) or (case.from_source[2] and left):
         return None
-    return "The condition chooses the other branch everywhere.", "Look at the condition."
+    return "The condition selects the other branch everywhere.", "Check the condition."
 
 
 def _saturated(case: _Case) -> Said | None:
     size = float(tf.reduce_min(tf.abs(case.inputs[0])))
     if size < 8.0:  # tanh is 1 in single precision from about 9 on
         return None
-    return f"It is saturated: every input is {size:.3g} or larger in size.", "Scale its input down, or normalize it."
+    return (
+        f"It is saturated: every input has an absolute value of at least {size:.3g}.",
+        "Scale its input down, or normalize it.",
+    )
 
 
 def _at_zero(case: _Case) -> Said | None:
     if is_zero(case.inputs[0]):
         return (
             f"Every input is zero, where {case.eqn.op} is flat.",
-            "Start from other values than zero. For an error that is zero already, this is right.",
+            "Start from nonzero values. For an error that is already zero, this is expected.",
         )
     return None
 
 
 def _flat(case: _Case) -> Said | None:
-    return f"{case.eqn.op} is flat between its steps: its derivative is zero for every value.", STRAIGHT
+    return f"{case.eqn.op} is piecewise constant: its derivative is zero everywhere.", STRAIGHT
 
 
 def _softmax(case: _Case) -> Said | None:
     if case.inputs[0].shape[-1] == 1:
-        return "A softmax over one class is 1, whatever goes in.", "Use a sigmoid for one class, or two outputs."
+        return "A softmax over one class is always 1.", "Use a sigmoid for one class, or two outputs."
     if bool(tf.reduce_all(case.given == case.given[..., :1])):
         return (
-            "What arrives is the same for all classes, and a softmax adds up to 1 whatever goes in.",
-            "Weigh the classes, or use a loss such as `tf.nn.softmax_cross_entropy_with_logits`.",
+            "The incoming gradient is the same for all classes, and a softmax always adds up to 1.",
+            "Weight the classes, or use a loss such as `tf.nn.softmax_cross_entropy_with_logits`.",
         )
     return None
 
