@@ -177,7 +177,7 @@ def test_a_keras_tensor_is_symbolic(x):
     with rt.Tape() as tape:
         y = x * x
     symbolic = keras.Input((2,))
-    text = "got KerasTensor .* It is symbolic: ask about the tensor that the model returned when it was called"
+    text = "got KerasTensor .* It is symbolic: give the tensor that the model returned when it was called"
     with pytest.raises(errors.NotASourceError, match=f"A source .*{text}"):
         tape.gradient(y, symbolic)
     with pytest.raises(errors.NotASourceError, match=f"A target .*{text}"):

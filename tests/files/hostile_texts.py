@@ -136,12 +136,14 @@ REFUSED: dict[str, Hostile] = {
         _functions(),
         {"backward_functions": [USE]},
     ),
-    "assigned to no variable": Hostile("assigned says %1, which is no value of a variable", fields={"assigned": [1]}),
+    "assigned to no variable": Hostile(
+        "assigned lists %1, which is not a value of a variable", fields={"assigned": [1]}
+    ),
     "a gap of no variable": Hostile(
-        "unrecorded_updates says %0, which is no value of a variable", fields={"unrecorded_updates": [0]}
+        "unrecorded_updates lists %0, which is not a value of a variable", fields={"unrecorded_updates": [0]}
     ),
     "a name of a megabyte": Hostile("makes no sense: the name 'xxx", fields={"names": {"x" * 10**6: 5}}),
-    "a name with escapes": Hostile("stands for nothing", fields={"names": {ESCAPES: 5}}),
+    "a name with escapes": Hostile("refers to nothing", fields={"names": {ESCAPES: 5}}),
     "a redacted name with escapes": Hostile("nothing has that name", fields={"redacted": [ESCAPES]}),
     "a variable with escapes": Hostile("are not its own", fields=_variable(name=ESCAPES, made_by=[-1, -1])),
     "a layer with escapes": Hostile("ends before it begins", fields={"layers": [[ESCAPES, 1, 0, 0]]}),

@@ -131,9 +131,11 @@ def test_the_fields_are_those_of_a_saved_file(tmp_path):
 def test_the_fields_of_functions_are_those_of_a_saved_file(tmp_path):
     functions = save_every_field(tmp_path / "a.tape").document("functions.json")
     (listed,) = re.findall(r"`functions\.json` is \{key: \{([a-z_, ]+)\}\}", PAGE)
-    assert functions and all(set(function) == set(listed.split(", ")) for function in functions.values())
+    assert functions
+    assert all(set(function) == set(listed.split(", ")) for function in functions.values())
     uses = [use for function in functions.values() for use in function["backward_functions"]]
-    assert uses and all(set(use) == fields_on_page()["backward_functions"] for use in uses)
+    assert uses
+    assert all(set(use) == fields_on_page()["backward_functions"] for use in uses)
 
 
 def test_the_container_imports_nothing_but_numpy():
