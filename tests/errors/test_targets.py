@@ -148,7 +148,7 @@ def test_jacobians_name_the_target_too():
         (1.0, "float 1.0"),
         (np.ones(2), r"ndarray array\(\[1\., 1\.\]\)"),
         (np.float32(1.0), "float32 "),
-        (np.zeros(100), r"ndarray array\(\[.*\.\.\.\. An array is not recorded: give the tensor that was made of it"),
+        (np.zeros(100), r"ndarray array\(\[.*\.\.\.\. An array is not recorded: give the tensor made from it"),
     ],
     ids=["None", "float", "array", "scalar", "long"],
 )

@@ -79,8 +79,8 @@ class ReplayError(RetrotapeError, ValueError):
         different = f"Python read a value ({how}) that is different with the new inputs"
         super().__init__(
             f"At {where} {size or different}: "
-            "the ops that were recorded after it may not be those that would run now. Record again with the new inputs, "
-            "or ignore the difference: `tape.replay(..., trust=True)`."
+            "the ops that were recorded after it may not be those that would run now. Record again with the new "
+            "inputs, or ignore the difference: `tape.replay(..., trust=True)`."
         )
 
 
@@ -119,7 +119,7 @@ class RemoteError(RetrotapeError, RuntimeError):
 
     @staticmethod
     def of(name: str, text: str, ours: bool, fields: Mapping[str, object]) -> Exception:
-        """Return the error that was raised there: of the same class where that is one of this library's or a builtin."""
+        """Return the error that was raised there: of the same class if that is one of this library's or a builtin."""
         kind: type[Exception] | None = getattr(import_module(RetrotapeError.__module__), name, None) if ours else None
         kind = _PLAIN.get(name) if kind is None and not ours else kind
         if not (isinstance(kind, type) and issubclass(kind, (RetrotapeError, *_PLAIN.values()))):

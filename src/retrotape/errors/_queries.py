@@ -44,8 +44,9 @@ class IncompatibleTensorFlowError(RetrotapeError):
         build = " (or tensorflow-cpu)" if keras is None else ""
         super().__init__(
             f"retrotape {__version__} cannot record on {found}: {detail}. Tested versions are {_span(tested)}; install "
-            f"one of them, {_install(package, tested)}{build}, or a newer retrotape, `pip install --upgrade retrotape`. "
-            "If there is none yet, please report this message; `make compat TF=...` in a checkout shows what differs."
+            f"one of them, {_install(package, tested)}{build}, or a newer retrotape, `pip install --upgrade "
+            "retrotape`. If there is none yet, please report this message; `make compat TF=...` in a checkout "
+            "shows what differs."
         )
 
 
@@ -55,8 +56,8 @@ class UntriedTensorFlowWarning(UserWarning):
     def __init__(self, version: str) -> None:
         self.version = version
         super().__init__(
-            f"retrotape has not been tested with TensorFlow {version}, only with {_span(TENSORFLOW)}. Its internals are "
-            "as expected and a self test gave the right gradients, so recording goes on. "
+            f"retrotape has not been tested with TensorFlow {version}, only with {_span(TENSORFLOW)}. Its internals "
+            "are as expected and a self test gave the right gradients, so recording goes on. "
             f"To be sure, {_install('tensorflow', TENSORFLOW)}; to hide this, "
             '`warnings.filterwarnings("ignore", message="retrotape has not been tested")`.'
         )
@@ -120,7 +121,7 @@ class NotASourceError(RetrotapeError, TypeError, ValueError):
         elif composite:
             hint = "It consists of several tensors: give one of them, such as its `values`."
         elif type(got).__module__ == "numpy":
-            hint = "An array is not recorded: give the tensor that was made from it, `x = tf.constant(array)`, and use that."
+            hint = "An array is not recorded: give the tensor made from it, `x = tf.constant(array)`, and use that."
         elif hasattr(got, "trainable_variables"):
             hint = "Did you mean its `trainable_variables`?"
         super().__init__(f"A {role} must be a tensor, a tf.Variable or a Keras variable, got {_brief(got)}. {hint}")
@@ -199,8 +200,8 @@ class UnseenUpdateError(RetrotapeError, RuntimeError):
         self.variable = variable
         super().__init__(
             f"The target depends on a value of {variable} that was assigned while this tape was not recording, so the "
-            "path through its updates is broken there. Assign it inside the `with` block, or differentiate from that value on: "
-            "`since=k`, or without `through_updates`."
+            "path through its updates is broken there. Assign it inside the `with` block, or differentiate from "
+            "that value on: `since=k`, or without `through_updates`."
         )
 
 

@@ -1,4 +1,4 @@
-"""Which values go into a file: those that cannot be recomputed, those that were requested, and none that is redacted."""
+"""Which values go into a file: those that cannot be recomputed or were requested, and none that is redacted."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def prepare(
 
 
 def _refuse_parts(trace: Trace) -> None:
-    """Raise where a variable has a part in each of several replicas: in a file its name would refer to only one of them."""
+    """Raise if a variable has a part in each of several replicas: in a file its name would refer to only one."""
     for variable in trace.variables.values():
         whole = whole_of(variable)
         if whole is not None and len(histories_in(trace, whole)) > 1:

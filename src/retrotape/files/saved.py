@@ -63,7 +63,7 @@ class Saved(ABC):
           freeze: Ops whose results are kept as constants because the ops cannot be saved.
           store: A folder for the tensors of many tapes, each of them once.
           overwrite: Whether an existing file may be replaced.
-          **named: Names as keywords: `tape.save(path, x=x, loss=loss)`. A name that is also an option goes into `names`.
+          **named: Names as keywords: `tape.save(path, x=x, loss=loss)`. One that is also an option goes into `names`.
 
         Raises:
           NotPersistableError: If a recorded op cannot be saved.

@@ -19,7 +19,8 @@ class Gradients(Keyed):
     """The gradient with respect to several variables or tensors, as one vector.
 
     It is immutable; every operation returns a new one. A key without gradient counts as zeros, and `missing` and
-    `why` still say that there was none, and for what reason. Sparse gradients stay sparse where possible. Printed, in a terminal with rich or in a notebook, it is a table of norms.
+    `why` still say that there was none, and for what reason. Sparse gradients stay sparse where possible. Printed, in a
+    terminal with rich or in a notebook, it is a table of norms.
 
     Args:
       gradients: Pairs of key and gradient; None where there is none.
@@ -227,8 +228,8 @@ class Gradients(Keyed):
           value: For the size of each element.
           adaptive: For the norm of each unit as a share of the norm of its weights (AGC).
 
-        The gradient of a scaled loss is clipped without unscaling it: with a `LossScaleOptimizer` give the bound to the optimizer
-        inside (`global_clipnorm=`), which sees the gradient unscaled.
+        The gradient of a scaled loss is clipped without unscaling it: with a `LossScaleOptimizer` give the bound to the
+        inner optimizer (`global_clipnorm=`), which sees the gradient unscaled.
 
         >>> v = tf.Variable([0.0, 0.0])
         >>> float(rt.Gradients([(v, tf.constant([3.0, 4.0]))]).clip(global_norm=2.5).norm())

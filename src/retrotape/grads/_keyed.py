@@ -24,7 +24,7 @@ _Self = TypeVar("_Self", bound="Keyed")
 
 
 def _identity(key: Any) -> Any:
-    """Return the identity of a key: the same for a Keras variable and its `tf.Variable`, and for equal `at` versions."""
+    """Return the identity of a key: the same for a Keras variable and its `tf.Variable`, and for equal versions."""
     if isinstance(key, Version):
         return id(key.token), id(key.variable), key.number
     return id(unwrap(key))
@@ -81,7 +81,7 @@ class Keyed:
         return [(self._keys[identity], reason) for identity, known in self._reasons.items() for reason in known]
 
     def _find(self, key: Any) -> Any:
-        """Return the identity of a key; for a name, that of the only key with this name, or with a name that ends with it."""
+        """Return the identity of a key; for a name, that of the only key whose name is, or ends with, this name."""
         if not isinstance(key, str):
             return _identity(key)
         names = {identity: name_of(known) for identity, known in self._keys.items()}

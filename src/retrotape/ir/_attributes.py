@@ -19,7 +19,7 @@ _TOKEN = re.compile(
     r"""|(?P<number>-?(?:inf|nan|\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?!\w))|(?P<word>[A-Za-z]\w*)|(?P<sign>[(){},]))""",
     re.ASCII,
 )
-# What `repr` writes for bytes between its quotation marks. A piece at a time: the engine keeps state for every iteration.
+# What `repr` writes for bytes between its quotation marks. A piece at a time: the engine keeps state for each round.
 _ESCAPE = r"""\\(?:x[0-9a-fA-F]{2}|[\\'"nrt])"""
 _BYTES = {
     "'": re.compile(rf"(?:[ -&(-\[\]-~]|{_ESCAPE}){{1,4096}}"),

@@ -14,9 +14,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 FOREVER = sys.maxsize  # the end of a layer call that has not ended
-UNCOUNTED = (
-    -1
-)  # instead of the identity that a layer returned: it failed, or was called without values to build a model
+UNCOUNTED = -1  # `LayerCall.returned` of a call that failed, or that was made without values to build a model
 
 
 class HostRead(NamedTuple):

@@ -53,9 +53,8 @@ class Guard:
     def __init__(self, path: str, more: Collection[str], limit: int, isolated: bool = False) -> None:
         self._path, self._more, self._isolated = path, frozenset(more), isolated
         self._shapes, self._budget = Shapes(), Budget(limit)
-        self._forecasts: dict[
-            Any, Any
-        ] = {}  # a forecast, or the positions of the inputs whose values belong to the key
+        # A forecast, or the positions of the inputs whose values belong to the key.
+        self._forecasts: dict[Any, Any] = {}
         self._largest_item = 0  # bytes of the largest tensor that was put into a list
         self._nested = False  # whether a list, or text, was put into a list
 
@@ -115,9 +114,8 @@ class Guard:
         for var, grad in zip(eqn.outputs, grads, strict=False):
             if grad is not None:
                 self.check_gradient(eqn.op, types[var], grad)
-        if (
-            eqn.op == CUSTOM or eqn.op not in allowed()
-        ):  # the latter was recorded in this process, by a second derivative
+        # An op that is not allowed was recorded in this process, by a second derivative.
+        if eqn.op == CUSTOM or eqn.op not in allowed():
             return
         for var in eqn.outputs if eqn.op in RECOMPUTED else ():
             value(var)

@@ -141,7 +141,7 @@ class OpCheck:
             raise UnsafeTapeError(self._path, f"an attribute of op {eqn.op} has {size} bytes")
 
     def _check_signature(self, index: int, eqn: Eqn, types: Sequence[TensorType]) -> None:
-        """Raise if the inputs or outputs of an equation do not match the signature of its op: kernels may rely on it."""
+        """Raise if the inputs or outputs of an equation do not match its op's signature: kernels may rely on it."""
         given, made = ([types[var] for var in variables] for variables in (eqn.inputs, eqn.outputs))
         if eqn.op == CUSTOM:
             fits = made and given[len(given) - len(made) :] == made
@@ -188,7 +188,7 @@ def _dtypes(args: Any, attrs: dict[str, Any]) -> list[int]:
 
 
 def _kind(value: Any) -> Any:
-    """Return the type of an attribute, for a list also of its items: `_fits` has the same result for all that share it."""
+    """Return the type of an attribute, for a list also of its items: `_fits` is the same for all that share it."""
     return (tuple, frozenset(map(_kind, value))) if type(value) is tuple else type(value)
 
 

@@ -48,7 +48,7 @@ def send(stream: IO[bytes], message: Any, pack: Pack = lambda _: None) -> None:
 
 
 def receive(stream: IO[bytes], largest: int, unpack: Unpack | None = None) -> Any:
-    """Read a message, whose tensors have no more than `largest` bytes; raise EOFError if the other side has closed the pipe."""
+    """Read a message, whose tensors have at most `largest` bytes; raise EOFError if the pipe was closed."""
     size = _length(stream)
     if size > _LARGEST_HEADER:
         raise ValueError(f"a message begins with {size} bytes of JSON")

@@ -39,8 +39,8 @@ def write(
       tensors: What to store; the order does not matter.
       meta: More fields for `tape.json`; all of it JSON. "features" are those that a reader has to support.
       overwrite: Whether an existing tape may be replaced.
-      store: A folder for the bytes of this and other tapes; bytes that it already holds are not written again. It must keep
-        its place relative to `path`.
+      store: A folder for the bytes of this and other tapes; bytes that it already holds are not written again. It must
+        keep its location relative to `path`.
       limits: The limits of the readers; a tape that they would refuse is not written.
 
     Returns:
