@@ -50,7 +50,7 @@ class Functions:
         """Return the backward functions of equations of a program, by equation; with `whole`, none may be missing."""
         found: dict[int, BackwardFunction] = {}
         for row in items(written, dict, "a backward function"):
-            (index,) = numbers([row.get("equation")], len(program.eqns), "an equation")
+            (index,) = numbers([row.get("equation")], len(program.eqns), "equation")
             function = self[row.get("function")]
             inputs, outputs, captures = (
                 numbers(row.get(name), len(program.types), name) for name in ("inputs", "outputs", "captures")
