@@ -21,7 +21,7 @@ FOLDERS = "conform errors ir tf rules grads record execute transform query diagn
 TESTS = tuple(f"tests/{name}" for name in FOLDERS.split())
 TOOLS = ("pytest", "hypothesis")
 # How the warning about a version that was not tried begins: here that is the point.
-UNTRIED = "ignore:retrotape has not been tried"
+UNTRIED = "ignore:retrotape has not been tested"
 
 
 def requirement(version: str, platform: str = sys.platform) -> str:

@@ -170,8 +170,8 @@ def test_a_program_that_is_not_text(run, tmp_path):
 
 def test_an_equation_without_place(run, tmp_path):
     path = write(tmp_path / "bad.tape", PROGRAM.replace("(%0) @0", "(%0) @1"))
-    assert "stands at place 1" in run("check", path).failure()
-    assert "stands at place 1" in run("show", path).failure()
+    assert "has frame 1, and there are 1 frames" in run("check", path).failure()
+    assert "has frame 1, and there are 1 frames" in run("show", path).failure()
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

@@ -193,7 +193,7 @@ def test_zeros_on_request_are_not_missing():
         loss = v * 1.0
     grads = tape.backward(loss, [v, w], unconnected_gradients="zero")
     assert grads.missing == ()
-    assert grads.why(w).startswith("There is a gradient by ")
+    assert grads.why(w).startswith("There is a gradient with respect to ")
 
 
 def test_ragged_sources():
@@ -256,10 +256,10 @@ def given() -> dict[str, Any]:
 def test_why(given):
     grads, b = given["cotangents"], given["b"]
     assert grads.why(b) == "no path"
-    assert grads.why(given["a"]) == "There is a gradient by a."
+    assert grads.why(given["a"]) == "There is a gradient with respect to a."
     assert rt.Gradients([(b, None)]).why(b) == "no reason is known"
     with pytest.raises(
-        errors.UnknownSourceError, match=r"There is no gradient by other here\. There are those by: a, b"
+        errors.UnknownSourceError, match=r"no gradient with respect to other here\. The sources are: a, b"
     ):
         grads.why(tf.Variable(1.0, name="other"))
 
@@ -267,7 +267,7 @@ def test_why(given):
 def test_reasons_for_others_are_ignored(given):
     a, b = given["a"], given["b"]
     grads = rt.Gradients([(a, tf.ones(2))], [(a, "it has one"), (b, "it is not here")])
-    assert grads.why(a) == "There is a gradient by a."
+    assert grads.why(a) == "There is a gradient with respect to a."
     assert b not in grads
     assert (grads + rt.Gradients([(b, None)])).why(b) == "no reason is known"
 
@@ -303,7 +303,7 @@ def test_reasons_survive(name, given):
 def test_dense_results_miss_nothing(given):
     grads, b = given["cotangents"], given["b"]
     for result in (grads.unflatten(grads.flatten()), grads.with_noise(0.1)):
-        assert result.why(b) == "There is a gradient by b."
+        assert result.why(b) == "There is a gradient with respect to b."
 
 
 def test_of_two_missing_ones_both_reasons_are_kept(given):
@@ -319,7 +319,7 @@ def test_where_one_has_a_gradient_there_is_no_reason(given):
     b = given["b"]
     there = rt.Gradients([(b, tf.constant(1.0))])
     for total in (there + given["cotangents"], given["cotangents"] + there):
-        assert total.why(b) == "There is a gradient by b."
+        assert total.why(b) == "There is a gradient with respect to b."
     back = total.map(lambda grad: None)  # the old reason does not come back
     assert back.why(b) == "no reason is known"
 

@@ -82,14 +82,14 @@ def test_another_tensorflow_is_refused_by_version():
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"retrotape {rt.__version__} cannot record on TensorFlow {tf.__version__}: ")
     assert "there is no tensorflow.python.eager.record.record_operation;" in done.stdout
-    assert "Tried versions are 2.16 to 2.21; install one of them, `pip install" in done.stdout
+    assert "Tested versions are 2.16 to 2.21; install one of them, `pip install" in done.stdout
 
 
 # ------------------------------------------------------------------ tapes that hold nothing
 
 
 def empty(reason: str):
-    return pytest.raises(errors.EmptyTapeError, match=rf"holds no recording: {reason}\. Record first: `with tape: loss")
+    return pytest.raises(errors.EmptyTapeError, match=rf"holds no trace: {reason}\. Record first: `with tape: loss")
 
 
 @pytest.mark.parametrize(

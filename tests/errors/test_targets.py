@@ -148,7 +148,7 @@ def test_jacobians_name_the_target_too():
         (1.0, "float 1.0"),
         (np.ones(2), r"ndarray array\(\[1\., 1\.\]\)"),
         (np.float32(1.0), "float32 "),
-        (np.zeros(100), r"ndarray array\(\[.*\.\.\.\. An array is not recorded: give the tensor that was made of it"),
+        (np.zeros(100), r"ndarray array\(\[.*\.\.\.\. An array is not recorded: give the tensor made from it"),
     ],
     ids=["None", "float", "array", "scalar", "long"],
 )
@@ -177,7 +177,7 @@ def test_a_keras_tensor_is_symbolic(x):
     with rt.Tape() as tape:
         y = x * x
     symbolic = keras.Input((2,))
-    text = "got KerasTensor .* It is symbolic: ask about the tensor that the model returned when it was called"
+    text = "got KerasTensor .* It is symbolic: give the tensor that the model returned when it was called"
     with pytest.raises(errors.NotASourceError, match=f"A source .*{text}"):
         tape.gradient(y, symbolic)
     with pytest.raises(errors.NotASourceError, match=f"A target .*{text}"):

@@ -136,25 +136,27 @@ REFUSED: dict[str, Hostile] = {
         _functions(),
         {"backward_functions": [USE]},
     ),
-    "assigned to no variable": Hostile("assigned says %1, which is no value of a variable", fields={"assigned": [1]}),
+    "assigned to no variable": Hostile(
+        "assigned lists %1, which is not a value of a variable", fields={"assigned": [1]}
+    ),
     "a gap of no variable": Hostile(
-        "unrecorded_updates says %0, which is no value of a variable", fields={"unrecorded_updates": [0]}
+        "unrecorded_updates lists %0, which is not a value of a variable", fields={"unrecorded_updates": [0]}
     ),
     "a name of a megabyte": Hostile("makes no sense: the name 'xxx", fields={"names": {"x" * 10**6: 5}}),
-    "a name with escapes": Hostile("stands for nothing", fields={"names": {ESCAPES: 5}}),
+    "a name with escapes": Hostile("refers to nothing", fields={"names": {ESCAPES: 5}}),
     "a redacted name with escapes": Hostile("nothing has that name", fields={"redacted": [ESCAPES]}),
     "a variable with escapes": Hostile("are not its own", fields=_variable(name=ESCAPES, made_by=[-1, -1])),
     "a layer with escapes": Hostile("ends before it begins", fields={"layers": [[ESCAPES, 1, 0, 0]]}),
-    "a version of 300 digits": Hostile("versions says 1000", fields=_variable(versions=[10**300])),
-    "a negative version": Hostile("versions says -1", fields=_variable(versions=[-1])),
+    "a version of 300 digits": Hostile("versions holds 1000", fields=_variable(versions=[10**300])),
+    "a negative version": Hostile("versions holds -1", fields=_variable(versions=[-1])),
     "a version that is a fraction": Hostile("versions is not a list of int", fields=_variable(versions=[0.5])),
-    "a version that is true": Hostile("versions says True", fields=_variable(versions=[True])),
+    "a version that is true": Hostile("versions holds True", fields=_variable(versions=[True])),
     "the same version twice": Hostile("are not its own", fields={"variables": _variable()["variables"] * 2}),
     "backward functions that are text": Hostile(
         "a backward function is not a list of dict", fields={"backward_functions": "f"}
     ),
     "a backward function of no equation": Hostile(
-        "an equation says 9", functions=_functions(), fields={"backward_functions": [{**USE, "equation": 9}]}
+        "equation holds 9", functions=_functions(), fields={"backward_functions": [{**USE, "equation": 9}]}
     ),
 }
 # What is in order, but for what it would do to a terminal. The name of a file must not end a line, or begin a color.

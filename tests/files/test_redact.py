@@ -95,7 +95,7 @@ def test_questions_that_need_it_say_so(tmp_path):
             ask()
         assert str(caught.value) == (
             "The value of 'x' was left out when this tape was saved (redact=['x']). "
-            "Give one: `tape.replay({'x': ...})`, and ask the tape that it returns."
+            "Give one: `tape.replay({'x': ...})`, and query the tape that it returns."
         )
 
 
@@ -184,7 +184,7 @@ def test_a_second_copy_is_found(tmp_path):
 
 def test_what_is_computed_cannot_be_redacted(tmp_path):
     tape, x, _, y, _ = recorded()
-    with pytest.raises(ValueError, match=r"redact names 'y', which the tape computes from other values"):
+    with pytest.raises(ValueError, match=r"redact names 'y', which can be computed from other values"):
         tape.save(tmp_path / "a.tape", {"x": x, "y": y}, redact=["y"])
 
 

@@ -112,7 +112,7 @@ def test_a_step_warns_of_missing_gradients_and_names_the_op_and_the_line() -> No
         f"stopped (`tf.stop_gradient` cuts the path: StopGradient ({__file__}:{line})), "
         f"rounded (the gradient function of an op on the path returned None: Round ({__file__}:{line})), "
         "unread (it was not read on this tape). "
-        "If that is meant, leave them out: `grads.without(*grads.missing).apply(optimizer)`."
+        "If that is intended, leave them out: `grads.without(*grads.missing).apply(optimizer)`."
     )
     grads.without(*grads.missing).apply(keras.optimizers.SGD(0.1))  # without a warning
     assert f"missing: `tf.stop_gradient` cuts the path: StopGradient ({__file__}:{line})" in str(grads)

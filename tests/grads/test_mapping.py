@@ -25,7 +25,7 @@ def test_names_are_keys_too() -> None:
     assert grads.only("bias").keys() == [c]
     assert len(grads.without("left/kernel")) == 2
     with pytest.raises(
-        errors.UnknownSourceError, match=r"no gradient by 'kernel' here\. There are those by: left/kernel"
+        errors.UnknownSourceError, match=r"no gradient with respect to 'kernel' here\. The sources are: left/kernel"
     ):
         grads["kernel"]
     assert grads.values()[2] is None
@@ -76,7 +76,9 @@ def test_only_and_without_take_keys_and_nests_of_keys(case: Case) -> None:
 
 @pytest.mark.parametrize("ask", [lambda grads, key: grads[key], lambda grads, key: grads.only(key)])
 def test_an_unknown_key_is_named_with_the_known_ones(case: Case, ask: Any) -> None:
-    text = r"^There is no gradient by other here\. There are those by: w, table, b\. Name it when you ask: `tape\.back"
+    text = (
+        r"^There is no gradient with respect to other here\. The sources are: w, table, b\. Name it in the query: `tape"
+    )
     with pytest.raises(errors.UnknownSourceError, match=text) as caught:
         ask(case.grads, tf.Variable(1.0, name="other"))
     assert caught.value.name == "other"
@@ -86,12 +88,14 @@ def test_an_unknown_key_is_named_with_the_known_ones(case: Case, ask: Any) -> No
 @pytest.mark.parametrize("key", ["nobody", 0])
 def test_a_key_of_another_kind_is_unknown_too(case: Case, key: Any) -> None:
     assert key not in case.grads
-    with pytest.raises(errors.UnknownSourceError, match="There is no gradient by"):
+    with pytest.raises(errors.UnknownSourceError, match="There is no gradient with respect to"):
         case.grads[key]
 
 
 def test_nothing_is_known_to_an_empty_one() -> None:
-    with pytest.raises(errors.UnknownSourceError, match=r"no gradient by tensor float32\[2\] here.*those by: none"):
+    with pytest.raises(
+        errors.UnknownSourceError, match=r"no gradient with respect to tensor float32\[2\] here.*are: none"
+    ):
         rt.Gradients([])[tf.ones(2)]
 
 
@@ -146,7 +150,7 @@ def test_inside_a_function_the_table_tells_that_it_is_symbolic(case: Case) -> No
 def test_weights_are_not_applied_as_gradients(case: Case) -> None:
     """`zip(grads, weights)` is what one types from habit, and a mapping would give its keys there."""
     before = case.w.numpy()
-    with pytest.raises(TypeError, match=r"not clear what to go through: use `grads\.apply\(optimizer\)`, or `gr"):
+    with pytest.raises(TypeError, match=r"iterating over them is ambiguous: use `grads\.apply\(optimizer\)`, or `gr"):
         keras.optimizers.SGD(0.1).apply_gradients(zip(case.grads, [case.w], strict=False))
     np.testing.assert_array_equal(case.w, before)
     keras.optimizers.SGD(0.1).apply_gradients(case.grads.only(case.w).pairs())

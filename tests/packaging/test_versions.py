@@ -59,7 +59,7 @@ def test_no_other_file_of_the_source_states_them() -> None:
 def test_the_errors_name_them() -> None:
     whole = f"{dotted(OLDEST)} to {dotted(NEWEST)}"
     assert f"needs TensorFlow {whole} and" in str(errors.MissingTensorFlowError())
-    assert f"Tried versions are {whole};" in str(errors.IncompatibleTensorFlowError("9.9", "x"))
+    assert f"Tested versions are {whole};" in str(errors.IncompatibleTensorFlowError("9.9", "x"))
     assert f'`pip install "tensorflow{span()}"`' in str(errors.UntriedTensorFlowWarning("9.9"))
 
 

@@ -164,5 +164,5 @@ def test_which_part_of_a_composite_tensor_is_the_source_has_to_be_said(kind):
     composite = build()
     with rt.Tape() as tape:
         y = function(composite)
-    with pytest.raises(rt.errors.NotASourceError, match=r"It consists of several tensors: ask about one of them, such"):
+    with pytest.raises(rt.errors.NotASourceError, match=r"It consists of several tensors: give one of them, such"):
         tape.gradient(y, composite)

@@ -172,7 +172,7 @@ def test_the_error_says_what_is_missing_what_was_tried_and_what_to_type() -> Non
     error = errors.IncompatibleTensorFlowError("2.22.0", "there is no tensorflow.python.eager.record.record_operation")
     assert str(error) == (
         f"retrotape {rt.__version__} cannot record on TensorFlow 2.22.0: there is no "
-        "tensorflow.python.eager.record.record_operation. Tried versions are 2.16 to 2.21; install one of them, "
+        "tensorflow.python.eager.record.record_operation. Tested versions are 2.16 to 2.21; install one of them, "
         '`pip install "tensorflow>=2.16,<2.22"` (or tensorflow-cpu), or a newer retrotape, '
         "`pip install --upgrade retrotape`. If there is none yet, please report this message; `make compat TF=...` in "
         "a checkout shows what differs."

@@ -40,16 +40,16 @@ def test_an_untried_version_is_checked_and_warned_about_once(version: Any, check
     with pytest.warns(UntriedTensorFlowWarning) as caught:
         assert six() == six() == 6.0
     assert len(caught) == len(checks) == 1
-    text = f"retrotape has not been tried on TensorFlow {version or '(unknown version)'}, only on 2.16 to 2.21. "
+    text = f"retrotape has not been tested with TensorFlow {version or '(unknown version)'}, only with 2.16 to 2.21. "
     assert str(caught[0].message).startswith(text)
-    assert 'message="retrotape has not been tried"' in str(caught[0].message)
+    assert 'message="retrotape has not been tested"' in str(caught[0].message)
     assert caught[0].filename == __file__
 
 
 def test_the_advice_about_the_warning_works(checks: list, monkeypatch: Any) -> None:
     monkeypatch.setattr(tf, "__version__", "2.22.0")
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="retrotape has not been tried")
+        warnings.filterwarnings("ignore", message="retrotape has not been tested")
         assert six() == 6.0
 
 
@@ -139,7 +139,7 @@ def test_an_error_in_the_self_test_is_the_versions(what: str, checks: list, monk
         raise AttributeError("module 'x' has no attribute 'y'.")
 
     monkeypatch.setitem(selftest._PROGRAMS, what, fail)
-    text = rf"the self test of {what} failed with AttributeError: module 'x' has no attribute 'y'\. Tried versions"
+    text = rf"the self test of {what} failed with AttributeError: module 'x' has no attribute 'y'\. Tested versions"
     with pytest.raises(IncompatibleTensorFlowError, match=text) as caught:
         six()
     assert isinstance(caught.value.__cause__, AttributeError)

@@ -181,9 +181,7 @@ def test_tables_queues_and_iterators(name, x, tmp_path):
     assert caught.value.op == op
     assert re.search(rf"{HERE}:{line_of(name)}\b", caught.value.where)
     assert "a table, a queue, an iterator or the like, which has no value to write" in str(caught.value)
-    advice = (
-        "Move it out of the block, or keep what it gave as a constant, without derivative: `tape.save(path, freeze=["
-    )
+    advice = "Move it out of the block, or keep its result as a constant, without derivative: `tape.save(path, freeze=["
     assert f"{advice}'{op}'])`" in str(caught.value)
     check(tape, target, {"x": x}, tmp_path, freeze=[op])
 

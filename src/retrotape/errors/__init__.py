@@ -89,4 +89,4 @@ __all__ = [
 ]
 
 for _name in __all__:
-    globals()[_name].__module__ = __name__  # where users find them, and what tracebacks are to say
+    globals()[_name].__module__ = __name__  # the public path, which tracebacks show

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-_MANY, _LONG = 2000, 200  # names, and characters of one, that are looked at for a message
+_MANY, _LONG = 2000, 200  # names, and characters of one name, that are considered for a message
 
 
 class RetrotapeError(Exception):
     """The base class of all errors that retrotape raises."""
 
-    # Tells AutoGraph to let these out of a tf.function as they are, not as an error of its own.
+    # AutoGraph re-raises these from a tf.function unchanged, instead of as its own error.
     ag_pass_through = True
 
     def __str__(self) -> str:
-        """Return the message; what it quotes from a file cannot steer a terminal."""
+        """Return the message; text quoted from a file has no terminal control characters."""
         return without_controls(super().__str__())
 
 
@@ -47,16 +47,16 @@ def listed(names: Sequence[str]) -> str:
 
 
 def did_you_mean(name: str, known: Sequence[str]) -> str:
-    """Return a question that names what somebody may have meant; "" where nothing is near.
+    """Return a suggestion for a misspelled name; "" where no known name is close.
 
     >>> did_you_mean("dense/kernal", ["model/dense/kernel", "loss"])
     " Did you mean 'model/dense/kernel'?"
     """
-    from difflib import get_close_matches  # late: most programs make no mistake
+    from difflib import get_close_matches  # late: only needed for an error message
 
     if len(name) > _LONG:
         return ""
-    known = [one for one in known[:_MANY] if len(one) <= _LONG]  # names come from files: comparing takes its time
+    known = [one for one in known[:_MANY] if len(one) <= _LONG]  # names come from files: bound the time to compare
     steps = name.count("/") + 1
     ends = {"/".join(one.split("/")[-steps:]).lower(): one for one in reversed(known)}
     whole = {one.lower(): one for one in reversed(known)}

@@ -15,21 +15,21 @@ class CorruptTapeError(RetrotapeError, ValueError):
 
     def __init__(self, path: str, problem: str, remedy: str | None = None) -> None:
         self.path, self.problem = path, problem
-        remedy = remedy or "Copy it again from where it was made, or save it anew."
+        remedy = remedy or "Copy it again from where it was made, or save it again."
         super().__init__(f"Cannot read the tape {printable(path, _LONGEST)}: {problem}. {remedy}")
 
 
 class UnsafeTapeError(RetrotapeError, ValueError):
-    """A file has what only a forged tape has, or is larger than what was agreed to."""
+    """A file has content that only a forged tape has, or exceeds a limit."""
 
     def __init__(self, path: str, problem: str, remedy: str | None = None) -> None:
         self.path, self.problem = path, problem
-        remedy = remedy or "retrotape writes no such file: ask whoever made it for a new one."
+        remedy = remedy or "retrotape writes no such file: request a new one from its author."
         super().__init__(f"Refused to read the tape {printable(path, _LONGEST)}: {problem}. {remedy}")
 
 
 class TapeVersionError(RetrotapeError, ValueError):
-    """A tape was written by a version of the library that knew more."""
+    """A tape was written by a newer version of the library."""
 
     def __init__(self, path: str, needs: str, known: str) -> None:
         self.path, self.needs, self.known = path, needs, known
@@ -56,36 +56,36 @@ class NotPersistableError(RetrotapeError, ValueError):
         advice = f"{remedy[:1].upper()}{remedy[1:]}, or keep" if remedy else "Keep"
         super().__init__(
             f"Equation {index}, {op} at {where}, cannot be saved: {reason}. "
-            f"{advice} what it gave as a constant, without derivative: `tape.save(path, freeze=[{op!r}])`."
+            f"{advice} its result as a constant, without derivative: `tape.save(path, freeze=[{op!r}])`."
         )
 
 
 class TooDeepError(RetrotapeError, ValueError):
-    """A derivative was asked of a saved tape that goes through more custom gradients than were saved."""
+    """A query of a saved tape needs more derivatives of a custom gradient than were saved."""
 
     def __init__(self, name: str, depth: int) -> None:
         self.name = name
         super().__init__(
-            f"The custom gradient {name!r} was saved with {depth} derivatives of its derivative, and one more is asked "
-            "for. Ask the tape that was recorded, in the process that has the code."
+            f"The custom gradient {name!r} was saved with {depth} derivatives of its derivative, and this query needs "
+            "one more. Query the tape that was recorded, in the process that has the code."
         )
 
 
 class ReplayError(RetrotapeError, ValueError):
-    """A replay came to a place where Python had looked at a value, or may have at a size, that is another one now."""
+    """A replay reached a line where Python read a value, or may have read a size, that is different now."""
 
     def __init__(self, where: str, how: str, size: str = "") -> None:
         self.where, self.how = where, how
-        looked = f"Python looked at a value ({how}), and with the new inputs it is another one"
+        different = f"Python read a value ({how}) that is different with the new inputs"
         super().__init__(
-            f"At {where} {size or looked}: "
-            "what was recorded after it may not be what would run now. Record again with the new inputs, "
-            "or say that it does not matter: `tape.replay(..., trust=True)`."
+            f"At {where} {size or different}: "
+            "the ops that were recorded after it may not be those that would run now. Record again with the new "
+            "inputs, or ignore the difference: `tape.replay(..., trust=True)`."
         )
 
 
 class UnknownNameError(RetrotapeError, KeyError):
-    """A tape has nothing of that name."""
+    """A tape has nothing with that name."""
 
     def __init__(self, name: str, known: Sequence[str], hint: str = "") -> None:
         self.name = name
@@ -99,7 +99,7 @@ class UnknownNameError(RetrotapeError, KeyError):
 
 
 class AmbiguousNameError(UnknownNameError):
-    """A name may stand for several things on a tape."""
+    """A name may refer to several things on a tape."""
 
     def __init__(self, name: str, candidates: Sequence[str]) -> None:
         self.name, self.candidates = name, tuple(candidates)
@@ -107,7 +107,7 @@ class AmbiguousNameError(UnknownNameError):
 
 
 class IsolationError(RetrotapeError, RuntimeError):
-    """The process that holds an isolated tape could not be had, or has ended; `reason` says how."""
+    """The process that holds an isolated tape could not be started, or has ended; `reason` says how."""
 
     def __init__(self, reason: str, remedy: str) -> None:
         self.reason = reason
@@ -115,11 +115,11 @@ class IsolationError(RetrotapeError, RuntimeError):
 
 
 class RemoteError(RetrotapeError, RuntimeError):
-    """A query failed in the process that holds an isolated tape, with an error of TensorFlow's or Python's."""
+    """A query failed in the process that holds an isolated tape, with an error of TensorFlow or Python."""
 
     @staticmethod
     def of(name: str, text: str, ours: bool, fields: Mapping[str, object]) -> Exception:
-        """Return the error that was raised there: of the same class where it is one of this library or a plain one."""
+        """Return the error that was raised there: of the same class if that is one of this library's or a builtin."""
         kind: type[Exception] | None = getattr(import_module(RetrotapeError.__module__), name, None) if ours else None
         kind = _PLAIN.get(name) if kind is None and not ours else kind
         if not (isinstance(kind, type) and issubclass(kind, (RetrotapeError, *_PLAIN.values()))):
@@ -130,7 +130,7 @@ class RemoteError(RetrotapeError, RuntimeError):
         return error
 
 
-# What is raised for arguments that mean nothing, there as here.
+# What invalid arguments raise, in either process.
 _PLAIN: dict[str, type[Exception]] = {
     "IndexError": IndexError,
     "KeyError": KeyError,

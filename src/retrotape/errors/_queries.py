@@ -1,4 +1,4 @@
-"""Errors about recording, and about what a tape is asked."""
+"""Errors about recording, and about queries."""
 
 from __future__ import annotations
 
@@ -40,25 +40,26 @@ class IncompatibleTensorFlowError(RetrotapeError):
     def __init__(self, version: str, detail: str, keras: str | None = None) -> None:
         self.version, self.detail, self.keras = version, detail, keras
         found = f"TensorFlow {version}" if keras is None else f"Keras {keras} with TensorFlow {version}"
-        package, tried = ("tensorflow", TENSORFLOW) if keras is None else ("keras", KERAS)
+        package, tested = ("tensorflow", TENSORFLOW) if keras is None else ("keras", KERAS)
         build = " (or tensorflow-cpu)" if keras is None else ""
         super().__init__(
-            f"retrotape {__version__} cannot record on {found}: {detail}. Tried versions are {_span(tried)}; install "
-            f"one of them, {_install(package, tried)}{build}, or a newer retrotape, `pip install --upgrade retrotape`. "
-            "If there is none yet, please report this message; `make compat TF=...` in a checkout shows what differs."
+            f"retrotape {__version__} cannot record on {found}: {detail}. Tested versions are {_span(tested)}; install "
+            f"one of them, {_install(package, tested)}{build}, or a newer retrotape, `pip install --upgrade "
+            "retrotape`. If there is none yet, please report this message; `make compat TF=...` in a checkout "
+            "shows what differs."
         )
 
 
 class UntriedTensorFlowWarning(UserWarning):
-    """TensorFlow is a version that retrotape's tests have not run on. It has passed a self test."""
+    """This version of TensorFlow is not one that retrotape is tested with. It has passed a self test."""
 
     def __init__(self, version: str) -> None:
         self.version = version
         super().__init__(
-            f"retrotape has not been tried on TensorFlow {version}, only on {_span(TENSORFLOW)}. Its internals are as "
-            "expected and a self test gave the right gradients, so recording goes on. "
+            f"retrotape has not been tested with TensorFlow {version}, only with {_span(TENSORFLOW)}. Its internals "
+            "are as expected and a self test gave the right gradients, so recording goes on. "
             f"To be sure, {_install('tensorflow', TENSORFLOW)}; to hide this, "
-            '`warnings.filterwarnings("ignore", message="retrotape has not been tried")`.'
+            '`warnings.filterwarnings("ignore", message="retrotape has not been tested")`.'
         )
 
 
@@ -75,14 +76,14 @@ class NotRecordedError(RetrotapeError, ValueError):
 
 
 _INSIDE = (
-    "Open the tape inside the replica function and ask there: `def step(x): with rt.Tape() as tape: ...; return "
+    "Open the tape inside the replica function and query it there: `def step(x): with rt.Tape() as tape: ...; return "
     "tape.gradient(...)`, then `strategy.run(step, ...)`; or, in one process, call `strategy.run` in eager code inside "
     "the block: `with rt.Tape() as tape: ...`."
 )
 
 
 class ReplicaError(NotRecordedError):
-    """The answer depends on other replicas of a `tf.distribute.Strategy`, of which the tape knows too little."""
+    """The result depends on other replicas of a `tf.distribute.Strategy`, which the tape has not recorded."""
 
     def __init__(self, problem: str, remedy: str = _INSIDE) -> None:
         self.target, self.reason = "", problem
@@ -101,7 +102,7 @@ class NotDifferentiableError(RetrotapeError, TypeError):
         self.target, self.dtype = target, dtype
         super().__init__(
             f"The target {target} has dtype {dtype}; a target must be floating point or complex. "
-            "Compute it in floating point, or ask about what it was computed from."
+            "Compute it in floating point, or query what it was computed from."
         )
 
 
@@ -116,27 +117,25 @@ class NotASourceError(RetrotapeError, TypeError, ValueError):
         self.role, self.got = role, got
         hint = "Give a tensor that was used while recording, or a nest of such tensors."
         if type(got).__name__ == "KerasTensor":
-            hint = "It is symbolic: ask about the tensor that the model returned when it was called with data."
+            hint = "It is symbolic: give the tensor that the model returned when it was called with data."
         elif composite:
-            hint = "It consists of several tensors: ask about one of them, such as its `values`."
+            hint = "It consists of several tensors: give one of them, such as its `values`."
         elif type(got).__module__ == "numpy":
-            hint = (
-                "An array is not recorded: give the tensor that was made of it, `x = tf.constant(array)`, and use that."
-            )
+            hint = "An array is not recorded: give the tensor made from it, `x = tf.constant(array)`, and use that."
         elif hasattr(got, "trainable_variables"):
             hint = "Did you mean its `trainable_variables`?"
         super().__init__(f"A {role} must be a tensor, a tf.Variable or a Keras variable, got {_brief(got)}. {hint}")
 
 
 class EmptyTapeError(RetrotapeError, RuntimeError):
-    """A question was asked of a tape that holds nothing."""
+    """A tape without a trace was queried."""
 
     def __init__(self, reason: str) -> None:
-        super().__init__(f"This tape holds no recording: {reason}. Record first: `with tape: loss = ...`, then ask.")
+        super().__init__(f"This tape holds no trace: {reason}. Record first: `with tape: loss = ...`, then query it.")
 
 
 class InterruptedTapeError(RetrotapeError, RuntimeError):
-    """A tape is asked that was interrupted while it was recording an op."""
+    """The tape was interrupted while it was recording an op."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -158,7 +157,7 @@ class KerasBackendError(RetrotapeError, TypeError):
 
 
 class TapeUseError(RetrotapeError, RuntimeError, ValueError):
-    """A tape was entered, left or asked in a place where that has no meaning."""
+    """A tape was entered, left or queried where that is not allowed."""
 
 
 class NoRuleError(RetrotapeError, LookupError):
@@ -173,13 +172,13 @@ class NoRuleError(RetrotapeError, LookupError):
 
 
 class UnseenByStockTapeError(RetrotapeError, NotImplementedError):
-    """A `tf.GradientTape` was asked for the derivative of an answer of which it has not seen everything."""
+    """A `tf.GradientTape` is to differentiate a result of which it has not recorded everything."""
 
     def __init__(self) -> None:
         super().__init__(
             "This gradient was computed through a tf.recompute_grad, which hides from an outer tf.GradientTape what "
             "it runs, so the derivative of the gradient on that tape would lack a part. Use rt.Tape for the outer "
-            "tape too, or ask one rt.Tape twice."
+            "tape too, or query one rt.Tape twice."
         )
 
 
@@ -190,7 +189,7 @@ class OpaqueUpdateError(RetrotapeError, RuntimeError):
         self.op, self.variable, self.where = op, variable, where
         super().__init__(
             f"The path runs through {op} (at {where}), which changes {variable} in place and has no derivative rule. "
-            "Update the variable with `assign` or a Keras optimizer, outside of `tf.function`."
+            "Update the variable with `assign` or a Keras optimizer, outside `tf.function`."
         )
 
 
@@ -201,26 +200,26 @@ class UnseenUpdateError(RetrotapeError, RuntimeError):
         self.variable = variable
         super().__init__(
             f"The target depends on a value of {variable} that was assigned while this tape was not recording, so the "
-            "path through its updates is broken there. Assign it inside the `with` block, or ask from that value on: "
-            "`since=k`, or without `through_updates`."
+            "path through its updates is broken there. Assign it inside the `with` block, or differentiate from "
+            "that value on: `since=k`, or without `through_updates`."
         )
 
 
 class UnrepairableError(RetrotapeError, NotImplementedError):
-    """A second derivative that TensorFlow has wrong passes a function into which retrotape cannot look."""
+    """A second derivative that TensorFlow gets wrong passes a function that retrotape cannot inspect."""
 
     def __init__(self, function: str, where: str) -> None:
         self.function, self.where = function, where
         super().__init__(
             f"The second derivative passes {function} (called at {where}), which contains `tf.nn.moments` or "
-            "`tf.nn.softmax_cross_entropy_with_logits`. TensorFlow has their second derivatives wrong, and retrotape "
-            "cannot look into this function to put them right. Call the model itself there, not wrapped in a function, "
+            "`tf.nn.softmax_cross_entropy_with_logits`. TensorFlow gets their second derivatives wrong, and retrotape "
+            "cannot inspect this function to correct them. Call the model itself there, not wrapped in a function, "
             "or record in eager code."
         )
 
 
 class LostValueError(RetrotapeError, RuntimeError):
-    """A value is needed that was neither kept nor can be computed again."""
+    """A value is needed that was not kept and cannot be recomputed."""
 
     def __init__(self, what: str, remedy: str) -> None:
         self.what = what
@@ -228,14 +227,14 @@ class LostValueError(RetrotapeError, RuntimeError):
 
 
 class UnknownSourceError(RetrotapeError, KeyError):
-    """A gradient was asked for of something that it was not taken by."""
+    """The gradient with respect to this key was not computed."""
 
     def __init__(self, name: str, known: Sequence[str], is_text: bool = False) -> None:
         self.name, self.known = name, tuple(known)
         meant = did_you_mean(name.strip("'\""), known) if is_text else ""
         super().__init__(
-            f"There is no gradient by {name} here. There are those by: {', '.join(known) or 'none'}.{meant} "
-            "Name it when you ask: `tape.backward(loss, wrt=[...])`."
+            f"There is no gradient with respect to {name} here. The sources are: {', '.join(known) or 'none'}.{meant} "
+            "Name it in the query: `tape.backward(loss, wrt=[...])`."
         )
 
     def __str__(self) -> str:
@@ -243,7 +242,7 @@ class UnknownSourceError(RetrotapeError, KeyError):
 
 
 class UnknownVariableError(RetrotapeError, ValueError):
-    """An optimizer is to change a variable that it was not built for."""
+    """An optimizer was given a variable that it was not built for."""
 
     def __init__(self, name: str, known: Sequence[str]) -> None:
         self.name, self.known = name, tuple(known)
@@ -282,7 +281,7 @@ class MissingGradientWarning(RetrotapeError, UserWarning):
 
 
 class ShapeMismatchError(RetrotapeError, ValueError):
-    """A gradient or tangent that was handed in does not fit."""
+    """A gradient or tangent that was passed in does not have the expected shape."""
 
 
 def _brief(value: object) -> str:
@@ -301,9 +300,9 @@ class UnknownLayerError(RetrotapeError, LookupError):
 
 
 class MissingGradientError(RetrotapeError, ValueError):
-    """A source has no gradient, and the question was asked with `none="raise"`."""
+    """A source has no gradient, and the query has `none="raise"`."""
 
     def __init__(self, source: str, explanation: str, others: int = 0) -> None:
         self.source, self.explanation, self.others = source, explanation, others
-        more = f" (and by {others} more of the sources)" if others else ""
-        super().__init__(f"There is no gradient by {source}{more}.\n{explanation}")
+        more = f" (and {others} more of the sources)" if others else ""
+        super().__init__(f"There is no gradient with respect to {source}{more}.\n{explanation}")

@@ -1,1 +1,1 @@
-"""A tape as a file: the container, what is checked before it is believed, saving, loading, isolation."""
+"""A tape as a file: the container, the checks before an op runs, saving, loading, isolation."""

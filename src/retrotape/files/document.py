@@ -1,4 +1,4 @@
-"""A portable trace as a document: text and JSON that mean it, and nothing of TensorFlow in them."""
+"""A portable trace as text and JSON, independent of TensorFlow."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ class Document(NamedTuple):
     """What is written beside the tensors."""
 
     program: str
-    functions: dict[str, Json]  # by the hash of what they are
+    functions: dict[str, Json]  # by the hash of their content
     fields: dict[str, Json]
 
 
-_INSIDE = (Frame("<custom gradient>", 0, "backward"),)
+_FRAMES = (Frame("<custom gradient>", 0, "backward"),)
 
 
 def backward_functions_to_json(backward: Mapping[int, BackwardFunction], functions: dict[str, Json]) -> list[Json]:
-    """Return where backward functions are used, as JSON, and put the functions into `functions`, each once."""
+    """Return the uses of backward functions as JSON, and add the functions to `functions`, each once."""
     return [
         {
             "equation": index,
@@ -39,11 +39,10 @@ def backward_functions_to_json(backward: Mapping[int, BackwardFunction], functio
 
 def _function_to_json(function: FunctionProgram, functions: dict[str, Json]) -> str:
     program = function.program
-    eqns = tuple(
-        without_defaults(eqn)._replace(frame=0) for eqn in program.eqns
-    )  # where it stands is not part of what it does
+    # Frames are dropped: they do not change what a function computes.
+    eqns = tuple(without_defaults(eqn)._replace(frame=0) for eqn in program.eqns)
     written = {
-        "program": str(Program(program.types, program.producers, eqns, _INSIDE)),
+        "program": str(Program(program.types, program.producers, eqns, _FRAMES)),
         "cotangents": list(function.cotangents),
         "captures": list(function.captures),
         "results": [list(result) for result in function.results],

@@ -1,4 +1,4 @@
-"""Trace → SavedModel and graph: for those who have TensorFlow but not this library."""
+"""Trace → SavedModel and graph, which need TensorFlow but not this library."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from retrotape.transform import portable
 
 
 def export_saved_model(trace: Trace, names: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
-    """Write a SavedModel that runs the program, and one gradient for each scalar that has a name."""
+    """Write a SavedModel that runs the program, and one gradient for each named scalar."""
     module = _Exported(trace, names)
     signatures = {"serving_default": module.replay, **module.gradients}
     tf.saved_model.save(module, os.fspath(path), signatures=signatures)
@@ -83,7 +83,7 @@ class _Exported(tf.Module):
             sources = {**inputs, **held}
             floating = {name: tensor for name, tensor in sources.items() if tensor.dtype.is_floating}
             result = self._run(inputs, held)[self._outputs[target]]
-            # Of the graph, not by a tape: ops that are run by name do not report to one.
+            # Symbolic gradients, not a tape: a tape does not record ops that are run by name.
             found = tf.gradients(result, list(floating.values()), unconnected_gradients="zero")
             grads = {name: tf.convert_to_tensor(grad) for name, grad in zip(floating, found, strict=True)}
             return {self._plain[also]: grads[name] for name in grads for also in self._called.get(name, [name])}
@@ -97,7 +97,7 @@ class _Exported(tf.Module):
         env.update({var: held[name] for var, name in self._entries.items()})
         env.update({var: inputs[name] for name, var in self._inputs.items()})
         eqns = whole.program.eqns
-        # Not what was drawn when it was recorded, nor what takes something without a value here, such as a handle.
+        # Skips random ops, whose recorded values are constants, and ops on inputs without a value, such as handles.
         indices = (
             index
             for index, eqn in enumerate(eqns)
@@ -111,7 +111,7 @@ class _Exported(tf.Module):
 
 
 def _with_backward(back: BackwardFunction, env: Mapping[int, Tensor], outputs: list[Tensor]) -> list[Tensor]:
-    """Return tensors with a backward function of their own."""
+    """Return tensors that have a custom backward function."""
     function = bind(back.function, [env[var] for var in back.captures])
 
     @tf.custom_gradient
@@ -136,7 +136,7 @@ def _variable_names(named: Mapping[str, Mapping[str, int]]) -> list[list[str]]:
 
 
 def _plain_names(names: Iterable[str]) -> dict[str, str]:
-    """Return for each name one that a SavedModel's signature can have, no two the same; a name that can stay stays."""
+    """Return for each name a unique one that is valid in a SavedModel's signature; valid names are kept."""
     found: dict[str, str] = {}
     taken: set[str] = set()
     for name in sorted(names, key=lambda name: (_plain(name) != name, name)):

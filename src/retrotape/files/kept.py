@@ -1,4 +1,4 @@
-"""Which values go into a file: what cannot be computed again, what was asked for, and nothing that is redacted."""
+"""Which values go into a file: those that cannot be recomputed or were requested, and none that is redacted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from retrotape.tf.core import tf
 from retrotape.transform import WITHOUT_BYTES
 
 VALUES = ("leaves", "needed", "all")
-_TELLING = 12  # bytes from which on it is no accident that two values are the same
+_DISTINCTIVE_BYTES = 12  # two values of this size that are equal are not equal by accident
 
 
 class Withheld:
@@ -34,7 +34,7 @@ class Withheld:
         """Raise: there is nothing to return."""
         raise LostValueError(
             f"The value of {self._name!r} was left out when this tape was saved (redact=[{self._name!r}])",
-            f"Give one: `tape.replay({{{self._name!r}: ...}})`, and ask the tape that it returns.",
+            f"Give one: `tape.replay({{{self._name!r}: ...}})`, and query the tape that it returns.",
         )
 
 
@@ -42,10 +42,10 @@ class Kept:
     """The values that are written.
 
     Args:
-      trace: What was recorded.
-      program: What of it is written.
+      trace: The trace that is saved.
+      program: The part of its program that is written.
       values: One of `VALUES`.
-      used: Vars that something else than an equation looks at.
+      used: Vars that something other than an equation uses.
     """
 
     def __init__(self, trace: Trace, program: Program, values: str, used: Collection[int]) -> None:
@@ -66,11 +66,11 @@ class Kept:
         self._vars -= self._withheld()
 
     def _is_needed(self, var: int, used: Collection[int]) -> bool:
-        """Say whether a value cannot be computed from others."""
+        """Return whether a value cannot be computed from others."""
         trace, producer = self._trace, self._program.producers[var]
         if producer == LEAF and var in trace.facts.history_of:
             return var in trace.values
-        if producer == LEAF:  # on the trace it may have been computed, by something that is not written
+        if producer == LEAF:  # it may be the output of an equation that is not written
             return var in used and (var in trace.values or trace.program.producers[var] != LEAF)
         return var in trace.values and (
             var in trace.facts.opaque or not is_deterministic(self._program.eqns[producer].op)
@@ -80,18 +80,18 @@ class Kept:
         return {var for var, value in self._trace.values.items() if isinstance(value, Withheld)}
 
     def withhold(self, named: Mapping[str, Collection[int]], redact: Collection[str]) -> set[str]:
-        """Leave out what is redacted and all that is computed from it; return the names of what is left out.
+        """Leave out redacted values and all that is computed from them; return the names of what is left out.
 
         Raises:
-          ValueError: If a name stands for what is computed from values that stay, or the value is there a second time.
+          ValueError: If a redacted value can be computed from values that are kept, or is stored a second time.
         """
         hidden = self._withheld()
         for name in redact:
             own = self._needed.intersection(named[name])
             if not own and hidden.isdisjoint(named[name]):
                 raise ValueError(
-                    f"redact names {name!r}, which the tape computes from other values: whoever has these has it. "
-                    "Redact what it is computed from."
+                    f"redact names {name!r}, which can be computed from other values in the file. "
+                    "Redact the values that it is computed from."
                 )
             hidden |= own
         _, reached = reached_from(self._program, hidden, range(len(self._program.eqns)))
@@ -101,15 +101,15 @@ class Kept:
 
     def _refuse_copies(self, hidden: set[int]) -> None:
         types = self._program.types
-        telling = [var for var in hidden - self._withheld() if bytes_of(types[var]) >= _TELLING]
-        for secret in telling:
+        secrets = [var for var in hidden - self._withheld() if bytes_of(types[var]) >= _DISTINCTIVE_BYTES]
+        for secret in secrets:
             mine = self._bytes(secret)
-            if mine.count(mine[:1]) == len(mine):  # zeros are no secret
+            if mine.count(mine[:1]) == len(mine):  # a constant fill is not a secret
                 continue
             for var in self._vars:
                 if bytes_of(types[var]) == len(mine) and self._bytes(var) == mine:
                     raise ValueError(
-                        f"What is redacted would still be in the file: %{var}, {types[var]}, has the same bytes"
+                        f"A redacted value would still be in the file: %{var}, {types[var]}, has the same bytes"
                         f"{self._first_use(var)}. Name it and redact it too, or make it inside the block."
                     )
 
@@ -132,7 +132,7 @@ class Kept:
 
     def _stored(self, var: int, of: TensorType) -> store.Stored:
         name, kind, shape = f"v/{var}", DTYPE_NAMES[of.dtype], tuple(size or 0 for size in of.shape or ())
-        if kind == "string":  # as objects: NumPy's own strings lose zeros at their end
+        if kind == "string":  # as objects: NumPy's own strings lose trailing zeros
             items = np.asarray(self._numpy(var), dtype=object).reshape(-1)
             return store.Stored(name, kind, shape, [bytes(item) for item in items])
 

@@ -1,4 +1,4 @@
-"""File → trace. Nothing that a file says is believed before it was checked, and nothing in it is code."""
+"""File → trace. Everything in a file is checked before it is used, and nothing in it is code."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ def read(
     limits: store.Limits | None = None,
     isolated: bool = False,
 ) -> Opened:
-    """Return the trace in a file, or raise where the file is damaged or not to be trusted.
+    """Return the trace in a file, or raise if the file is damaged or unsafe.
 
-    With `isolated`, this process holds nothing else, and ops may run of which nobody can tell how much they make.
+    With `isolated`, this process holds nothing else, so ops whose output size is not known in advance may run.
     """
     limits = limits or store.Limits()
     container = store.open_tape(path, mmap=mmap, limits=limits)
@@ -156,14 +156,14 @@ class _Reader:
             trace.variables[key] = variable
 
     def _add_host_reads(self) -> None:
-        """Put equations, host reads and layer calls in the order in which they were."""
+        """Restore the order of equations, host reads and layer calls."""
         trace, facts = self._trace, self._builder.facts
         reads: dict[int, list[tuple[int, int, str]]] = {}
         for var, before, frame, method in self._fields.host_reads:
             reads.setdefault(before, []).append((var, frame, method))
         calls = _LayerCalls(trace.tensors, facts, self._fields.layers)
         for index in range(len(self._program.eqns) + 1):
-            calls.come_to(index)
+            calls.advance_to(index)
             for var, frame, method in reads.get(index, ()):
                 number, identity = len(facts.host_reads), trace.tensors.new_identity(var)
                 facts.host_reads.append(HostRead(identity, next_time(), frame, method, number))
@@ -181,7 +181,7 @@ class _Reader:
         }
 
     def _withhold(self, names: Mapping[str, Any]) -> None:
-        """Put what says so in the place of values that were left out; what was drawn must not be drawn again."""
+        """Put a `Withheld` in place of each value that was left out; random values must not be drawn again."""
         trace = self._trace
         for name in self._fields.redacted:
             what = names[name]
@@ -196,14 +196,14 @@ class _Reader:
 
 
 class _LayerCalls:
-    """Puts calls of layers in the place that they had among the equations."""
+    """Restores the position of layer calls among the equations."""
 
     def __init__(self, tensors: TensorMap, facts: GrowingFacts, rows: Sequence[LayerRow]) -> None:
         self._tensors, self._facts, self._waiting = tensors, facts, deque(rows)
-        self._open: list[tuple[LayerRow, int]] = []  # with when each began; the latest is last
+        self._open: list[tuple[LayerRow, int]] = []  # with the time when each began; innermost last
 
-    def come_to(self, index: int) -> None:
-        """End and begin what ends and begins before equation number `index`."""
+    def advance_to(self, index: int) -> None:
+        """End and begin the calls that end and begin before equation number `index`."""
         self._end(index)
         while self._waiting and self._waiting[0].begin == index:
             self._end(index, inside=self._waiting[0].path)

@@ -43,7 +43,7 @@ class Prepared(NamedTuple):
         }
 
     def write(self, path: str | os.PathLike[str], *, overwrite: bool, store_in: str | os.PathLike[str] | None) -> int:
-        """Write it and return how many bytes that took."""
+        """Write the file and return how many bytes were written."""
         return store.write(
             path,
             self._entries(),
@@ -51,7 +51,7 @@ class Prepared(NamedTuple):
             self.document.fields,
             overwrite=overwrite,
             store=store_in,
-            limits=store.Limits(json_memory=None),  # a long tape is not lost; its reader raises the limit
+            limits=store.Limits(json_memory=None),  # a long tape can be saved; its reader raises the limit
         )
 
 
@@ -63,10 +63,10 @@ def prepare(
     redact: Collection[str] = (),
     freeze: Collection[str] = (),
 ) -> Prepared:
-    """Return what a file of this trace will hold, or raise where something cannot be saved."""
+    """Return the content of a file of this trace, or raise if something cannot be saved."""
     if values not in VALUES:
         raise ValueError(f"values must be one of {', '.join(map(repr, VALUES))}, got {values!r}.")
-    redact, freeze = _several("redact", redact), _several("freeze", freeze)
+    redact, freeze = _as_name_set("redact", redact), _as_name_set("freeze", freeze)
     _refuse_parts(trace)
     whole = portable(trace, freeze)
     named = name_everything(whole, names)
@@ -76,11 +76,11 @@ def prepare(
     used = {what["var"] for what in named.values() if "var" in what} | whole.facts.history_of.keys()
     used |= {var for back in whole.facts.backward_functions.values() for var in back.captures}
     versions = [history.versions for history in whole.facts.histories.values()]
-    stand_for = {name: [what["var"]] if "var" in what else versions[what["variable"]] for name, what in named.items()}
-    pruned = Pruned(whole, freeze, used, stand_for, redact)
+    vars_of = {name: [what["var"]] if "var" in what else versions[what["variable"]] for name, what in named.items()}
+    pruned = Pruned(whole, freeze, used, vars_of, redact)
     program = pruned.program()
     kept = Kept(whole, program, values, used)
-    redact |= kept.withhold(stand_for, redact)
+    redact |= kept.withhold(vars_of, redact)
     functions: dict[str, Any] = {}
     backward = {
         pruned.moved[index]: back for index, back in whole.facts.backward_functions.items() if index in pruned.moved
@@ -106,7 +106,7 @@ def prepare(
 
 
 def _refuse_parts(trace: Trace) -> None:
-    """Raise where a variable has a part in each of several replicas: in a file its name would stand for one of them."""
+    """Raise if a variable has a part in each of several replicas: in a file its name would refer to only one."""
     for variable in trace.variables.values():
         whole = whole_of(variable)
         if whole is not None and len(histories_in(trace, whole)) > 1:
@@ -117,7 +117,7 @@ def _refuse_parts(trace: Trace) -> None:
             )
 
 
-def _several(option: str, given: Collection[str]) -> set[str]:
+def _as_name_set(option: str, given: Collection[str]) -> set[str]:
     if isinstance(given, str):
         raise TypeError(f"{option}= takes a list of names, got {given!r}: `{option}=[{given!r}]`.")
     if not all(isinstance(name, str) for name in given):
@@ -129,7 +129,7 @@ def _several(option: str, given: Collection[str]) -> set[str]:
 
 
 def name_everything(trace: Trace, names: Mapping[str, Any]) -> dict[str, dict[str, int]]:
-    """Return what each name stands for, the user's and those of variables: a var, or a variable by its number."""
+    """Return what each name refers to, the user's and those of variables: a var, or a variable by its number."""
     found: dict[str, dict[str, int]] = {}
     order = {id(history): number for number, history in enumerate(trace.facts.histories.values())}
     for name, value in _flat_names(names):
@@ -148,7 +148,7 @@ def name_everything(trace: Trace, names: Mapping[str, Any]) -> dict[str, dict[st
         if var is None:
             raise _absent(name, part, "it was not used in what was recorded")
         found[name] = {"var": var}
-    numbers: dict[str, Iterator[str]] = {}  # for variables of one name
+    numbers: dict[str, Iterator[str]] = {}  # for variables with the same name
     for number, history in enumerate(trace.facts.histories.values()):
         name = own = _name_of(trace, history, number)
         while name in found and found[name] != {"variable": number}:
@@ -158,7 +158,7 @@ def name_everything(trace: Trace, names: Mapping[str, Any]) -> dict[str, dict[st
 
 
 def _numbered(name: str) -> Iterator[str]:
-    """Yield the names of further variables that are called the same: v', v'3, v'4, ..."""
+    """Yield names for further variables with the same name: v', v'3, v'4, ..."""
     yield f"{name}'"
     yield from (f"{name}'{number}" for number in count(3))
 
@@ -207,7 +207,7 @@ def _variables(trace: Trace, moved: Mapping[int, int]) -> list[dict[str, Any]]:
 
 
 def _host_reads(trace: Trace, moved: Mapping[int, int]) -> list[dict[str, Any]]:
-    """Return where Python read a value: which one, before which equation, at which line."""
+    """Return the host reads: which value, before which equation, at which frame."""
     rows = []
     times, stay = sorted(trace.facts.times), sorted(moved)
     for identity, time, frame, method, _ in trace.facts.host_reads:
@@ -219,7 +219,7 @@ def _host_reads(trace: Trace, moved: Mapping[int, int]) -> list[dict[str, Any]]:
 
 
 def _layers(trace: Trace, moved: Mapping[int, int]) -> list[list[Any]]:
-    """Return the calls of layers: path, the first equation inside, the first one after it, what it returned."""
+    """Return the calls of layers: path, the first equation inside, the first one after it, the var that it returned."""
     rows: list[list[Any]] = []
     times, stay = sorted(trace.facts.times), sorted(moved)
     for call in sorted(trace.facts.layer_calls.values(), key=lambda call: call.begin):

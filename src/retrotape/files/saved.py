@@ -21,21 +21,21 @@ Path = str | os.PathLike[str]
 
 
 class Saved(ABC):
-    """Something that was recorded, and can be saved and exported."""
+    """A trace that can be saved and exported."""
 
     _lock: RLock
 
     @abstractmethod
     def _eager(self, method: str) -> EagerSession:
-        """Return what was recorded in eager code, or raise."""
+        """Return the session that recorded eager code, or raise."""
 
     @abstractmethod
     def _names(self) -> Mapping[str, Any]:
-        """Return what names stand for: tensors and variables."""
+        """Return the tensors and variables that names refer to."""
 
     @abstractmethod
     def _record_result(self, part: Any, session: EagerSession) -> bool:
-        """Let a result of this tape be known as what it was computed from; return whether it is one."""
+        """Register a result of this tape under the var that it was computed from; return whether it is one."""
 
     @locked
     def save(
@@ -52,22 +52,21 @@ class Saved(ABC):
     ) -> int:
         """Write the tape to a file that `rt.load` reads without the model's code, and return its size in bytes.
 
-        The file holds the program, and the values that it started from: weights, and the data that were used. Whoever
-        gets it gets them; `redact` leaves out what others should not see.
+        The file holds the program and the values that it started from: weights, and the data that were used. Anyone
+        who has the file has these values; `redact` leaves out those that others should not see.
 
         Args:
           path: The file; with `store`, a folder.
           names: What to call tensors and variables, also nested. Variables that are not listed keep their own names.
-          values: "leaves" writes what cannot be computed again; "needed" also what gradients need; "all"
-            everything.
-          redact: Names whose values are left out. Queries that need one raise, until `replay` gives another.
+          values: "leaves" writes what cannot be recomputed; "needed" also what gradients need; "all" everything.
+          redact: Names whose values are left out. Queries that need one raise, until `replay` provides a value.
           freeze: Ops whose results are kept as constants because the ops cannot be saved.
           store: A folder for the tensors of many tapes, each of them once.
-          overwrite: Whether a file that is there may be replaced.
+          overwrite: Whether an existing file may be replaced.
           **named: Names as keywords: `tape.save(path, x=x, loss=loss)`. One that is also an option goes into `names`.
 
         Raises:
-          NotPersistableError: If something that was recorded cannot be saved.
+          NotPersistableError: If a recorded op cannot be saved.
           TapeWriteError: If the file cannot be written; what was there before is still there.
 
         >>> import os, tempfile
@@ -80,7 +79,7 @@ class Saved(ABC):
         6.0
         """
         given = with_keywords(names, named)
-        with current_stack().unrecorded():  # neither values that are computed again nor reads of values
+        with current_stack().unrecorded():  # neither recomputed values nor host reads
             prepared = self._prepared(given, values=values, redact=redact, freeze=freeze)
             return prepared.write(path, overwrite=overwrite, store_in=store)
 
@@ -102,7 +101,7 @@ class Saved(ABC):
 
     @locked
     def export_saved_model(self, path: Path, names: Mapping[str, Any] | None = None) -> None:
-        """Write a SavedModel for those who have TensorFlow but not this library.
+        """Write a SavedModel, which needs TensorFlow but not this library.
 
         `tf.saved_model.load(path)` gives an object with `replay`, from named inputs to named results, its variables,
         and a signature `gradient_of_<name>` for each result that is a scalar.
@@ -120,7 +119,7 @@ class Saved(ABC):
         """Write the program as a graph for TensorBoard: `tensorboard --logdir directory`.
 
         Args:
-          directory: Where TensorBoard looks.
+          directory: The log directory of TensorBoard.
           names: As for `save`. At least one result needs a name.
         """
         from retrotape.files.export import export_graph
@@ -133,8 +132,8 @@ class Saved(ABC):
         for part in _tensors_in(names):
             is_result = self._record_result(part, session)
             if not is_result and session.find(part) is None and session.why_absent(part) is None:
-                session.var_of(part)  # made in the block, but by no op: what is a target can be named
-        from retrotape.files.save import prepare  # late: most programs save nothing
+                session.var_of(part)  # made in the block, but by no op: as a target it can be named
+        from retrotape.files.save import prepare  # imported late: most programs save nothing
 
         return prepare(session.trace, given, **options)
 
@@ -145,20 +144,20 @@ class Saved(ABC):
 
 
 def with_keywords(names: Mapping[str, Any] | None, named: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the names that were given, those as keywords too."""
+    """Return the given names, including those given as keywords."""
     if not named:
         return names
     for name, value in named.items():
         if not any(isinstance(unwrap(part), (tf.Tensor, tf.Variable)) for part in tf.nest.flatten(value)):
-            meant = did_you_mean(name, ["names", "values", "redact", "freeze", "store", "overwrite"])
+            suggestion = did_you_mean(name, ["names", "values", "redact", "freeze", "store", "overwrite"])
             raise TypeError(
-                f"save got {name}={value!r}, which is neither an option nor a tensor to be called {name!r}.{meant}"
+                f"save got {name}={value!r}, which is neither an option nor a tensor to be called {name!r}.{suggestion}"
             )
     if names is not None and not isinstance(names, Mapping):
-        return names  # which is refused
-    twice = sorted(named.keys() & (names or {}).keys())
-    if twice:
-        raise TypeError(f"save got the name {twice[0]!r} twice, in names= and as a keyword; give it once.")
+        return names  # refused later
+    duplicates = sorted(named.keys() & (names or {}).keys())
+    if duplicates:
+        raise TypeError(f"save got the name {duplicates[0]!r} twice, in names= and as a keyword; give it once.")
     return {**(names or {}), **named}
 
 

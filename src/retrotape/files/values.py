@@ -1,4 +1,4 @@
-"""A value in a file: read and verified when it is first used, and then it stays."""
+"""A value in a file: read and verified when it is first used, then kept."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SHARED = frozenset(("float16", "float32", "float64", "int8", "int16", "int32", 
 
 
 class InFile:
-    """A tensor of a file. A large one is held once: TensorFlow's tensor lies in the memory that was read."""
+    """A tensor of a file. A large one is not copied: TensorFlow's tensor shares the memory that was read."""
 
     __slots__ = ("_container", "_info", "_loaded", "_name", "identity", "nbytes")
     stays = True  # what was verified is used, not read again
@@ -37,7 +37,7 @@ class InFile:
         raw = self._container.tensor(self._name)
         if raw.nbytes > _SMALL and dtype in _SHARED:
             return _shared(raw.view(np.dtype(dtype)).reshape(shape))
-        if raw.nbytes > _SMALL and dtype == "bfloat16":  # which dlpack does not know
+        if raw.nbytes > _SMALL and dtype == "bfloat16":  # not supported by dlpack
             return tf.bitcast(_shared(raw.view(np.uint16).reshape(shape)), dtype)
         return tf.constant(raw.view(tf.as_dtype(dtype).as_numpy_dtype).reshape(shape), dtype)
 

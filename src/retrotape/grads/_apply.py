@@ -16,7 +16,7 @@ from retrotape.tf.nests import unwrap
 
 
 def apply(optimizer: Any, pairs: Sequence[tuple[Gradient, Any]], reason_of: Callable[[Any], str]) -> None:
-    """Make one step. Variables without gradient are left as they are; a warning says why they have none."""
+    """Apply one step. Variables without gradient are left unchanged; a warning says why they have none."""
     there = [(grad, key) for grad, key in pairs if grad is not None]
     for _, key in pairs:
         if isinstance(key, tf.Tensor):
@@ -38,20 +38,20 @@ def apply(optimizer: Any, pairs: Sequence[tuple[Gradient, Any]], reason_of: Call
         if id(unwrap(key)) not in known:
             raise UnknownVariableError(name_of(key), [name_of(variable) for variable in own])
     _warn([key for grad, key in pairs if grad is None], len(pairs), reason_of)
-    # Rows that are named twice are added first: Keras' clipping takes norms of rows as they come.
+    # Duplicate rows are summed first: Keras' clipping takes norms of the rows as given.
     grads = [sparse.summed(grad) if sparse.is_sparse(grad) else grad for grad, _ in there]
     optimizer.apply(grads, [key for _, key in there])
 
 
 def _warn(missing: Sequence[Any], count: int, reason_of: Callable[[Any], str]) -> None:
-    """Say which variables have no gradient, as Keras does, and why; Python shows the same text once for a line."""
+    """Warn about variables without gradient, as Keras does, and say why; Python shows a text once per line."""
     if missing:
-        said = grouped([name_of(key) for key in missing], [reason_of(key) for key in missing])
+        names = grouped([name_of(key) for key in missing], [reason_of(key) for key in missing])
         one = "has no gradient and stays as it is"
         several = "have no gradient and stay as they are"
         warnings.warn(
-            f"{len(missing)} of {count} variables {one if len(missing) == 1 else several}: {said}. "
-            "If that is meant, leave them out: `grads.without(*grads.missing).apply(optimizer)`.",
+            f"{len(missing)} of {count} variables {one if len(missing) == 1 else several}: {names}. "
+            "If that is intended, leave them out: `grads.without(*grads.missing).apply(optimizer)`.",
             MissingGradientWarning,
             stacklevel=4,
         )

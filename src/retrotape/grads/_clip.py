@@ -1,4 +1,4 @@
-"""Bounding and disturbing one gradient."""
+"""Clipping one gradient, and adding noise to it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from retrotape.tf.core import tf
 
 
 def factor(norm: Tensor, bound: float) -> Tensor:
-    """Return what brings a norm down to a bound; one where it is below, so that nothing is scaled up."""
+    """Return the factor that brings a norm down to a bound; 1 where it is below, so that nothing is scaled up."""
     limit = sparse.number(bound, norm.dtype)
     share = tf.where(norm > limit, tf.math.divide_no_nan(limit, norm), tf.ones_like(norm))
     return tf.where(tf.math.is_finite(norm), share, tf.fill(tf.shape(norm), tf.constant(math.nan, norm.dtype)))
@@ -24,7 +24,7 @@ def by_norm(grad: Gradient, bound: float) -> Gradient:
 
 
 def by_value(grad: Gradient, bound: float) -> Gradient:
-    """Bound the size of each element; rows of a sparse gradient that are named twice are added first."""
+    """Bound the size of each element; duplicate rows of a sparse gradient are summed first."""
     grad = sparse.summed(grad) if sparse.is_sparse(grad) else grad
     return sparse.on_values(grad, lambda values: tf.clip_by_value(values, -bound, bound))
 
@@ -35,7 +35,7 @@ BY_KIND: dict[str, Callable[[Gradient, float], Gradient]] = {"norm": by_norm, "v
 def adaptive(grad: Gradient, key: Any, share: float, epsilon: float = 1e-3) -> Gradient:
     """Bound the norm of each unit by a share of the norm of its weights (adaptive gradient clipping).
 
-    A unit is what belongs to one index of the last dimension; a vector or a number is one unit.
+    A unit is one index of the last dimension; a vector or a scalar is one unit.
     """
     if grad is None:
         return None
@@ -53,7 +53,7 @@ def _unit_norm(value: Tensor) -> Tensor:
 
 
 def noisy(grad: Gradient, stddev: float, seed: int | None, number: int) -> Tensor:
-    """Add normal noise, the same again for the same seed."""
+    """Add normal noise, reproducible for a given seed."""
     dense = tf.convert_to_tensor(grad)
     if seed is None:
         return dense + tf.random.normal(tf.shape(dense), stddev=stddev, dtype=dense.dtype)

@@ -1,4 +1,4 @@
-"""Gradients as vectors: keyed by what they are the gradient of, safe with None, safe with sparse ones."""
+"""Gradients as vectors: keyed by source, with support for None and for sparse gradients."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from retrotape.tf.core import as_is, tf
 
 
 class Gradients(Keyed):
-    """The gradient of something by several variables or tensors, as one vector.
+    """The gradient with respect to several variables or tensors, as one vector.
 
-    It never changes; every operation gives a new one. A key without gradient is the zero vector there, and
-    `missing` and `why` still tell that there was none, and for what reason. Sparse gradients stay sparse wherever that
-    has a meaning. Printed, in a terminal with rich or in a notebook, it is a table of norms.
+    It is immutable; every operation returns a new one. A key without gradient counts as zeros, and `missing` and
+    `why` still say that there was none, and for what reason. Sparse gradients stay sparse where possible. Printed, in a
+    terminal with rich or in a notebook, it is a table of norms.
 
     Args:
       gradients: Pairs of key and gradient; None where there is none.
@@ -37,13 +37,13 @@ class Gradients(Keyed):
     __array_ufunc__ = None  # NumPy leaves `number * gradients` to us
 
     def __tf_tensor__(self, dtype: Any = None, name: str | None = None) -> Tensor:
-        # Not a `collections.abc.Mapping` and not a tensor: TensorFlow takes the one apart and would stack the other.
+        # Neither a `collections.abc.Mapping`, which TensorFlow would flatten, nor a tensor, which it would stack.
         raise TypeError("Gradients are several tensors; use `flatten()` for one.")
 
     # ------------------------------------------------------------------ a vector
 
     def map(self, function: Callable[[Gradient], Gradient]) -> Gradients:
-        """Apply a function to each gradient that is there.
+        """Apply a function to each gradient that is not None.
 
         >>> v = tf.Variable(1.0)
         >>> float(rt.Gradients([(v, tf.constant(-2.0))]).map(tf.abs)[v])
@@ -102,7 +102,7 @@ class Gradients(Keyed):
         return tf.clip_by_value(ours.dot(theirs), -1.0, 1.0)
 
     def norm(self) -> Tensor:
-        """Return the Euclidean norm; a row of a sparse gradient that is named twice counts as its sum.
+        """Return the Euclidean norm; duplicate rows of a sparse gradient count as their sum.
 
         >>> v = tf.Variable([0.0, 0.0])
         >>> float(rt.Gradients([(v, tf.constant([3.0, 4.0]))]).norm())
@@ -131,7 +131,7 @@ class Gradients(Keyed):
         return _total([tf.reduce_sum(tf.cast(value, sparse.wide(value.dtype))) for value in values])
 
     def is_finite(self) -> Any:
-        """Say whether no element is infinite or not a number; inside a tf.function, as a tensor.
+        """Return whether no element is infinite or not a number; inside a tf.function, as a tensor.
 
         >>> v = tf.Variable(0.0)
         >>> rt.Gradients([(v, tf.constant(1.0))]).is_finite(), rt.Gradients([(v, tf.math.log(-1.0))]).is_finite()
@@ -142,7 +142,7 @@ class Gradients(Keyed):
         return bool(finite) if tf.executing_eagerly() else finite
 
     def is_close(self, other: Gradients, rtol: float = 1e-5, atol: float = 1e-6) -> bool:
-        """Say whether two vectors are the same up to rounding, where missing is zero.
+        """Return whether two vectors are equal up to rounding; a missing gradient counts as zeros.
 
         >>> v = tf.Variable(0.0)
         >>> grads = rt.Gradients([(v, tf.constant(1.0))])
@@ -172,7 +172,7 @@ class Gradients(Keyed):
         return tf.concat([tf.cast(value, dtype) for value in dense], 0) if dense else tf.zeros([0])
 
     def unflatten(self, vector: Tensor) -> Gradients:
-        """Return the gradients that `flatten` makes this vector of.
+        """Return the gradients that `flatten` would turn into this vector.
 
         >>> a, b = tf.Variable([0.0, 0.0]), tf.Variable(0.0)
         >>> grads = rt.Gradients([(a, tf.constant([3.0, 4.0])), (b, None)])
@@ -209,7 +209,7 @@ class Gradients(Keyed):
         shares = [weight / sum(weights) for weight in weights]
         return sum((share * grads for share, grads in zip(shares, gradients, strict=True)), start=Gradients([]))
 
-    # ------------------------------------------------------------------ what is done with gradients
+    # ------------------------------------------------------------------ clipping, noise, optimizers
 
     @as_is
     def clip(
@@ -228,8 +228,8 @@ class Gradients(Keyed):
           value: For the size of each element.
           adaptive: For the norm of each unit as a share of the norm of its weights (AGC).
 
-        A gradient of a scaled loss is bounded as it is: with a `LossScaleOptimizer` give the bound to the optimizer
-        inside (`global_clipnorm=`), which sees the gradient unscaled.
+        The gradient of a scaled loss is clipped without unscaling it: with a `LossScaleOptimizer` give the bound to the
+        inner optimizer (`global_clipnorm=`), which sees the gradient unscaled.
 
         >>> v = tf.Variable([0.0, 0.0])
         >>> float(rt.Gradients([(v, tf.constant([3.0, 4.0]))]).clip(global_norm=2.5).norm())
@@ -261,7 +261,7 @@ class Gradients(Keyed):
         return self * tf.math.divide_no_nan(tf.ones_like(norm), norm)
 
     def with_noise(self, stddev: float, seed: int | None = None) -> Gradients:
-        """Add normal noise to every element, the same again for the same seed; the result is dense.
+        """Add normal noise to every element, reproducible for a given seed; the result is dense.
 
         >>> v = tf.Variable([0.0, 0.0])
         >>> grads = rt.Gradients([(v, None)])
@@ -271,11 +271,11 @@ class Gradients(Keyed):
         return Gradients([(key, clipping.noisy(self[key], stddev, seed, n)) for n, key in enumerate(self.keys())])
 
     def apply(self, optimizer: Any) -> None:
-        """Let an optimizer make a step along these gradients, building it for them if it is not built.
+        """Apply these gradients with an optimizer, which is built for their variables if it is not built yet.
 
-        A frozen variable is changed only if it was named as a source: an optimizer of Keras takes what it is given.
-        A variable without gradient stays as it is, and a `MissingGradientWarning` names it, the op that passes no
-        gradient on and its line; inside a tf.function, when that is traced.
+        A frozen variable is changed only if it was named as a source: a Keras optimizer applies whatever it is given.
+        A variable without gradient is left unchanged, and a `MissingGradientWarning` names it, the op that blocks the
+        gradient, and its line; inside a tf.function, at trace time.
 
         Raises:
           NothingToApplyError: If no key has a gradient.

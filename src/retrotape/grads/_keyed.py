@@ -1,4 +1,4 @@
-"""Gradients as a mapping: what each key has, and why a key has nothing."""
+"""Gradients as a mapping: the gradient of each key, and why a key has none."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _Self = TypeVar("_Self", bound="Keyed")
 
 
 def _identity(key: Any) -> Any:
-    """Return what makes two keys the same: a Keras variable and the `tf.Variable` in it are, and values from `at`."""
+    """Return the identity of a key: the same for a Keras variable and its `tf.Variable`, and for equal versions."""
     if isinstance(key, Version):
         return id(key.token), id(key.variable), key.number
     return id(unwrap(key))
 
 
 def _check(key: Any, grad: Gradient) -> None:
-    """Raise where a pair is none of a key and its gradient."""
+    """Raise if this is not a pair of a key and its gradient."""
     if isinstance(unwrap(grad), tf.Variable):
         raise TypeError("Gradients takes (variable, gradient) pairs, got them the other way round: swap the two.")
     if grad is None or not hasattr(key, "shape"):
@@ -41,12 +41,12 @@ def _check(key: Any, grad: Gradient) -> None:
     if not tf.TensorShape(grad.shape).is_compatible_with(tf.TensorShape(key.shape)):
         raise ShapeMismatchError(
             f"Got a gradient of shape {tuple(grad.shape)} for {name_of(key)} of shape {tuple(key.shape)}; "
-            "a gradient has the shape of what it is by."
+            "a gradient has the shape of its key."
         )
 
 
 class Keyed:
-    """The part of `Gradients` that is a mapping and a table. A key that is given twice has the sum."""
+    """The part of `Gradients` that is a mapping and a table. Gradients of a repeated key are summed."""
 
     __slots__ = ("_grads", "_keys", "_reasons")
 
@@ -55,7 +55,7 @@ class Keyed:
     ) -> None:
         self._keys: dict[int, Any] = {}
         self._grads: dict[int, Gradient] = {}
-        self._reasons: dict[int, tuple[str, ...]] = {}  # several where sums were made of missing ones
+        self._reasons: dict[int, tuple[str, ...]] = {}  # several where missing gradients were summed
         if isinstance(gradients, Mapping):
             raise TypeError("Gradients takes pairs, got a mapping: `rt.Gradients(mapping.items())`.")
         for key, grad in gradients:
@@ -74,14 +74,14 @@ class Keyed:
                 self._reasons[identity] = (*known, reason)
 
     def _like(self: _Self, gradients: Iterable[tuple[Any, Gradient]]) -> _Self:
-        """Return other gradients by the same keys: what is still missing is missing for the same reason."""
+        """Return other gradients for the same keys; those that are still missing keep their reasons."""
         return type(self)(gradients, self._why())
 
     def _why(self) -> list[tuple[Any, str]]:
         return [(self._keys[identity], reason) for identity, known in self._reasons.items() for reason in known]
 
     def _find(self, key: Any) -> Any:
-        """Return the identity of a key; of a name, that of the only key whose name it is, or ends with it."""
+        """Return the identity of a key; for a name, that of the only key whose name is, or ends with, this name."""
         if not isinstance(key, str):
             return _identity(key)
         names = {identity: name_of(known) for identity, known in self._keys.items()}
@@ -109,9 +109,9 @@ class Keyed:
         return zeros(key.shape, key.dtype)
 
     def __iter__(self) -> Iterator[Any]:
-        # Of a mapping these would be the variables, and `zip(grads, weights)` would apply weights as gradients.
+        # A mapping would iterate over the variables, and `zip(grads, weights)` would apply weights as gradients.
         raise TypeError(
-            "Gradients are keyed by variable, and it is not clear what to go through: use `grads.apply(optimizer)`, "
+            "Gradients are keyed by variable, and iterating over them is ambiguous: use `grads.apply(optimizer)`, "
             "or `grads.values()`, `.keys()`, `.items()`, or `.pairs()` for `apply_gradients`."
         )
 
@@ -172,7 +172,7 @@ class Keyed:
 
     @property
     def missing(self) -> tuple[Any, ...]:
-        """The keys that have no gradient; `why` says for what reason.
+        """The keys that have no gradient; `why` returns the reason.
 
         >>> a, b = tf.Variable(1.0, name="a"), tf.Variable(2.0, name="b")
         >>> [key.name for key in rt.Gradients([(a, tf.constant(1.0)), (b, None)]).missing]
@@ -181,7 +181,7 @@ class Keyed:
         return tuple(key for grad, key in self.pairs() if grad is None)
 
     def why(self, key: Any) -> str:
-        """Say why a key has no gradient.
+        """Return why a key has no gradient.
 
         Args:
           key: One of the keys.
@@ -200,11 +200,11 @@ class Keyed:
         >>> grads.why(unused)
         'it was not read on this tape'
         >>> grads.why(used)
-        'There is a gradient by used.'
+        'There is a gradient with respect to used.'
         """
         identity = self._known(key)
         if self._grads[identity] is not None:
-            return f"There is a gradient by {name_of(self._keys[identity])}."
+            return f"There is a gradient with respect to {name_of(self._keys[identity])}."
         return self._reason(self._keys[identity]) or "no reason is known"
 
     def _reason(self, key: Any) -> str:

@@ -15,7 +15,7 @@ GAP = "  "
 
 
 def as_text(table: Table) -> str:
-    """Return the table as lines of text; a reason runs on past its column."""
+    """Return the table as lines of text; a reason may run past its column."""
     full = [HEADER, *(row[:4] for row in table.rows if row.share)]
     named = [HEADER, *(row[:4] for row in table.rows)]
     widths = [_width(named, 0), _width(named, 1), _width(full, 2), _width(full, 3)]
@@ -31,7 +31,7 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def as_rich(table: Table) -> RichTable:
-    """Return the table for rich; names are texts of its own, so that no bracket in them is taken for markup."""
+    """Return the table for rich; names are `Text` objects, so that brackets in them are not parsed as markup."""
     from rich import box
     from rich.table import Table as RichTable
     from rich.text import Text
@@ -40,13 +40,13 @@ def as_rich(table: Table) -> RichTable:
     for title in HEADER:
         shown.add_column(title, justify="right" if title in ("norm", "share") else "left")
     for row in table.rows:
-        # A reason has a column of its own, which rich adds: it would make the one of the norms wide.
+        # A reason goes into a column of its own, which rich adds: it would widen the column of norms.
         numbers = (row.norm, row.share) if row.share else ("", "", row.norm)
         shown.add_row(*map(Text, (row.name, row.shape, *numbers)))
     return shown
 
 
-# No colour of its own: lines and bars are the text's colour, thinned out, so that light and dark pages both do.
+# No colour of its own: lines and bars use the text's colour with opacity, which works on light and dark pages.
 _LEFT = "text-align:left;padding:2px 12px 2px 0;border:0"
 _RIGHT = "text-align:right;padding:2px 12px 2px 0;border:0;white-space:nowrap"
 _ROW = "background:transparent;color:inherit"

@@ -15,12 +15,12 @@ _COMPLEX = (tf.complex64, tf.complex128)
 
 
 def is_sparse(grad: Gradient) -> bool:
-    """Say whether a gradient names the rows that it has."""
+    """Return whether a gradient is a `tf.IndexedSlices`."""
     return isinstance(grad, tf.IndexedSlices)
 
 
 def summed(grad: tf.IndexedSlices) -> tf.IndexedSlices:
-    """Return the same gradient with every row named once.
+    """Return the same gradient with duplicate rows summed.
 
     >>> rows = tf.IndexedSlices(tf.constant([[1.0], [2.0], [4.0]]), tf.constant([3, 0, 3]), tf.constant([5, 1]))
     >>> summed(rows).indices.numpy().tolist(), summed(rows).values.numpy().tolist()
@@ -32,7 +32,7 @@ def summed(grad: tf.IndexedSlices) -> tf.IndexedSlices:
 
 
 def values_of(grad: Gradient) -> Tensor:
-    """Return what norms are taken of: all elements that are not zero by being absent, each place once."""
+    """Return the stored elements, duplicate rows summed: the values that norms are taken of."""
     return summed(grad).values if is_sparse(grad) else grad
 
 
@@ -57,7 +57,7 @@ def common(*dtypes: Any) -> Any:
 
 
 def add(left: Gradient, right: Gradient) -> Gradient:
-    """Return the sum; two sparse ones stay sparse, and of two dtypes it has the one that holds both."""
+    """Return the sum; two sparse gradients stay sparse, and two dtypes are promoted to one that holds both."""
     if left is None or right is None:
         return right if left is None else left
     if left.dtype != right.dtype:
@@ -70,7 +70,7 @@ def add(left: Gradient, right: Gradient) -> Gradient:
 
 
 def number(value: Any, dtype: Any) -> Tensor:
-    """Return a number as a tensor; TensorFlow would take a float of Python's for one of single precision."""
+    """Return a number as a tensor; TensorFlow would convert a Python float to single precision."""
     wide_types = {float: np.float64, complex: np.complex128}
     return tf.cast(wide_types.get(type(value), lambda same: same)(value), dtype)
 
@@ -83,8 +83,8 @@ def scale(grad: Gradient, factor: Any) -> Gradient:
         )
     if len(getattr(factor, "shape", ())):
         raise ShapeMismatchError(
-            f"Gradients are scaled by a number, got a factor of shape {tuple(factor.shape)}. For each gradient by "
-            "itself use `map`."
+            f"Gradients are scaled by a number, got a factor of shape {tuple(factor.shape)}. To scale each gradient "
+            "separately use `map`."
         )
 
     def scaled(values: Tensor) -> Tensor:
@@ -95,8 +95,8 @@ def scale(grad: Gradient, factor: Any) -> Gradient:
 
 
 def cast(grad: Gradient, dtype: Any) -> Gradient:
-    """Return the gradient in another dtype, of complex numbers the real part if that is not complex."""
-    dtype = tf.as_dtype(dtype)  # Keras variables have the name of theirs
+    """Return the gradient in another dtype; the real part where a complex gradient is cast to a real dtype."""
+    dtype = tf.as_dtype(dtype)  # Keras variables hold its name
 
     def converted(values: Tensor) -> Tensor:
         real = values.dtype.is_complex and not dtype.is_complex
@@ -115,14 +115,14 @@ def on_values(grad: Gradient, function: Any) -> Gradient:
 
 
 def square(grad: Gradient) -> Tensor:
-    """Return the squared norm, in double precision: squares of what fits single precision need not fit it."""
+    """Return the squared norm, in double precision: squares may overflow single precision."""
     values = values_of(grad)
     dtype = tf.complex128 if values.dtype.is_complex else tf.float64
     return tf.reduce_sum(tf.square(tf.abs(tf.cast(values, dtype))))
 
 
 def norm(squares: list[Tensor], dtypes: Iterable[Any]) -> Tensor:
-    """Return the root of a sum of squared norms, in the precision of what they are the norms of."""
+    """Return the root of a sum of squared norms, in the precision of the gradients."""
     if not squares:
         return tf.constant(0.0)
     wanted = common(*(wide(dtype) for dtype in dtypes)).real_dtype
@@ -130,14 +130,14 @@ def norm(squares: list[Tensor], dtypes: Iterable[Any]) -> Tensor:
 
 
 def is_finite(grad: Gradient) -> Tensor:
-    """Say whether no element is infinite or not a number."""
+    """Return whether no element is infinite or not a number."""
     values = values_of(grad)
     parts = [tf.math.real(values), tf.math.imag(values)] if values.dtype.is_complex else [values]
     return tf.reduce_all([tf.reduce_all(tf.math.is_finite(part)) for part in parts])
 
 
 def dot(left: Gradient, right: Gradient) -> Tensor | None:
-    """Return the inner product, without making a sparse gradient dense; of complex ones the real part."""
+    """Return the inner product, without densifying a sparse gradient; the real part of it for complex ones."""
     if left is None or right is None:
         return None
     dtype = wide(common(left.dtype, right.dtype))

@@ -1,4 +1,4 @@
-"""Gradients as rows of a table: what the text, the terminal and the notebook show is taken from here."""
+"""Gradients as rows of a table, which is shown as text, in a terminal or in a notebook."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from retrotape.grads import _sparse as sparse
 from retrotape.tf.core import tf
 
 HEADER = ("variable", "shape", "norm", "share")
-LONGEST = 60  # rows; of a longer table the largest gradients are shown
+LONGEST = 60  # rows; a longer table shows the largest gradients
 
 
 class Row(NamedTuple):
-    """One gradient: everything as text, and the share as a number for those who draw it."""
+    """One gradient: everything as text, and the share also as a number, for drawing."""
 
     name: str
     shape: str
     norm: str  # "missing", with the reason, where there is no gradient
     share: str  # "" where there is no gradient
-    part: float  # of the whole, from 0 to 1; 0 where that cannot be said
+    part: float  # of the whole, from 0 to 1; 0 where it is not known
 
 
 class Table(NamedTuple):
@@ -32,7 +32,7 @@ class Table(NamedTuple):
 
 
 def name_of(key: Any) -> str:
-    """Return what to call a key: a Keras variable's path, a variable's name, or what a tensor looks like."""
+    """Return what to call a key: a Keras variable's path, a variable's name, or a tensor's dtype and shape."""
     if isinstance(key, tf.Tensor):
         return f"tensor {key.dtype.name}{list(key.shape)}"
     name = getattr(key, "path", None) or getattr(key, "name", None)
@@ -40,7 +40,7 @@ def name_of(key: Any) -> str:
 
 
 def norm_of(grad: Gradient) -> float:
-    """Return the norm of one gradient as a number, in double precision: squares of small ones would vanish."""
+    """Return the norm of one gradient as a number, in double precision: squares of small numbers would underflow."""
     if grad is None:
         return 0.0
     values = sparse.values_of(grad)
@@ -49,14 +49,14 @@ def norm_of(grad: Gradient) -> float:
 
 
 def is_symbolic(pairs: Sequence[tuple[Gradient, Any]]) -> bool:
-    """Say whether the gradients have no values, being part of a graph."""
+    """Return whether the gradients have no values, being part of a graph."""
     values = [grad.values if sparse.is_sparse(grad) else grad for grad, _ in pairs]
     tensors = [*values, *(key for _, key in pairs if isinstance(key, tf.Tensor))]
     return not all(value is None or hasattr(value, "numpy") for value in tensors)
 
 
 def tabulate(pairs: Sequence[tuple[Gradient, Any]], reason_of: Callable[[Any], str]) -> Table:
-    """Return the table of gradients that have values; `reason_of` says why a key has none, "" if it cannot."""
+    """Return the table of gradients that have values; `reason_of` returns why a key has none, "" if not known."""
     norms = [norm_of(grad) for grad, _ in pairs]
     parts = _parts(norms)
     shown = sorted(_largest([-1.0 if grad is None else norm for (grad, _), norm in zip(pairs, norms, strict=True)]))
@@ -86,7 +86,7 @@ def _parts(norms: list[float]) -> list[float]:
 
 
 def _largest(norms: list[float]) -> list[int]:
-    """Return the places of those that are shown; what is not a number counts as the largest."""
+    """Return the places of those that are shown; NaN counts as the largest."""
     order = sorted(range(len(norms)), key=lambda place: -math.inf if math.isnan(norms[place]) else -norms[place])
     return order[:LONGEST]
 
@@ -94,5 +94,5 @@ def _largest(norms: list[float]) -> list[int]:
 def _rest(norms: list[float], missing: int) -> str:
     if not norms:
         return ""
-    told = f", {missing} of them missing" if missing else ""
-    return f"… and {len(norms)} more, norm {math.hypot(*norms):.4g}{told}"
+    suffix = f", {missing} of them missing" if missing else ""
+    return f"… and {len(norms)} more, norm {math.hypot(*norms):.4g}{suffix}"

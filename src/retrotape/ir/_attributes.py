@@ -1,6 +1,6 @@
-"""The attributes of an equation as text, and back: `{T=float32, shape=Shape((2, 3))}`.
+"""The attributes of an equation as text, and parsed again: `{T=float32, shape=Shape((2, 3))}`.
 
-Every expression here reads a text once, whatever it is: no two parts of one can take the same character.
+Every regular expression here runs in linear time on any input: no two parts of one can match the same character.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _TOKEN = re.compile(
     r"""|(?P<number>-?(?:inf|nan|\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?!\w))|(?P<word>[A-Za-z]\w*)|(?P<sign>[(){},]))""",
     re.ASCII,
 )
-# What `repr` writes for bytes between its quotation marks. A piece at a time: the engine keeps a note of every round.
+# What `repr` writes for bytes between its quotation marks. A piece at a time: the engine keeps state for each round.
 _ESCAPE = r"""\\(?:x[0-9a-fA-F]{2}|[\\'"nrt])"""
 _BYTES = {
     "'": re.compile(rf"(?:[ -&(-\[\]-~]|{_ESCAPE}){{1,4096}}"),
@@ -59,7 +59,7 @@ def parse_attrs(text: str, position: int) -> tuple[tuple[Attr, ...], int]:
     """Return the attributes that begin at a position of `text`, and where they end.
 
     Raises:
-      ValueError: If they are none.
+      ValueError: If there are no valid attributes.
 
     >>> parse_attrs("Op{N=2}(%0)", 2)
     ((('N', 2),), 7)
@@ -78,7 +78,7 @@ def dtype_number(name: str) -> int:
 
 
 def whole_number(digits: str) -> int:
-    """Return a number; Python takes long over one of many digits, or refuses it with a word of its own."""
+    """Return a number, or raise for too many digits, which Python parses slowly or refuses with its own message."""
     if len(digits) > _LONGEST:
         raise ValueError(f"a number has {len(digits)} digits, more than {_LONGEST}")
     return int(digits)
@@ -110,7 +110,7 @@ def _token(text: str, position: int) -> _Token:
 
 
 class _Reader:
-    """Reads `{name=value, ...}`. `end` is where the last token that was taken ends."""
+    """Reads `{name=value, ...}`. `end` is where the last token that was consumed ends."""
 
     def __init__(self, text: str, position: int) -> None:
         self._text = text
@@ -170,7 +170,7 @@ class _Reader:
         return _simple(kind, text)
 
     def _inner(self, wrap: str, depth: int) -> Any:
-        """Return what stands in a shape, a function or a proto, which is of one kind each."""
+        """Return the argument of a shape, a function or a proto; each takes one kind."""
         kind, text, _ = self._token
         if wrap == "Func" and kind == "text":
             self._step()

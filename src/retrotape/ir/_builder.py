@@ -11,14 +11,14 @@ from retrotape.ir._window import Window
 
 
 class Builder:
-    """Columns to which vars, equations and facts are appended; nothing that is there is changed.
+    """Columns to which vars, equations and facts are appended; existing items never change.
 
     Args:
-      base: A program to begin with. What is appended is not in that one.
+      base: A program to start from, which is not changed.
       frames: The lines of the equations, which may grow too.
 
     Attributes:
-      program: The columns as a program, to be read: it grows with them. `snapshot` does not.
+      program: The columns as a read-only program that grows with them; a `snapshot` does not grow.
 
     >>> builder = Builder()
     >>> x = builder.leaf(TensorType(1, ()))

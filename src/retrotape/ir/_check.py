@@ -1,4 +1,4 @@
-"""What every program must fulfil: single assignment, bound inputs, consistent tables."""
+"""The invariants of every program: single assignment, bound inputs, consistent tables."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def check(program: Program, since: int = 0, since_var: int = 0) -> None:
         producer = producers[var]
         if producer == LEAF:
             continue
-        # An equation of many outputs is not searched once for each of them: what it defines was noted above.
+        # `defined` avoids searching an equation with many outputs once for each of them.
         if var not in defined and not (0 <= producer < since and var in program.eqns[producer].outputs):
             raise MalformedProgramError(f"%{var} claims equation {producer} as its producer, which it is not.")
 

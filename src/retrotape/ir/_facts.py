@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 FOREVER = sys.maxsize  # the end of a layer call that has not ended
-UNCOUNTED = -1  # in the place of what a layer returned: it failed, or was called without values to build a model
+UNCOUNTED = -1  # `LayerCall.returned` of a call that failed, or that was made without values to build a model
 
 
 class HostRead(NamedTuple):
@@ -32,23 +32,23 @@ class LayerCall(NamedTuple):
     path: str  # its name, after those of the layers that called it
     begin: int  # on the clock of ops
     end: int
-    returned: int  # the identity of the tensor that it returned, 0 where that is not one tensor; or UNCOUNTED
+    returned: int  # the identity of the tensor that it returned, 0 where it is not a single tensor; or UNCOUNTED
 
 
 class BackwardFunction(NamedTuple):
     """The backward function of an equation that has one of its own: a custom gradient, or a call of a function."""
 
-    function: Any  # to be called with cotangents; or a function that is data, which takes `captures` first
+    function: Any  # takes cotangents; or a `FunctionProgram`, which takes `captures` first
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
-    captures: tuple[int, ...] = ()  # the vars that a function which is data reads
+    captures: tuple[int, ...] = ()  # the vars that a `FunctionProgram` reads
 
 
 class VariableHistory:
     """A variable as the program sees it: a var for each value that it had, oldest first.
 
     Attributes:
-      key: The identity of the handle, by which the variable is known.
+      key: The identity of the handle, which identifies the variable.
       handle: The handle.
       versions: The vars.
       made_by: The equation that made each of them, −1 for none.
@@ -67,7 +67,7 @@ class VariableHistory:
         return self.versions[-1]
 
     def number(self, k: int) -> int:
-        """Return version `k`, or from the end if negative; the nearest one where there are not so many."""
+        """Return version `k`, or from the end if negative; clamped to the versions that exist."""
         count = len(self.versions)
         return self.versions[max(0, min(k if k >= 0 else count - 1 + k, count - 1))]
 
@@ -76,20 +76,20 @@ class VariableHistory:
         return self.versions[max(bisect_left(self.made_by, index) - 1, 0)]
 
     def copy(self) -> VariableHistory:
-        """Return a history of its own with the same versions."""
+        """Return an independent copy."""
         return VariableHistory(self.key, self.handle, self.versions, self.made_by)
 
 
 class Body(NamedTuple):
-    """The equations of a call that was inlined: run again op by op, and appended to the program.
+    """The equations of a call that was inlined: rerun op by op, and appended to the program.
 
     Attributes:
-      outputs: The vars that stand for what the call returned, and for what it left in variables.
-      span: The equations, from the first to behind the last.
+      outputs: The vars that stand for the results of the call, and for the final values of its variables.
+      span: The range of the equations: the first, and one past the last.
       variables: Stand-ins for the variables that it was given, which must live as long as the equations are used.
-      stand_ins: For each input, the key of the history of its stand-in; None where it is no variable.
+      stand_ins: For each input, the key of the history of its stand-in; None where it is not a variable.
       call: The equation of the call.
-      handles: By identity of a handle that it was given, the handle of the stand-in.
+      handles: The handle of the stand-in, by identity of the handle that was passed in.
     """
 
     outputs: tuple[int, ...]
@@ -106,34 +106,34 @@ class Body(NamedTuple):
         return list(zip((*outputs[:count], *versions), self.outputs, strict=True))
 
     def assigned(self, facts: Facts) -> list[Sequence[int]]:
-        """Return, for each input of the call that is a variable, the values that it was given inside."""
+        """Return, for each input of the call that is a variable, the values that were assigned to it inside."""
         found = [None if key is None else facts.histories.get(key) for key in self.stand_ins]
         return [() if history is None else tuple(history.versions[1:]) for history in found]
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of a program. By *var* or by *equation* means: its number in the program.
+    """What is known of a program. "By var" and "by equation" mean: keyed by its number in the program.
 
     Attributes:
       histories: The variables, by identity of the handle.
       history_of: The same, by var: each version of a variable.
       assigned: Versions that were made by an equation.
       opaque: Versions made by an update that has no derivative rule.
-      unrecorded_updates: Versions that came about by an update which was not recorded.
-      uninitialized: What new variables held before they were given their first value.
+      unrecorded_updates: Versions made by an update that was not recorded.
+      uninitialized: Placeholder versions of new variables, before their first assignment.
       discrete: Vars of a dtype without derivative: integers, booleans, strings.
-      nondifferentiable: Vars made by an op without gradient: paths may start there, but not pass.
+      nondifferentiable: Vars made by an op without gradient: paths may start there, but not pass through.
       backward_functions: Of custom gradients and of calls, by equation.
       calls: Calls of functions, by equation.
       bodies: Calls that were inlined, by outputs of the call and whether side outputs count.
-      foreign: Equations of other replicas than the one that the tape is inside of.
-      recomputed: Equations inside of a `tf.recompute_grad`, which stock tapes do not see.
-      moments: Identities of tensors that `tf.nn.moments` has stopped the gradient of.
+      foreign: Equations that ran in a replica other than the tape's own.
+      recomputed: Equations inside a `tf.recompute_grad`, which stock tapes do not see.
+      moments: Identities of tensors whose gradient `tf.nn.moments` stopped.
       times: When each equation ran, the same on every tape that recorded it.
       host_reads: Where Python read a value.
       layer_calls: Calls of Keras layers, by when they began.
-      unrecorded_spans: From when to when nothing was recorded, on the clock of identities.
+      unrecorded_spans: Intervals in which nothing was recorded, on the clock of identities.
     """
 
     histories: Mapping[int, VariableHistory] = field(default_factory=dict)
@@ -156,7 +156,7 @@ class Facts:
     unrecorded_spans: Sequence[tuple[int, int]] = field(default_factory=list)
 
     def copy(self) -> GrowingFacts:
-        """Return facts of their own that say the same; what is added to one of them is not in the other."""
+        """Return an independent copy; additions to one are not visible in the other."""
         twins = {id(history): history.copy() for history in self.histories.values()}
         others = [one.name for one in fields(self) if one.name not in ("histories", "history_of")]
         return GrowingFacts(
@@ -168,7 +168,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class GrowingFacts(Facts):
-    """The same, under construction: `Builder` and those who have one add to it."""
+    """Facts under construction: `Builder` and its owners add to them."""
 
     histories: dict[int, VariableHistory] = field(default_factory=dict)
     history_of: dict[int, VariableHistory] = field(default_factory=dict)
@@ -190,7 +190,7 @@ class GrowingFacts(Facts):
     unrecorded_spans: list[tuple[int, int]] = field(default_factory=list)
 
     def add_version(self, key: int, handle: Any, version: int, made_by: int) -> None:
-        """Let a variable have one more version, or its first."""
+        """Add a version to a variable, or its first."""
         history = self.histories.get(key)
         if history is None:
             history = self.histories[key] = VariableHistory(key, handle, [version], [made_by])

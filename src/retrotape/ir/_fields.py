@@ -1,4 +1,4 @@
-"""What a file has beside a program: names, variables, host reads. Nothing of it is believed before it was checked."""
+"""The fields of a file beside its program: names, variables, host reads. All of them are checked before use."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ class Malformed(Exception):
     """A field is not what it should be."""
 
 
-# What reading the text of a program and its fields may raise.
+# What parsing the text of a program and its fields may raise.
 NONSENSE = (Malformed, MalformedProgramError, UnicodeDecodeError)
 
 
 def makes_no_sense(error: Exception) -> str:
-    """Return one of these as a message: on one line, and no longer than a file should make it."""
-    return f"what it says makes no sense: {printable(str(error).removesuffix('.'), 400)}"
+    """Return one of these errors as a message: on one line and of bounded length, whatever the file holds."""
+    return f"its content makes no sense: {printable(str(error).removesuffix('.'), 400)}"
 
 
 class VariableRow(NamedTuple):
-    """A variable: every value that it had, and after which equation it had each."""
+    """A variable: every value that it had, and the equation that made each."""
 
     name: str
     trainable: bool
@@ -46,7 +46,7 @@ class HostReadRow(NamedTuple):
 class LayerRow(NamedTuple):
     """A call of a layer: the first equation inside, the first one after it, and the var that it returned.
 
-    In the place of that: −1 where it returned something else than one tensor, −2 where it returned no value.
+    `returned` is −1 where it returned something other than one tensor, −2 where it returned no value.
     """
 
     path: str
@@ -56,18 +56,18 @@ class LayerRow(NamedTuple):
 
 
 class Fields:
-    """The fields that say what a program means. Text that is shown to people is made printable here; names are not.
+    """The fields that describe a program. Text that is shown to users is made printable here; names are not.
 
     Args:
-      written: As they stand in `tape.json`.
-      program: What they are about.
+      written: The fields as parsed from `tape.json`.
+      program: The program that they describe.
     """
 
     def __init__(self, written: Mapping[str, Json], program: Program) -> None:
         self._written, self._program = written, program
 
     def check(self) -> None:
-        """Raise where any of them makes no sense."""
+        """Raise if any of them is invalid."""
         self.vars("moments")
         for name in ("assigned", "unrecorded_updates"):
             self.versions(name)
@@ -82,7 +82,7 @@ class Fields:
         found = self.vars(name)
         for var in found:
             if var not in self._versions:
-                raise Malformed(f"{name} says %{var}, which is no value of a variable")
+                raise Malformed(f"{name} lists %{var}, which is not a value of a variable")
         return found
 
     @cached_property
@@ -114,7 +114,7 @@ class Fields:
                 raise Malformed(f"variable {index} has no name or no value")
             if len(made_by) != len(versions) or not taken.isdisjoint(versions):
                 raise Malformed(f"the values of variable {name!r} are not its own")
-            frozen = row.get("frozen", False)  # older files do not tell
+            frozen = row.get("frozen", False)  # missing in older files
             if not isinstance(frozen, bool) or (frozen and trainable):
                 raise Malformed(f"variable {name!r} is trainable and frozen")
             taken.update(versions)
@@ -134,7 +134,7 @@ class Fields:
 
     @cached_property
     def layers(self) -> list[LayerRow]:
-        """The calls of Keras layers, in the order in which they began; older files do not tell."""
+        """The calls of Keras layers, in the order in which they began; missing in older files."""
         found: list[LayerRow] = []
         for row in items(self._written.get("layers", []), list, "layers"):
             if len(row) != 4 or not isinstance(row[0], str):
@@ -148,18 +148,18 @@ class Fields:
 
     @cached_property
     def called(self) -> dict[int, str]:
-        """Which functions of Keras were called at places of the program; older files do not tell."""
+        """The Keras function that was called at each frame that has one; missing in older files."""
         found: dict[int, str] = {}
         for row in items(self._written.get("called", []), list, "called"):
             if len(row) != 2 or not isinstance(row[1], str):
-                raise Malformed("called is not a list of a place and a name")
+                raise Malformed("called is not a list of pairs of a frame and a name")
             (number,) = numbers(row[:1], len(self._program.frames), "called")
             found[number] = printable(row[1])
         return found
 
     @cached_property
     def python_constants(self) -> list[tuple[int, int]]:
-        """Which constants Python made while recording, each after how many host reads."""
+        """The constants that Python made while recording, each with the number of host reads before it."""
         found = []
         for row in items(self._written.get("python_constants", []), list, "python_constants"):
             if len(row) != 2:
@@ -171,7 +171,7 @@ class Fields:
 
     @cached_property
     def names(self) -> dict[str, tuple[str, int]]:
-        """What each name stands for: ("var", its number), or ("variable", its place in the list)."""
+        """What each name refers to: ("var", its number), or ("variable", its index in the list)."""
         written = self._written.get("names")
         if not isinstance(written, dict):
             raise Malformed("names is not an object")
@@ -179,10 +179,10 @@ class Fields:
         found = {}
         for name, what in written.items():
             if not isinstance(what, dict) or len(what) != 1:
-                raise Malformed(f"the name {name!r} stands for nothing")
+                raise Malformed(f"the name {name!r} refers to nothing")
             ((kind, number),) = what.items()
             if kind not in bounds:
-                raise Malformed(f"the name {name!r} stands for {kind!r}, which is neither a var nor a variable")
+                raise Malformed(f"the name {name!r} refers to {kind!r}, which is neither a var nor a variable")
             found[name] = (kind, *numbers([number], bounds[kind], "names"))
         return found
 
@@ -197,16 +197,16 @@ class Fields:
 
 
 def read_program(text: str) -> Program:
-    """Return a program whose equations all have a place."""
+    """Return a program whose equations all have a frame."""
     program = Program.parse(text)
     for index, eqn in enumerate(program.eqns):
         if eqn.frame >= len(program.frames):
-            raise Malformed(f"equation {index} stands at place {eqn.frame}, and there are {len(program.frames)}")
+            raise Malformed(f"equation {index} has frame {eqn.frame}, and there are {len(program.frames)} frames")
     return program
 
 
 def printable_frame(frame: Frame) -> Frame:
-    """Return a place whose text cannot steer a terminal."""
+    """Return a frame whose text holds no terminal control characters."""
     return Frame(printable(frame.file), frame.line, printable(frame.function))
 
 
@@ -214,12 +214,12 @@ def numbers(written: Json, bound: int, what: str, lowest: int = 0) -> tuple[int,
     """Return a list of whole numbers below `bound`, or raise."""
     for number in items(written, int, what):
         if isinstance(number, bool) or not lowest <= number < bound:
-            raise Malformed(f"{what} says {printable(repr(number), 40)}, which is not from {lowest} to {bound - 1}")
+            raise Malformed(f"{what} holds {printable(repr(number), 40)}, which is not from {lowest} to {bound - 1}")
     return tuple(written)
 
 
 def items(written: Json, kind: type, what: str) -> list[Any]:
-    """Return a list of which every item is of a kind, or raise."""
+    """Return a list whose items are all of one type, or raise."""
     if not isinstance(written, list) or not all(isinstance(item, kind) for item in written):
         raise Malformed(f"{what} is not a list of {kind.__name__}")
     return written

@@ -1,4 +1,4 @@
-"""Backward functions of custom gradients as a file has them: functions that are programs, and where each is used."""
+"""Backward functions of custom gradients in a file: functions as programs, and where each is used."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Functions:
     """The functions of a file, each checked once.
 
     Args:
-      written: What `functions.json` says.
-      check: Called with each program that is found; returns it as it is to be run, or raises.
+      written: The value of `functions.json`.
+      check: Called with each program; returns the program to run, or raises.
     """
 
     def __init__(self, written: Json, check: Callable[[Program], Program]) -> None:
@@ -33,7 +33,7 @@ class Functions:
         return iter(self._written)
 
     def __getitem__(self, key: Json) -> FunctionProgram:
-        """Return a function, or raise where it makes no sense."""
+        """Return a function, or raise if it is invalid."""
         if not isinstance(key, str) or key not in self._written:
             raise Malformed(f"there is no function {key!r}")
         if key in self._open:
@@ -50,7 +50,7 @@ class Functions:
         """Return the backward functions of equations of a program, by equation; with `whole`, none may be missing."""
         found: dict[int, BackwardFunction] = {}
         for row in items(written, dict, "a backward function"):
-            (index,) = numbers([row.get("equation")], len(program.eqns), "an equation")
+            (index,) = numbers([row.get("equation")], len(program.eqns), "equation")
             function = self[row.get("function")]
             inputs, outputs, captures = (
                 numbers(row.get(name), len(program.types), name) for name in ("inputs", "outputs", "captures")
@@ -72,7 +72,7 @@ class Functions:
         program = self._check(read_program(written["program"]))
         grads, captured = (numbers(written.get(name), len(program.types), name) for name in ("cotangents", "captures"))
         if sorted([*grads, *captured]) != program.leaves():
-            raise Malformed("the leaves of a function are not its gradients and what it captures")
+            raise Malformed("the leaves of a function are not its cotangents and captures")
         results = tuple(
             numbers(result, len(program.types), "results") for result in items(written.get("results"), list, "results")
         )
@@ -93,8 +93,8 @@ def _has_name(eqn: Eqn) -> bool:
 
 
 def _fits(program: Program, eqn: Eqn, backward: BackwardFunction) -> bool:
-    """Return whether a function is one of an equation: the types of what it takes and gives are those there."""
-    count = len(eqn.inputs) - len(eqn.outputs)  # then follow what the outputs were made from
+    """Return whether a backward function fits an equation: the types of its arguments and results match."""
+    count = len(eqn.inputs) - len(eqn.outputs)  # the remaining inputs are the values of the outputs
     if eqn.op != CUSTOM or backward.inputs != eqn.inputs[:count] or backward.outputs != eqn.outputs:
         return False
     function = backward.function

@@ -1,4 +1,4 @@
-"""Reachability in a program: which equations lead to the targets, and which of them see a source."""
+"""Reachability in a program: which equations lead to the targets, and which of them depend on a source."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Equations(Protocol):
 
 
 def differentiable_inputs(eqn: Eqn) -> Sequence[int]:
-    """Return the inputs of an equation without what the body of a custom gradient made: no gradient goes there."""
+    """Return the inputs of an equation that gradients flow to: not the results of the body of a custom gradient."""
     return eqn.inputs[: len(eqn.inputs) - len(eqn.outputs)] if eqn.op == CUSTOM else eqn.inputs
 
 
@@ -57,7 +57,7 @@ def reached_from(
     indices: Iterable[int],
     blocked: Sequence[Collection[int]] = (),
 ) -> tuple[list[int], set[int]]:
-    """Return those of the equations that carry a source on, and every var that it reaches.
+    """Return the equations among `indices` that depend on a source, and every var that a source reaches.
 
     A var in one of the sets `blocked` is reached only where it is itself a source.
     """

@@ -5,10 +5,10 @@
 
 A *var* is a number. Its type stands in `Program.types`, its defining equation in `Program.producers`
 (`LEAF` where the value came from outside). A variable of TensorFlow is not in the program: each
-*value* that it had is a var of its own, so that an op which reads a variable takes that var in the
-place of the resource handle, and an op which writes one has one more output, the new value.
+*value* that it had is a var of its own. An op that reads a variable takes that var instead of
+the resource handle, and an op that writes one has one more output, the new value.
 
-Nothing here knows TensorFlow; dtypes are its `DataType` numbers, which are part of its file format.
+Nothing here imports TensorFlow; dtypes are its `DataType` numbers, which are part of its file format.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ _BITS = {"bool": 8, "complex64": 64, "complex128": 128, "bfloat16": 16}
 
 
 def bytes_of(kind: TensorType) -> int:
-    """Return how many bytes a value of this type has; 0 where nobody can say.
+    """Return how many bytes a value of this type has; 0 where that is not known.
 
     >>> bytes_of(TensorType(1, (2, 3)))
     24
@@ -121,7 +121,7 @@ class Proto(NamedTuple):
     data: bytes
 
 
-AttrValue = Union[  # noqa: UP007 - a recursive alias has to be spelt so on Python 3.10
+AttrValue = Union[  # noqa: UP007 - a recursive alias needs this spelling on Python 3.10
     bool, int, float, bytes, DType, Shape, Func, Proto, tuple["AttrValue", ...]
 ]
 Attr = tuple[str, AttrValue]
@@ -150,13 +150,13 @@ class Eqn(NamedTuple):
 
 @dataclass(frozen=True)
 class Program:
-    """Everything that a tape has recorded, in the order in which it ran: frozen data.
+    """Everything that a tape has recorded, in execution order: frozen data.
 
-    Of a tape that is still recording it is a window: what is recorded later is not in it.
+    For a tape that is still recording it is a window: later ops are not in it.
 
     Attributes:
-      types: Dtype and shape of each var; its place is the var's number.
-      producers: The number of the equation that made each var; `LEAF` for what came from outside.
+      types: Dtype and shape of each var, indexed by the var's number.
+      producers: The index of the equation that made each var; `LEAF` for inputs.
       eqns: The ops that ran.
       frames: The lines of the user's code that ran them.
       facts: What else is known: variables, backward functions, host reads, layers. Not part of the text.
@@ -194,21 +194,21 @@ class Program:
 
     @staticmethod
     def parse(text: str) -> Program:
-        """Read a program back from what `str` made of it."""
+        """Parse the text that `str` returns."""
         from retrotape.ir._text import parse
 
         return parse(text)
 
 
 class FunctionProgram(NamedTuple):
-    """A backward function that is data: a program from cotangents, and from what it captures, to cotangents.
+    """A backward function as data: a program from cotangents and captured values to cotangents.
 
     Attributes:
       program: What it computes; its facts have the backward functions of custom gradients inside.
-      cotangents: The leaves that stand for what flows in.
-      captures: The leaves that stand for what it reads besides.
-      results: For each of its inputs, the vars of the cotangent: one; three for rows, their indices and the shape of
-        the whole; none for None.
+      cotangents: The leaves for the incoming cotangents.
+      captures: The leaves for the captured values.
+      results: For each of its inputs, the vars of the cotangent: one; three for `tf.IndexedSlices` (values, indices,
+        dense shape); none for None.
     """
 
     program: Program

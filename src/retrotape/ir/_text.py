@@ -1,6 +1,6 @@
-"""Programs as text, and back: `parse(render(p)) == p`. The text is what people paste into reports.
+"""Programs as text, and parsed again: `parse(render(p)) == p`. Users paste the text into bug reports.
 
-A text may come from anybody: the time to read one grows with its length and no faster, whatever it is.
+The text is untrusted: parsing takes time linear in its length, for any input.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from retrotape.ir._attributes import dtype_number, parse_attrs, render_attrs, wh
 from retrotape.ir._check import check
 from retrotape.ir._program import LEAF, Attr, Eqn, Frame, Program, TensorType
 
-# No two parts of an expression can take the same character, so that none of them tries one split of a text after
-# another. A line is read from left to right, and what was read is not looked at again.
+# No two parts of an expression can match the same character, so none of them backtracks. A line is read once, from
+# left to right.
 _VAR = r"%([0-9]+)"
 _TYPED = re.compile(rf"{_VAR} : ([a-z]\w*)\[([0-9,?]*|\.\.\.)\]", re.ASCII)
 _OP = re.compile(r" = ([^\s{(]+)")
@@ -24,7 +24,7 @@ _OP_ALONE = re.compile(r"= ([^\s{(]+)")
 _FRAME_BEGIN = re.compile(r'@[0-9]+ = (?=")')
 _FRAME_MIDDLE = re.compile(r':(-?[0-9]+) in (?=")')
 _JSON = json.JSONDecoder()
-_KNOWN = 10_000  # texts of attributes that are remembered
+_KNOWN = 10_000  # texts of attributes that are cached
 _SHOWN = 200  # characters of a line in a message
 
 
@@ -63,7 +63,7 @@ def parse(text: str) -> Program:
 
 
 class _Reader:
-    """Takes a program in, line by line."""
+    """Parses a program, line by line."""
 
     def __init__(self) -> None:
         self._types: dict[int, TensorType] = {}
@@ -73,7 +73,7 @@ class _Reader:
         self._known: dict[str, tuple[Attr, ...]] = {}
 
     def read(self, line: str) -> None:
-        """Take a line in; raise ValueError where it is none."""
+        """Parse a line; raise ValueError if it is not one of a program."""
         if line.startswith("@"):
             self._frames.append(_frame(line))
             return
@@ -93,7 +93,7 @@ class _Reader:
         self._eqns.append(Eqn(op[1], inputs, declared, attrs, frame))
 
     def _attrs(self, line: str, at: int) -> tuple[tuple[Attr, ...], int]:
-        """Return the attributes that begin there, and where they end: most equations have those of another one."""
+        """Return the attributes that begin at `at`, and where they end; cached, because equations repeat them."""
         end = line.find("}(", at) + 1
         if (known := self._known.get(line[at:end])) is not None:
             return known, end
@@ -145,7 +145,7 @@ def _typed(line: str) -> tuple[list[tuple[int, TensorType]], int]:
 
 
 def _uses(line: str, at: int) -> tuple[tuple[int, ...], int]:
-    """Return the inputs of an equation and its place, which end a line."""
+    """Return the inputs of an equation and its frame, which end a line."""
     end = line.find(") @", at)
     if end < 0 or not line.startswith("(", at):
         _refuse()

@@ -1,4 +1,4 @@
-"""A column that is still growing, seen up to now."""
+"""A read-only view of the first items of a growing column."""
 
 from __future__ import annotations
 

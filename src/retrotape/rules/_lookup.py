@@ -1,4 +1,4 @@
-"""Op name → gradient rule. Three outcomes, three types: a rule, declared without, unknown to TensorFlow."""
+"""Op name → gradient rule. Three outcomes, three types: a rule, declared non-differentiable, unknown to TensorFlow."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ class Rule(NamedTuple):
 
 
 class NoGradient(NamedTuple):
-    """TensorFlow declares that nothing flows back through the op: the path ends, rightly, in None."""
+    """TensorFlow declares the op non-differentiable: the path ends there, and the gradient is None."""
 
     op: str
 
 
 class UnknownOp(NamedTuple):
-    """TensorFlow says nothing about the op: a path through it is an error."""
+    """TensorFlow has no gradient registered for the op: a path through it is an error."""
 
     op: str
 
@@ -31,7 +31,7 @@ RULES: dict[str, Rule] = {}
 
 
 def lookup(op: str) -> Rule | NoGradient | UnknownOp:
-    """Return how to go back through `op`.
+    """Return the gradient rule of `op`.
 
     >>> type(lookup("MatMul")).__name__, lookup("ArgMax").function.__name__, lookup("Floor").function.__name__
     ('Rule', '_ArgMaxGrad', '_FloorGrad')
@@ -44,7 +44,7 @@ def lookup(op: str) -> Rule | NoGradient | UnknownOp:
     try:
         function = core.registered_rule(op)
     except LookupError:
-        return UnknownOp(op)  # not remembered: the user may register a gradient yet
+        return UnknownOp(op)  # not cached: the user may still register a gradient
     if function is None:
         return NoGradient(op)
     rule = RULES[op] = Rule(_repaired(op, function))
@@ -64,7 +64,7 @@ def lookup_operation(operation: Any) -> Rule | NoGradient | UnknownOp:
     return NoGradient(operation.type) if function is None else Rule(_repaired(operation.type, function))
 
 
-# For these outputs the rule itself copes with None; everywhere else a missing gradient is handed in as zeros.
+# For these outputs the rule accepts None; everywhere else a missing gradient is passed as zeros.
 ACCEPTS_NONE: dict[str, tuple[int, ...]] = {
     "SoftmaxCrossEntropyWithLogits": (1,),
     "SparseSoftmaxCrossEntropyWithLogits": (1,),

@@ -1,7 +1,7 @@
-"""TensorFlow's fused optimizer steps as functions of values: each returns what its variables hold afterwards.
+"""TensorFlow's fused optimizer steps as functions of values: each returns the new values of its variables.
 
 Keras 3 does not use them, but `tf.raw_ops`, `tf.compat.v1.train` and older code do. The sparse forms change the
-rows that `at` names, and are written as the dense form on those rows.
+rows `at`, and are implemented as the dense form on those rows.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def _ftrl_v2(attrs: Attrs, var: Tensor, acc: Tensor, linear: Tensor, *rest: Tens
 def _sparse(step: Callable[..., Values], slots: int) -> Callable[..., Values]:
     """Return the form that changes the rows `at`: variables first, then hyper-parameters, gradient, rows.
 
-    TensorFlow goes row by row, so that a row that is named twice is changed twice.
+    TensorFlow updates row by row, so a row that is listed twice is changed twice.
     """
 
     def forward(attrs: Attrs, *operands: Tensor) -> Values:

@@ -1,13 +1,13 @@
-"""Two places where TensorFlow has the second derivative wrong, put right; first derivatives are untouched.
+"""Corrections of two second derivatives that TensorFlow gets wrong; first derivatives are unchanged.
 
 `tf.nn.moments`, and with it Keras' BatchNormalization, computes the variance as the mean of
 `squared_difference(y, stop_gradient(mean(y)))`. That is right for the first derivative: the part through the
-mean is zero. It is wrong for the second, where that part counts. So the `stop_gradient` of `tf.nn.moments`, and no
-other, is passed where something else than the `squared_difference` looks at it, which only a recorded first derivative
-does, and stops where nothing else does.
+mean is zero. It is wrong for the second, where that part counts. So gradients pass
+the `stop_gradient` of `tf.nn.moments`, and no other, where an op other than `squared_difference` uses it, which only a
+recorded first derivative has; elsewhere it stops them.
 
 `tf.nn.softmax_cross_entropy_with_logits` gives `softmax - labels` beside the loss, for its first derivative. The rule
-that goes back from there forgets the labels, which matters where they depend on what is differentiated by.
+for that output omits the labels, which matters where they depend on a source.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from retrotape.ir import Equations
 
 
 def repairable(program: Equations, indices: Sequence[int], stopped: Collection[int]) -> frozenset[int]:
-    """Return those of the vars that `tf.nn.moments` stopped which this derivative has to pass."""
+    """Return the vars stopped by `tf.nn.moments` that this derivative has to pass through."""
     if not stopped:
         return frozenset()
     eqns = program.eqns
@@ -45,5 +45,5 @@ REPAIRS: dict[str, Callable[[Callable], Callable]] = {"SoftmaxCrossEntropyWithLo
 
 
 def has_wrong_second(ops: Collection[str]) -> bool:
-    """Say whether among these ops may be one of the two whose second derivative has to be put right."""
+    """Return whether one of these ops may be one of the two whose second derivative has to be corrected."""
     return ("StopGradient" in ops and "SquaredDifference" in ops) or "SoftmaxCrossEntropyWithLogits" in ops

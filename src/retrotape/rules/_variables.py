@@ -1,7 +1,7 @@
-"""Reads and updates of variables as functions of values: what they compute, and how to go back.
+"""Reads and updates of variables as functions of values: what they compute, and their gradients.
 
 In a program a variable's value takes the place of its handle, and a write has the new value as its output.
-So `AssignAddVariableOp(old, delta) -> new` is an addition, and a derivative runs through it like any other.
+So `AssignAddVariableOp(old, delta) -> new` is an addition, and is differentiated like any other op.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Forward = Callable[..., "Tensor | tuple[Tensor, ...]"]
 
 
 def _flat(old: Tensor, at: Tensor, new: Tensor) -> tuple[Tensor, Tensor]:
-    """Return rows and what they get, one by one; a scalar goes to all of them, as the resource ops have it."""
+    """Return row indices and their new values, flat; a scalar is broadcast, as the resource ops do."""
     rows = tf.broadcast_to(new, tf.concat([tf.shape(at), tf.shape(old)[1:]], 0))
     return tf.reshape(at, [-1, 1]), tf.reshape(rows, tf.concat([[-1], tf.shape(old)[1:]], 0))
 
@@ -29,7 +29,7 @@ def _scatter(scatter: Callable[..., Tensor]) -> Forward:
 
 
 def _overwrite(old: Tensor, at: Tensor, new: Tensor) -> Tensor:
-    """Update places of which only the last one that is named twice stays."""
+    """Update elements; where an index is listed twice, the last update wins."""
     names = tf.reshape(at, [-1, tf.shape(at)[-1]])
     same = tf.reduce_all(names[:, tf.newaxis] == names, -1)
     later = tf.linalg.band_part(tf.cast(same, tf.int32), 0, -1) - tf.eye(tf.shape(names)[0], dtype=tf.int32)
@@ -43,7 +43,7 @@ def _scatter_nd(scatter: Callable[..., Tensor]) -> Forward:
 
 
 def _scatter_by_rows(combine: Callable[[Tensor, Tensor], Tensor]) -> Forward:
-    """Combine rows one after the other: the same row may come twice."""
+    """Combine rows one after the other: the same row may be listed twice."""
 
     def forward(attrs: Attrs, old: Tensor, at: Tensor, new: Tensor) -> Tensor:
         for index, row in zip(*map(tf.unstack, _flat(old, at, new)), strict=True):
@@ -65,7 +65,7 @@ def _strided_slice_assign(attrs: Attrs, old: Tensor, begin: Tensor, end: Tensor,
 
 
 # New value (or value read) from the attributes and inputs: the old value first, except for a plain assignment,
-# which forgets it.
+# which does not use it.
 FORWARD: dict[str, Forward] = {
     "ReadVariableOp": lambda attrs, value: value,
     "AssignVariableOp": lambda attrs, value: value,
@@ -89,7 +89,7 @@ FORWARD: dict[str, Forward] = {
 
 
 def new_values(op: str, attrs: Attrs, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Return what an update leaves in the variables that it changes."""
+    """Return the new values of the variables that an update changes."""
     values = FORWARD[op](attrs, *inputs)
     return values if isinstance(values, tuple) else (values,)
 
@@ -106,7 +106,7 @@ def _of_rows(inputs: Sequence[Tensor], grad: Any) -> Tensor:
     return tf.reduce_sum(rows) if inputs[2].shape.rank == 0 and rows.shape.rank != 0 else rows
 
 
-# Rules that look at no old value: it may never have been read.
+# Rules that do not use the old value: it may never have been read.
 BACKWARD: dict[str, Callable[[Sequence[Tensor], Any], list[Any]]] = {
     "ReadVariableOp": lambda inputs, grad: [grad],
     "AssignVariableOp": lambda inputs, grad: [grad],
@@ -118,7 +118,7 @@ BACKWARD: dict[str, Callable[[Sequence[Tensor], Any], list[Any]]] = {
 
 
 def variable_vjp(op: str, attrs: Attrs, inputs: Sequence[Tensor], grads: Sequence[Any]) -> list[Any]:
-    """Return the gradients of the inputs of a read or an update, given those of the values that it left."""
+    """Return the gradients of the inputs of a read or an update, given those of the values that it produced."""
     rule = BACKWARD.get(op)
     if rule is not None:
         return rule(inputs, grads[0])
@@ -134,6 +134,6 @@ def variable_vjp(op: str, attrs: Attrs, inputs: Sequence[Tensor], grads: Sequenc
 
 
 def gathered(indices: Tensor, grad: Tensor, shape: Tensor) -> Any:
-    """Return the gradient of a variable whose rows were looked up: sparse, as the stock tape has it."""
+    """Return the gradient of a variable whose rows were gathered: sparse, as on the stock tape."""
     values = tf.reshape(grad, tf.concat([[-1], shape[1:]], 0))
     return tf.IndexedSlices(values, tf.reshape(indices, [-1]), shape)

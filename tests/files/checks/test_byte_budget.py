@@ -60,7 +60,7 @@ def zeros_of_a_gradient(guard: Guard) -> None:
 @pytest.mark.parametrize("attempt", [sparse_rows, ragged_rows, zeros_in_a_list, zeros_of_a_gradient])
 def test_what_would_be_made_is_counted(attempt):
     with pytest.raises(
-        UnsafeTapeError, match=r"would make [\d,]+ bytes, [\d,]+ with what there is, more than 1,048,576"
+        UnsafeTapeError, match=r"would make [\d,]+ bytes, [\d,]+ with the live values, more than 1,048,576"
     ):
         attempt(Guard("a.tape", (), 2**20))
     guard = Guard("a.tape", (), 2**30)

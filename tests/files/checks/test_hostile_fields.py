@@ -81,16 +81,16 @@ def test_fields_of_every_wrong_kind(field, honest, tmp_path):
 @pytest.mark.parametrize(
     ("field", "change", "text"),
     [
-        ("names", {"x": {"var": 10**6}}, r"names says 1000000, which is not from 0 to"),
-        ("names", {"x": {"variable": 5}}, r"names says 5"),
-        ("names", {"x": {"tensor": 0}}, "stands for 'tensor', which is neither a var nor a variable"),
-        ("names", {"x": {"var": 0, "variable": 0}}, "the name 'x' stands for nothing"),
+        ("names", {"x": {"var": 10**6}}, r"names holds 1000000, which is not from 0 to"),
+        ("names", {"x": {"variable": 5}}, r"names holds 5"),
+        ("names", {"x": {"tensor": 0}}, "refers to 'tensor', which is neither a var nor a variable"),
+        ("names", {"x": {"var": 0, "variable": 0}}, "the name 'x' refers to nothing"),
         ("redacted", ["nobody"], "'nobody' is redacted, and nothing has that name"),
-        ("host_reads", [{"var": 0, "before": 999, "frame": 0, "method": "x"}], "host_reads says 999"),
-        ("host_reads", [{"var": 0, "before": 0, "frame": 999, "method": "x"}], "host_reads says 999"),
-        ("assigned", [0, -1], "assigned says -1"),
+        ("host_reads", [{"var": 0, "before": 999, "frame": 0, "method": "x"}], "host_reads holds 999"),
+        ("host_reads", [{"var": 0, "before": 0, "frame": 999, "method": "x"}], "host_reads holds 999"),
+        ("assigned", [0, -1], "assigned holds -1"),
         ("python_constants", [[0]], "python_constants is not a list of pairs"),
-        ("python_constants", [[0, 999]], "python_constants says 999"),
+        ("python_constants", [[0, 999]], "python_constants holds 999"),
     ],
 )
 def test_fields_that_point_to_nothing(field, change, text, honest, tmp_path):

@@ -34,12 +34,12 @@ REFUSED_AT_LOAD: dict[str, tuple[str, dict[int, Any], str]] = {
     "a size that is open": (
         "%0 : int64[1]\n%1 : float32[]\n%2 : float32[?] = Fill{T=float32, index_type=int64}(%0, %1) @0",
         {0: np.array([2**29]), 1: F4(0)},
-        r"%2 is float32\[\?\]; whatever was recorded has a known size",
+        r"%2 is float32\[\?\]; every recorded value has a known size",
     ),
     "a rank that is open": (
         "%0 : float32[]\n%1 : float32[1]\n%2 : float32[...] = FakeQuantWithMinMaxVarsPerChannel(%0, %1, %1) @0",
         {0: F4(1), 1: ones(1)},
-        r"%2 is float32\[\.\.\.\]; whatever was recorded has a known size",
+        r"%2 is float32\[\.\.\.\]; every recorded value has a known size",
     ),
     "a leaf of open size": ("%0 : float32[?]\n%1 : float32[] = Sum{T=float32}(%0, %0) @0", {}, r"%0 is float32\[\?\]"),
     "fused cells": (
@@ -59,7 +59,7 @@ REFUSED_AT_LOAD: dict[str, tuple[str, dict[int, Any], str]] = {
     "many leaves without values": (
         "\n".join(f"%{i} : float32[25000000]" for i in range(4)) + "\n%4 : float32[25000000] = Neg{T=float32}(%0) @0",
         {},
-        r"what its program starts from has 400,000,000 bytes, more than [\d,]+",
+        r"the leaves of its program have 400,000,000 bytes, more than [\d,]+",
     ),
     "a window of negative size": (
         "%0 : float32[1,2,2,1]\n%1 : float32[1,2,2,1] = MaxPool{T=float32, ksize=(1, -2147483648, 1, 1), "
@@ -109,7 +109,7 @@ REFUSED_WHEN_RUN: dict[str, tuple[str, dict[int, Any], str]] = {
     "a step of an optimizer with a matrix as its rate": (
         "%0 : float32[2]\n%1 : float32[2,2]\n%2 : float32[2] = ResourceApplyGradientDescent{T=float32}(%0, %1, %0) @0",
         {0: ones(2), 1: ones(2, 2)},
-        r"with alpha of shape \[2, 2\], which is no number",
+        r"with alpha of shape \[2, 2\], which is not a scalar",
     ),
     "an update that compares all rows with all": (
         "%0 : float32[10,1]\n%1 : int32[20000]\n%2 : float32[20000,1]\n"
@@ -129,7 +129,7 @@ REFUSED_WHEN_RUN: dict[str, tuple[str, dict[int, Any], str]] = {
         + "\n%7 : variant[] = OptionalFromValue{Toutput_types=(variant, variant, variant, variant, variant)}"
         "(%2, %3, %4, %5, %6) @0\n%8 : bool[] = OptionalHasValue(%7) @0",
         {0: np.int32(-1), 1: np.int32(2**20)},
-        "op TensorListReserve would make 67,108,928 bytes, .* with what there is, more than",
+        "op TensorListReserve would make 67,108,928 bytes, .* with the live values, more than",
     ),
     "an index of a list that is no scalar": (
         f"%0 : int32[]\n%1 : int32[]\n%2 : int32[2]\n%3 : variant[] = TensorListReserve{LIST}(%0, %1) @0\n"
@@ -145,7 +145,7 @@ REFUSED_WHEN_RUN: dict[str, tuple[str, dict[int, Any], str]] = {
         )
         + "\n%17 : float32[33554432] = Neg{T=float32}(%16) @0\n%18 : float32[33554432] = Mul{T=float32}(%16, %17) @0",
         {0: ones(1024), 1: np.int32(0)},
-        r"with what there is, more than [\d,]+",
+        r"with the live values, more than [\d,]+",
     ),
     "text that doubles": (
         "%0 : string[]\n"
@@ -295,7 +295,7 @@ def custom_tape(tmp_path: Any, lines: str, results: int = 1) -> Any:
 def test_a_custom_gradient_of_another_shape(tmp_path):
     loaded = custom_tape(tmp_path, "%0 : int32[] = Rank{T=float32}(%grad) @0")
     with pytest.raises(
-        UnsafeTapeError, match=r"a gradient at op Square is int32\(\), and the value that it belongs to float32\[3\]"
+        UnsafeTapeError, match=r"a gradient at op Square is int32\(\), and the value that it belongs to is float32\[3\]"
     ):
         loaded.gradient("y", "x")
 
@@ -322,7 +322,7 @@ def test_an_op_of_which_nobody_can_tell_how_much_it_makes(tmp_path, monkeypatch)
     path = forge(tmp_path / "a.tape", program, {0: np.array([True, False, True])})
     with pytest.raises(
         UnsafeTapeError,
-        match=r"how much op Where would make cannot be told before it runs, so it does not run in this process\. "
+        match=r"the output size of op Where is not known before it runs, so it does not run in this process\. "
         r".*`rt\.load\(path, isolate=True\)`; or, if you trust it: `rt\.load\(path, allow_ops=\{'Where'\}\)`",
     ):
         rt.load(path).value("y")
@@ -341,7 +341,7 @@ def test_what_is_dropped_is_not_counted(tmp_path):
     for _ in range(3):
         rt.load(path, limits=store.Limits(total_bytes=250_000)).value("y")
     with pytest.raises(
-        UnsafeTapeError, match=r"op Neg would make 4,000 bytes, 12,000 with what there is, more than 8,000"
+        UnsafeTapeError, match=r"op Neg would make 4,000 bytes, 12,000 with the live values, more than 8,000"
     ):
         rt.load(path, limits=store.Limits(total_bytes=8_000)).value("y")
 

@@ -95,7 +95,7 @@ def test_a_late_result_is_no_result(monkeypatch):
     monkeypatch.setattr(_process, "launch", launch)
     process = _process.Process("a.tape", 2**20, 30.0, {})
     process._child.stdin.write(b"".join(_sent({"number": 1, "args": [1]})))  # asked by nobody who waits
-    with pytest.raises(IsolationError, match="sent what is no result while it answered other, and was stopped"):
+    with pytest.raises(IsolationError, match="sent an invalid message while it answered other, and was stopped"):
         process.ask("other", 2)
 
 

@@ -109,10 +109,10 @@ def test_a_query_that_takes_too_long(path):
         ),
         (
             signal.SIGKILL,
-            "was ended by SIGKILL while it ran .*, by the system if it is short of memory, or by somebody",
+            "was ended by SIGKILL while it ran .*, by the system if it is short of memory, or by another process",
         ),
         (signal.SIGALRM, "was ended by SIGALRM while it ran .*, its own clock: it ran longer than timeout= allows"),
-        (signal.SIGSYS, "was ended by SIGSYS while it ran .*, for it asked for a system call that is forbidden"),
+        (signal.SIGSYS, "was ended by SIGSYS while it ran .*, because it made a forbidden system call"),
     ],
 )
 def test_a_death_says_what_it_ran(path, number, text):
@@ -175,7 +175,7 @@ def test_a_process_that_talks_nonsense_is_ended(path, monkeypatch):
     real = _process._wire.receive
     monkeypatch.setattr(_process._wire, "receive", lambda *args: [real(*args)])
     with pytest.raises(
-        errors.IsolationError, match=r"sent what is no result while it answered value, and was stopped\. Do not trust"
+        errors.IsolationError, match=r"sent an invalid message while it answered value, and was stopped\. Do not trust"
     ):
         held.value("x")
     assert held._process._child.poll() is not None

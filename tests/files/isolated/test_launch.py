@@ -118,7 +118,9 @@ def test_packages_come_from_where_they_came_from(tmp_path, monkeypatch):
 
 def test_without_python_there_is_no_process(evil, monkeypatch):
     monkeypatch.setattr(sys, "executable", "")
-    with pytest.raises(IsolationError, match=r"sys\.executable does not say where Python is\. Set it before, or load"):
+    with pytest.raises(
+        IsolationError, match=r"sys\.executable does not give the path of Python\. Set it first, or load"
+    ):
         rt.load(evil / "a.tape", isolate=True)
 
 

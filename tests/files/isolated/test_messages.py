@@ -55,7 +55,7 @@ def test_a_message_has_so_many_bytes_in_all():
 @pytest.mark.parametrize(
     ("what", "text"),
     [
-        (tf.Variable(1.0), "Got ResourceVariable, which is not sent from one process to another: give names"),
+        (tf.Variable(1.0), "Got ResourceVariable, which cannot be sent to another process: give names"),
         (object(), "Got object, which is not sent"),
         (
             tf.raw_ops.EmptyTensorList(

@@ -177,7 +177,7 @@ def test_what_no_query_takes_is_refused_here(both):
     held = both[0]
     with pytest.raises(TypeError, match="unexpected keyword argument 'trough_updates'"):
         held.gradient("loss", "x", trough_updates=True)
-    with pytest.raises(TypeError, match="Got ResourceVariable, which is not sent from one process to another"):
+    with pytest.raises(TypeError, match="Got ResourceVariable, which cannot be sent to another process"):
         held.gradient("loss", tf.Variable(1.0))
     np.testing.assert_array_equal(held["x"], both[1]["x"])  # and it goes on
 

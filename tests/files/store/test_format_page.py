@@ -1,4 +1,4 @@
-"""FORMAT.md says what the code does."""
+"""FORMAT.md describes what the code does."""
 
 from __future__ import annotations
 
@@ -7,8 +7,14 @@ import json
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
+import keras
+import tensorflow as tf
+
+import retrotape as rt
 import retrotape.files.store
+from retrotape.files import store
 from retrotape.files.store import Limits, Stored, write
 from retrotape.files.store import _format as format_
 from retrotape.files.store._tables import OWN
@@ -62,8 +68,74 @@ def test_the_names_are_those_of_the_code():
     assert format_.ENTRY_NAME.pattern.replace("(?:", "(") in PAGE
     assert format_.TENSOR_NAME.pattern in PAGE
     assert f"Features of this version: {', '.join(f'`{name}`' for name in sorted(format_.FEATURES))}." in PAGE
-    fields = re.findall(r"^\| (`[a-z0-9]+`(?:, `[a-z0-9]+`)*) \| [^|]", PAGE, re.MULTILINE)
+    fields = re.findall(r"^\| (`[a-z0-9_]+`(?:, `[a-z0-9_]+`)*) \| [^|]", PAGE, re.MULTILINE)
     assert {name for row in fields for name in re.findall(r"`(\w+)`", row)} >= OWN
+
+
+# ------------------------------------------------------------------ the fields of a file that was saved
+
+
+@tf.custom_gradient
+def inner(x: tf.Tensor) -> Any:
+    return tf.sin(x), lambda upstream: upstream * tf.cos(x)
+
+
+@tf.custom_gradient
+def outer(x: tf.Tensor) -> Any:
+    return tf.sin(x), lambda upstream: upstream * inner(x)
+
+
+def save_every_field(path: Path) -> store.Container:
+    """Return a saved tape in which each list of objects has an item, and each object its optional fields."""
+    x, step = tf.constant([[0.5, 2.0]]), tf.Variable(1.0, name="step")
+    layer = keras.layers.Dense(2)
+    layer.build((None, 2))
+    layer.trainable = False
+    with rt.Tape() as tape:
+        y = outer(layer(x))
+        if tf.reduce_sum(y) < 100.0:
+            step.assign_add(1.0)
+        loss = tf.reduce_sum(y) * step
+    tape.save(path, x=x, loss=loss)
+    return store.open_tape(path)
+
+
+def fields_on_page() -> dict[str, set[str]]:
+    """Return the fields of `tape.json` that the page lists for the program, with the names in braces of each."""
+    section = PAGE.partition("## What the program and the fields mean")[2].partition("## The folder")[0]
+    found = {}
+    for row in re.findall(r"^\| `.*\|$", section, re.MULTILINE):
+        _, names, meaning, _ = row.split("|")
+        braces = re.match(r" (?:list of )?\{([a-z_, ]+)\}", meaning)
+        found |= dict.fromkeys(re.findall(r"`(\w+)`", names), set(braces[1].split(", ")) if braces else set())
+    return found
+
+
+def keys_of(field: Any) -> set[str]:
+    """Return the keys of an object, or those of all objects in a list."""
+    rows = [row for row in field if isinstance(row, dict)] if isinstance(field, list) else [field]
+    return {key for row in rows if isinstance(row, dict) for key in row}
+
+
+def test_the_fields_are_those_of_a_saved_file(tmp_path):
+    container = save_every_field(tmp_path / "a.tape")
+    saved = {name: keys_of(field) for name, field in container.meta.items() if name not in OWN}
+    names = saved.pop("names")
+    assert {"x", "loss"} <= names  # the user's: not names of fields
+    assert {kind for what in container.meta["names"].values() for kind in what} == {"var", "variable"}
+    listed = fields_on_page()
+    assert listed.pop("names") == set()
+    assert saved == listed
+
+
+def test_the_fields_of_functions_are_those_of_a_saved_file(tmp_path):
+    functions = save_every_field(tmp_path / "a.tape").document("functions.json")
+    (listed,) = re.findall(r"`functions\.json` is \{key: \{([a-z_, ]+)\}\}", PAGE)
+    assert functions
+    assert all(set(function) == set(listed.split(", ")) for function in functions.values())
+    uses = [use for function in functions.values() for use in function["backward_functions"]]
+    assert uses
+    assert all(set(use) == fields_on_page()["backward_functions"] for use in uses)
 
 
 def test_the_container_imports_nothing_but_numpy():

@@ -292,7 +292,7 @@ def test_a_file_system_without_links(tmp_path, monkeypatch):
     with pytest.raises(TapeWriteError, match="it exists already"):
         save(tmp_path / "a.tape", 2, overwrite=False)
     with pytest.raises(FileExistsError):
-        replace._rename_to_nothing(str(tmp_path / "x"), str(tmp_path / "a.tape"))
+        replace._rename_without_overwriting(str(tmp_path / "x"), str(tmp_path / "a.tape"))
     assert version_of(tmp_path / "a.tape") == 1
     assert left_behind(tmp_path) == []
 

@@ -1,7 +1,7 @@
-"""Ops that compute gradients of others: what they are given has to be what the other op makes.
+"""Ops that compute gradients of other ops: the shapes of their inputs must match those of the forward op.
 
-Their kernels take the shape of a gradient for granted, and read beyond it where it is smaller. So the shape function of
-the other op is asked what its result is like.
+Their kernels assume the shape of a gradient, and read out of bounds where it is smaller. So the shape function of
+the forward op is called to get the expected shape.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from retrotape.tf import core
 
 
 class Forward(NamedTuple):
-    """The op that an op goes back through.
+    """The forward op that a gradient op belongs to.
 
     Attributes:
       op: Its name; it has the attributes of the same names.
-      inputs: Where its inputs are: a position; below zero, `~position` of an input whose value is the shape.
-      results: The positions of what has the shape of its first result.
-      alike: The positions of what has the shape of its first input.
+      inputs: Where its inputs are: a position, or `~position` for an input whose value is the shape.
+      results: The positions of inputs with the shape of its first result.
+      alike: The positions of inputs with the shape of its first input.
     """
 
     op: str
@@ -51,11 +51,11 @@ FORWARD_OPS: Mapping[str, Forward] = {
 
 
 def mismatch(call: Call, infer: Callable[[Eqn, tuple[TensorType, ...]], list[Dims]]) -> str | None:
-    """Return what does not fit the op that a call goes back through; None where all does.
+    """Return how a call does not fit its forward op; None where it does.
 
     Args:
       call: The call.
-      infer: Returns the shapes that an equation makes of inputs of some types.
+      infer: Returns the output shapes of an equation, given the types of its inputs.
     """
     forward = FORWARD_OPS.get(call.op)
     if forward is None:
@@ -65,9 +65,9 @@ def mismatch(call: Call, infer: Callable[[Eqn, tuple[TensorType, ...]], list[Dim
     if any(size < 0 for shape in shapes for size in shape):
         return "a shape with negative sizes"
     names = [attr.name for attr in core.op_def(forward.op).attr]  # type: ignore[union-attr]
-    said = {**dict(default_attrs(forward.op)), **{name: call.attrs[name] for name in names if name in call.attrs}}
+    attrs = {**dict(default_attrs(forward.op)), **{name: call.attrs[name] for name in names if name in call.attrs}}
     count = len(core.op_def(forward.op).output_arg)  # type: ignore[union-attr]
-    eqn = Eqn(forward.op, tuple(range(len(shapes))), tuple(range(count)), tuple(sorted(said.items())), 0)
+    eqn = Eqn(forward.op, tuple(range(len(shapes))), tuple(range(count)), tuple(sorted(attrs.items())), 0)
     made = infer(eqn, tuple(TensorType(dtype, shape) for shape in shapes))[0]
     for wanted, positions in ((made, forward.results), (shapes[0], forward.alike)):
         for position in positions:

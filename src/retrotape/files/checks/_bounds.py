@@ -1,6 +1,6 @@
-"""How many elements a result can have at most, where that depends on more than TensorFlow's shape functions see.
+"""Upper bounds on the number of elements of a result, where TensorFlow's shape functions do not know it.
 
-Each line of a table is one argument why no kernel makes more. An op of which nobody can tell does not run here.
+Each line of a table justifies its bound. An op without a bound does not run in this process.
 """
 
 from __future__ import annotations
@@ -69,12 +69,12 @@ def _letters(call: Call) -> int:
 
 
 def _padded_rows(call: Call) -> int:
-    """Bound a dense tensor made of ragged rows: given by `shape`, else no side is longer than what it holds."""
+    """Bound a dense tensor made from ragged rows: by `shape`, else no dimension exceeds the number of its rows."""
     count = int(call.attrs["num_row_partition_tensors"])
-    said = call.numbers(0)
+    declared = call.numbers(0)
     rows = [max(1, call.highest(3 + position), call.size(3 + position)) for position in range(count)]
     longest = max(rows, default=1)
-    sides = [size if size >= 0 else longest for size in said] if call.rank(0) else [longest] * (count + 1)
+    sides = [size if size >= 0 else longest for size in declared] if call.rank(0) else [longest] * (count + 1)
     return math.prod(max(1, side) for side in sides) * max(1, math.prod(call.shape(1)[1:]))
 
 
@@ -86,29 +86,29 @@ def _gathered_rows(call: Call) -> int:
 BOUNDS: Mapping[str, Bound] = {
     "Where": lambda call: call.size(0) * max(1, call.rank(0)),  # the place of every element
     **dict.fromkeys(("Unique", "UniqueV2", "UniqueWithCounts", "UniqueWithCountsV2"), _first),  # if all differ
-    "ListDiff": _first,  # if nothing is taken away
+    "ListDiff": _first,  # if nothing is removed
     "DynamicPartition": _first,  # if everything goes to one part
     **dict.fromkeys(("DynamicStitch", "ParallelDynamicStitch"), _stitched),  # up to the highest index
     "BroadcastGradientArgs": _twice,  # at most every dimension of either shape, for each of them
     "BroadcastArgs": _all,  # as many dimensions as the longer shape has
     **dict.fromkeys(("Range", "RaggedRange"), _ranges),  # the steps that fit
     "NonMaxSuppression": _first,  # every box at most
-    **{f"NonMaxSuppressionV{n}": _suppressed for n in (2, 3, 4, 5)},  # every box, or padded to what was asked for
+    **{f"NonMaxSuppressionV{n}": _suppressed for n in (2, 3, 4, 5)},  # every box, or padded to the requested number
     **{f"Segment{how}": _segments for how in ("Max", "Mean", "Min", "Prod", "Sum")},  # up to the highest segment
     **{f"SparseSegment{how}": _segments for how in ("Mean", "SqrtN", "Sum")},
-    **{f"SparseSegment{how}GradV2": _used_rows for how in ("Mean", "SqrtN", "Sum")},  # one row for each that was used
+    **{f"SparseSegment{how}GradV2": _used_rows for how in ("Mean", "SqrtN", "Sum")},  # one row for each used row
     "SparseFillEmptyRows": _filled_rows,  # one element more for each row
-    "SparseFillEmptyRowsGrad": _all,  # of the values that were there
+    "SparseFillEmptyRowsGrad": _all,  # of the original values
     **dict.fromkeys(("SparseReduceMax", "SparseReduceSum"), _reduced),  # the dimensions that are left
     **dict.fromkeys(("SparseAdd", "SparseConcat", "SparseSparseMaximum", "SparseSparseMinimum"), _all),  # all of all
-    **dict.fromkeys(("SparseSlice", "SparseSplit"), _all),  # parts of what there was
+    **dict.fromkeys(("SparseSlice", "SparseSplit"), _all),  # parts of the input
     **dict.fromkeys(("StringSplit", "StringSplitV2"), _letters),  # every letter a word, and where it stands
     "RaggedTensorToTensor": _padded_rows,
     "RaggedTensorToSparse": lambda call: call.elements() * (len(call.kinds) + call.rank(-1) + 1),  # places of values
     "RaggedGather": _gathered_rows,  # the longest row, every time
-    "FusedBatchNormV3": _first,  # the last of its results is what the gradient keeps: nothing on a CPU
+    "FusedBatchNormV3": _first,  # its last result is reserved for the gradient: empty on a CPU
     "ComputeAccidentalHits": lambda call: call.size(0) * call.size(1),  # all pairs
-    "OptionalGetValue": lambda call: 0,  # hands on a tensor that is there
+    "OptionalGetValue": lambda call: 0,  # returns an existing tensor
     **LIST_ELEMENTS,
 }
 
@@ -127,7 +127,7 @@ def _digits(call: Call) -> int:
 
 
 def _rewritten(call: Call) -> int:
-    """Bound a text in which every match, of nothing too, is replaced by something that may repeat it ten times."""
+    """Bound a text in which every match, including empty ones, is replaced by a text that may repeat it."""
     text = longest_text(call, 0)
     rewrite = call.attrs["rewrite"] if "rewrite" in call.attrs else max(call.value(2).reshape(-1), key=len, default=b"")
     return (text + 1) * (len(rewrite) + 1) + text * (1 + rewrite.count(b"\\"))
@@ -140,7 +140,7 @@ def _formatted(call: Call) -> int:
     return len(template) + holes * shown + 4 * texts
 
 
-# op → the longest text that a result can have; elsewhere texts are those of the inputs
+# op → the longest text that a result can have; all other ops return texts of their inputs
 TEXTS: Mapping[str, Bound] = {
     "AsString": _digits,
     "StringJoin": _joined,

@@ -1,4 +1,4 @@
-"""How much memory what a file computes may take: values that are alive are counted, and none may be too many."""
+"""The memory that values computed from a file may take: the bytes of live values are counted and limited."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from weakref import ref
 from retrotape._types import Tensor
 from retrotape.tf.core import identity_of
 
-LEAST = 2**28  # bytes that every tape may take
-ISOLATED = 2**34  # bytes, in a process of its own, of which the system limits the memory
-GROWTH = 64  # bytes for each byte of tensors that it brings along: activations of a batch are many times its size
+LEAST = 2**28  # bytes that any tape may use
+ISOLATED = 2**34  # bytes, in a separate process whose memory the system limits
+GROWTH = 64  # bytes for each byte of tensors in the file: activations of a batch are many times its size
 
 
 class Budget:
@@ -25,17 +25,17 @@ class Budget:
     def __init__(self, limit: int) -> None:
         self.limit = self._granted = limit
         self._alive = 0
-        self._gone: deque[int] = deque()  # filled by whoever drops a tensor, on any thread
+        self._gone: deque[int] = deque()  # filled when a tensor is dropped, on any thread
         self._refs: dict[int, Any] = {}
 
     def fits(self, size: int) -> bool:
-        """Say whether so many bytes may be added."""
+        """Return whether `size` more bytes are allowed."""
         while self._gone:
             self._alive -= self._gone.popleft()
         return self._alive + size <= self.limit
 
     def extend(self, size: int) -> None:
-        """Allow besides the limit what is in proportion to so many bytes."""
+        """Raise the limit in proportion to `size` bytes."""
         self.limit = max(self.limit, self._granted + GROWTH * size)
 
     @property
@@ -51,11 +51,8 @@ class Budget:
                 self._watch(tensor, size)
 
     def _watch(self, tensor: Tensor, size: int) -> None:
-        identity, gone, refs = (
-            identity_of(tensor),
-            self._gone,
-            self._refs,
-        )  # not self: it may be gone before its tensors
+        # Not self, which may be gone before its tensors.
+        identity, gone, refs = identity_of(tensor), self._gone, self._refs
 
         def drop(_: Any) -> None:
             gone.append(size)
@@ -65,10 +62,10 @@ class Budget:
 
 
 def memory_limit(stored: int, isolated: bool) -> int:
-    """Return how many bytes what a file computes may take where the user sets no limit.
+    """Return how many bytes values computed from a file may take by default.
 
     Args:
-      stored: How many bytes of tensors it brings along.
-      isolated: Whether it is held by a process of its own.
+      stored: How many bytes of tensors the file holds.
+      isolated: Whether it is loaded in a separate process.
     """
     return ISOLATED if isolated else LEAST + GROWTH * stored

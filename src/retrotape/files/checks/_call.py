@@ -1,4 +1,4 @@
-"""One call of an op, as what is checked before it runs: types, attributes, and values where a check needs them."""
+"""One call of an op, for the checks before it runs: types, attributes, and values where a check needs them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Call(NamedTuple):
 
     Attributes:
       op: Its name.
-      attrs: Its attributes, those with default values too.
+      attrs: Its attributes, including defaults.
       kinds: The type of each input; shapes are known.
       fetch: Returns the value of an input, given its position.
     """

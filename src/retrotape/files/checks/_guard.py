@@ -1,4 +1,4 @@
-"""What is checked when an op of a file is about to run: shapes, bytes, and what its kernel relies on."""
+"""The checks when an op of a file is about to run: shapes, bytes, and the preconditions of its kernel."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _STRING, _VARIANT = DTYPE_NUMBERS["string"], DTYPE_NUMBERS["variant"]
 
 
 class _Forecast(NamedTuple):
-    """What an op will make: shapes, the most bytes that each result has, and what it needs on the way."""
+    """What an op will make: shapes, the most bytes that each result has, and the most that it needs in total."""
 
     shapes: list[Dims]
     sizes: list[int]
@@ -38,36 +38,37 @@ class _Forecast(NamedTuple):
 
 
 class Guard:
-    """Runs the ops of a file, each after it was checked.
+    """Runs the ops of a file, each after its checks.
 
-    Before a kernel runs, TensorFlow's shape functions say what it will make; that has to be what the file says, and to
-    fit into memory with what is alive. An op of which that cannot be said does not run in this process.
+    Before a kernel runs, TensorFlow's shape functions infer its output shapes. These must match those in the file, and
+    fit into memory with the live values. An op whose output size cannot be bounded does not run in this process.
 
     Args:
       path: Of the file, for messages.
-      more: Ops that the user has allowed, which run even then.
-      limit: How many bytes all values that are alive may have.
-      isolated: Whether this process holds nothing but the tape, so that such ops may run.
+      more: Ops that the user has allowed, which run even without a bound.
+      limit: How many bytes all live values may have.
+      isolated: Whether this process holds nothing but the tape, so that ops without a bound may run.
     """
 
     def __init__(self, path: str, more: Collection[str], limit: int, isolated: bool = False) -> None:
         self._path, self._more, self._isolated = path, frozenset(more), isolated
         self._shapes, self._budget = Shapes(), Budget(limit)
-        self._forecasts: dict[Any, Any] = {}  # a forecast, or which inputs there is one for each value of
+        # A forecast, or the positions of the inputs whose values belong to the key.
+        self._forecasts: dict[Any, Any] = {}
         self._largest_item = 0  # bytes of the largest tensor that was put into a list
         self._nested = False  # whether a list, or text, was put into a list
 
     def run(self, eqn: Eqn, inputs: list[Tensor], types: Types, *, resized: bool = False) -> list[Tensor]:
-        """Return what an equation makes.
+        """Return the outputs of an equation.
 
         Args:
           eqn: The equation.
-          inputs: What it takes.
-          types: What the file says of each var.
-          resized: Whether sizes may be others than the file says, as in a replay.
+          inputs: Its inputs.
+          types: The type of each var in the file.
+          resized: Whether sizes may differ from those in the file, as in a replay.
 
         Raises:
-          UnsafeTapeError: If it would make something else, or too much, or nobody can tell.
+          UnsafeTapeError: If its outputs would differ from the file, be too large, or have no known bound.
           CorruptTapeError: If it cannot run on these inputs.
         """
         if eqn.op == CUSTOM:
@@ -87,9 +88,9 @@ class Guard:
             return []
         kinds = tuple([TensorType(core.eager_dtype(tensor), core.shape_of(tensor)) for tensor in inputs])
         try:
-            found = self._remembered(eqn, kinds, inputs.__getitem__)
+            found = self._cached(eqn, kinds, inputs.__getitem__)
             if found is None:
-                with current_stack().unrecorded():  # nobody records what a check looks at
+                with current_stack().unrecorded():  # reads by a check are not recorded
                     found = self._forecast(eqn, kinds, inputs.__getitem__, types, resized)
             elif not resized:
                 self._compare(eqn, found.shapes, types)
@@ -100,9 +101,9 @@ class Guard:
         return found.sizes
 
     def check_rule(self, eqn: Eqn, grads: Sequence[Any], types: Types, value: Callable[[int], Tensor]) -> None:
-        """Raise where the gradient function of an op would be given what does not fit together.
+        """Raise if the inputs of the gradient function of an op are inconsistent.
 
-        The op itself may not have run: what it gave can lie in the file.
+        The op itself may not have run: its outputs can come from the file.
 
         Args:
           eqn: The equation.
@@ -113,13 +114,14 @@ class Guard:
         for var, grad in zip(eqn.outputs, grads, strict=False):
             if grad is not None:
                 self.check_gradient(eqn.op, types[var], grad)
-        if eqn.op == CUSTOM or eqn.op not in allowed():  # the latter was recorded here, by a gradient of a gradient
+        # An op that is not allowed was recorded in this process, by a second derivative.
+        if eqn.op == CUSTOM or eqn.op not in allowed():
             return
         for var in eqn.outputs if eqn.op in RECOMPUTED else ():
             value(var)
         kinds = tuple([types[var] for var in eqn.inputs])
         try:
-            found = self._remembered(eqn, kinds, lambda position: value(eqn.inputs[position]))
+            found = self._cached(eqn, kinds, lambda position: value(eqn.inputs[position]))
             if found is None:
                 call = _call(eqn, kinds, lambda position: value(eqn.inputs[position]))
                 with current_stack().unrecorded():
@@ -131,38 +133,38 @@ class Guard:
             else:
                 self._compare(eqn, found.shapes, types)
         except LostValueError:
-            return  # it was left out of the file, and the gradient function does not get it either
+            return  # it was left out of the file, so the gradient function does not get it either
         except Exception as error:
             raise self._explain(error, eqn.op) from error
 
     def check_gradient(self, op: str, kind: TensorType, grad: Any) -> None:
-        """Raise where a gradient is not like the value that it belongs to."""
-        said = f"{grad.dtype.name}{grad.shape}"
+        """Raise if a gradient differs in type from the value that it belongs to."""
+        described = f"{grad.dtype.name}{grad.shape}"
         if isinstance(grad, tf.IndexedSlices):
             whole = None if grad.dense_shape is None else tf.get_static_value(grad.dense_shape)
             rows = (grad.indices.shape[0] if grad.indices.shape.rank == 1 else -1, *(kind.shape or ())[1:])
             fits = (whole is None or tuple(whole) == kind.shape) and grad.values.shape.is_compatible_with(rows)
-            said = f"rows of {None if whole is None else whole.tolist()}"
+            described = f"rows of {None if whole is None else whole.tolist()}"
         else:
             fits = grad.shape.is_compatible_with(kind.shape)
         if not fits or grad.dtype.as_datatype_enum != kind.dtype:
             raise UnsafeTapeError(
-                self._path, f"a gradient at op {op} is {said}, and the value that it belongs to {kind}"
+                self._path, f"a gradient at op {op} is {described}, and the value that it belongs to is {kind}"
             )
 
     def extend(self, size: int) -> None:
-        """Allow what is in proportion to so many bytes that the user has given."""
+        """Raise the limit in proportion to `size` bytes that the user has passed in."""
         self._budget.extend(size)
 
     @contextmanager
-    def explained(self, what: str = "an answer") -> Iterator[None]:
-        """Let what goes wrong with ops that a file names be said of the file."""
+    def explained(self, what: str = "a query") -> Iterator[None]:
+        """Turn errors of ops that a file names into errors about the file."""
         try:
             yield
         except Exception as error:
             raise self._explain(error, what) from error.__cause__
 
-    # ------------------------------------------------------------------ what an op will make
+    # ------------------------------------------------------------------ forecasts
 
     def _forecast(
         self, eqn: Eqn, kinds: Kinds, fetch: Callable[[int], Tensor], types: Types, resized: bool
@@ -179,10 +181,10 @@ class Guard:
             and not {_STRING, _VARIANT}.intersection(dtypes)
             and is_known(shapes)
         ):
-            self._remember(eqn, kinds, fetch, found)
+            self._cache(eqn, kinds, fetch, found)
         return found
 
-    def _remember(self, eqn: Eqn, kinds: Kinds, fetch: Callable[[int], Tensor], found: _Forecast) -> None:
+    def _cache(self, eqn: Eqn, kinds: Kinds, fetch: Callable[[int], Tensor], found: _Forecast) -> None:
         if len(self._forecasts) >= REMEMBERED:
             self._forecasts.clear()
         wanted = self._shapes.wanted(eqn, kinds)
@@ -192,7 +194,7 @@ class Guard:
             key = (key, *[_bytes_in(fetch(position)) for position in wanted])
         self._forecasts[key] = found
 
-    def _remembered(self, eqn: Eqn, kinds: Kinds, fetch: Callable[[int], Tensor]) -> _Forecast | None:
+    def _cached(self, eqn: Eqn, kinds: Kinds, fetch: Callable[[int], Tensor]) -> _Forecast | None:
         key = (eqn.op, eqn.attrs, kinds)
         found = self._forecasts.get(key)
         if type(found) is tuple:
@@ -200,7 +202,7 @@ class Guard:
         return found
 
     def check_zeros(self, handle: Tensor) -> None:
-        """Raise where zeros like those in a list would take more memory than there is."""
+        """Raise if zeros like the items of a list would exceed the memory limit."""
         try:
             with current_stack().unrecorded():
                 size = self._filled_bytes("ZerosLike", handle)
@@ -209,15 +211,15 @@ class Guard:
         if not self._budget.fits(size):
             raise self._too_large("ZerosLike", size)
 
-    def _note_item(self, kind: TensorType | None) -> None:
+    def _track_item(self, kind: TensorType | None) -> None:
         if kind is not None:
             self._largest_item = max(self._largest_item, bytes_of(kind))
             self._nested |= kind.dtype in (_VARIANT, _STRING)
 
     def _filled_bytes(self, op: str, handle: Tensor) -> int:
-        """Return how much a list of new tensors like those in another one takes, where these may all be one."""
+        """Return the bytes of a list of new tensors like those in another list, whose items may share memory."""
         if self._nested and not self._isolated:
-            raise self._not_told(op)
+            raise self._unbounded(op)
         return length_of(handle) * (ELEMENT_BYTES + self._largest_item)
 
     def _infer(self, eqn: Eqn, call: Call) -> list[Dims]:
@@ -233,10 +235,10 @@ class Guard:
         return _without_vectors(call, self._shapes.of(plain, call.kinds, call.fetch))
 
     def _total(self, call: Call, shapes: Sequence[Dims], dtypes: Sequence[int]) -> tuple[list[int], int]:
-        """Return the most bytes that each result has, and that all need."""
+        """Return the most bytes of each result, and of the whole call."""
         counts = self._elements(call, shapes)
         sizes = [_bytes(call, dtype, count) for dtype, count in zip(dtypes, counts, strict=True)]
-        self._note_item(put(call))
+        self._track_item(put(call))
         if call.op in FILLS and _VARIANT in dtypes:
             sizes = [self._filled_bytes(call.op, call.fetch(0))]
         return sizes, sum(sizes) + workspace(call)
@@ -248,36 +250,36 @@ class Guard:
             return [_count(dims) if is_known([dims]) else most for dims in shapes]
         trusted = self._isolated or call.op in self._more or call.op not in allowed()
         if not is_known(shapes) and not trusted:
-            raise self._not_told(call.op)
+            raise self._unbounded(call.op)
         return [_count(dims) if is_known([dims]) else 0 for dims in shapes]
 
-    # ------------------------------------------------------------------ what does not fit
+    # ------------------------------------------------------------------ mismatches
 
     def _compare(self, eqn: Eqn, shapes: Sequence[Dims], types: Types) -> None:
         for var, dims in zip(eqn.outputs, shapes, strict=True):
-            said = types[var].shape
-            if dims == said or dims is None:
+            declared = types[var].shape
+            if dims == declared or dims is None:
                 continue
             if (
-                said is None
-                or len(dims) != len(said)
-                or any(d not in (None, s) for d, s in zip(dims, said, strict=True))
+                declared is None
+                or len(dims) != len(declared)
+                or any(d not in (None, s) for d, s in zip(dims, declared, strict=True))
             ):
                 made = TensorType(types[var].dtype, dims)
                 raise UnsafeTapeError(self._path, f"op {eqn.op} would make {made} where the tape says {types[var]}")
 
     def _compare_results(self, eqn: Eqn, outputs: Sequence[Tensor], types: Types, resized: bool) -> None:
         for var, tensor in zip(eqn.outputs, outputs, strict=False):
-            said, shape = types[var], core.shape_of(tensor)
-            if said.dtype != core.eager_dtype(tensor) or (said.shape != shape and not resized):
+            declared, shape = types[var], core.shape_of(tensor)
+            if declared.dtype != core.eager_dtype(tensor) or (declared.shape != shape and not resized):
                 made = TensorType(core.eager_dtype(tensor), shape)
-                raise UnsafeTapeError(self._path, f"op {eqn.op} makes {made} where the tape says {said}")
+                raise UnsafeTapeError(self._path, f"op {eqn.op} makes {made} where the tape says {declared}")
 
-    def _not_told(self, op: str) -> UnsafeTapeError:
+    def _unbounded(self, op: str) -> UnsafeTapeError:
         return UnsafeTapeError(
             self._path,
-            f"how much op {op} would make cannot be told before it runs, so it does not run in this process",
-            "Let another process run it: `rt.load(path, isolate=True)`; or, if you trust it: "
+            f"the output size of op {op} is not known before it runs, so it does not run in this process",
+            "Run it in another process: `rt.load(path, isolate=True)`; or, if you trust it: "
             f"`rt.load(path, allow_ops={{{op!r}}})`.",
         )
 
@@ -285,7 +287,7 @@ class Guard:
         total = self._budget.alive + size
         return UnsafeTapeError(
             self._path,
-            f"op {op} would make {size:,} bytes, {total:,} with what there is, more than {self._budget.limit:,}",
+            f"op {op} would make {size:,} bytes, {total:,} with the live values, more than {self._budget.limit:,}",
             f"If you trust it: `rt.load(path, limits=retrotape.store.Limits(total_bytes={total}))`.",
         )
 
@@ -295,12 +297,12 @@ class Guard:
         line = (str(error).strip().splitlines() or [""])[0][:200]
         return CorruptTapeError(
             self._path,
-            f"{what} that needs what it says fails with {type(error).__name__}: {line}",
-            "If the tape that was recorded gives an answer, the file was changed: save it anew.",
+            f"{what} on its values fails with {type(error).__name__}: {line}",
+            "If the tape that was recorded gives a result, the file was changed: save it again.",
         )
 
 
-# Results that are left out where an attribute says so. Shape functions call them empty, kernels give a scalar.
+# Results that an attribute disables. Shape functions infer an empty tensor, kernels return a scalar.
 _VECTORS = {"Svd": "compute_uv", "Eig": "compute_v", "SelfAdjointEigV2": "compute_v"}
 
 
@@ -314,12 +316,12 @@ def _call(eqn: Eqn, kinds: Kinds, fetch: Callable[[int], Tensor]) -> Call:
 
 
 def _count(dims: Dims) -> int:
-    """Return how many elements there are, in an empty tensor as many as rows: kernels loop over these."""
+    """Return the number of elements, with empty dimensions counted as 1: kernels loop over the others."""
     return math.prod(max(1, size or 1) for size in dims or ())
 
 
 def _bytes_in(tensor: Tensor) -> bytes:
-    """Return the bytes of a value without a look at it that others would hear of."""
+    """Return the bytes of a value without a host read that tapes would record."""
     return memoryview(tensor).tobytes()
 
 

@@ -1,4 +1,4 @@
-"""How long lists of tensors become, and how much comes out of one: their elements lie behind a handle."""
+"""Bounds for lists of tensors: their lengths, and the elements of their items, which are behind a handle."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from retrotape.tf.core import tf
 
 ELEMENT_BYTES = 64  # of a list, for each element, besides what the element itself holds
 _LONGEST = 2**24
-_MANY = 2**12  # items of a list that are looked at, one by one
+_MANY = 2**12  # items of a list that are inspected one by one
 
 
 def _length(call: Call, position: int = 0) -> int:
@@ -20,14 +20,14 @@ def _length(call: Call, position: int = 0) -> int:
 
 
 def _places(call: Call) -> list[int]:
-    """Return the items that are gathered; kernels refuse others than those that there are."""
+    """Return the indices that are gathered; kernels refuse those out of range."""
     return [at for at in call.numbers(1) if 0 <= at < _length(call)]
 
 
 def _scattered(call: Call) -> int:
-    """Return the length of a list that reaches to the highest index, or is as long as it is said to be."""
-    said = call.highest(3) if len(call.kinds) > 3 else 0
-    return max(call.highest(1) + 1, said)
+    """Return the length of a list that reaches to the highest index, or has the declared length."""
+    declared = call.highest(3) if len(call.kinds) > 3 else 0
+    return max(call.highest(1) + 1, declared)
 
 
 # op → how long a list it makes
@@ -44,7 +44,7 @@ LENGTHS: Mapping[str, Callable[[Call], int]] = {
     "TensorListPopBack": _length,
     "TensorListSplit": lambda call: call.size(2),
 }
-# Where a list is an input, and all others are refused: its kernels take one list, not a tensor of lists.
+# Ops that take a list: their kernels take one list, not a tensor of lists, which is refused.
 TAKES_LIST = frozenset(
     (
         *("TensorListResize", "TensorListScatterIntoExistingList", "TensorListSetItem", "TensorListPushBack"),
@@ -69,8 +69,8 @@ def made_length(call: Call) -> int:
 def _element(call: Call, at: int) -> int:
     """Return how many elements one item of a list has, at least 1."""
     held = tf.raw_ops.TensorListElementShape(input_handle=call.fetch(0), shape_type=tf.int64).numpy().reshape(-1)
-    said = call.numbers(-1 if call.op != "TensorListConcatV2" else 1) if call.op != "TensorListConcat" else []
-    filled = [math.prod(max(1, size) for size in sizes) for sizes in (said, held.tolist())]
+    declared = call.numbers(-1 if call.op != "TensorListConcatV2" else 1) if call.op != "TensorListConcat" else []
+    filled = [math.prod(max(1, size) for size in sizes) for sizes in (declared, held.tolist())]
     return max(*filled, 1) if max(filled) > 2**40 or not _length(call) else max(*filled, _held(call, at))
 
 
@@ -81,9 +81,7 @@ def _held(call: Call, at: int) -> int:
         item = tf.raw_ops.TensorListGetItem(
             input_handle=call.fetch(0), index=at, element_shape=any_shape, element_dtype=kind
         )
-    except (
-        tf.errors.InvalidArgumentError
-    ):  # it was reserved and never set: what is made of it has the shape that is said
+    except tf.errors.InvalidArgumentError:  # reserved and never set: it gets the declared shape
         return 1
     return max(1, math.prod(item.shape))
 
@@ -92,7 +90,7 @@ def _elements(call: Call, places: Iterable[int]) -> Iterator[int]:
     """Yield how many elements each of some items of a list has.
 
     Raises:
-      ValueError: If their shapes differ and there are too many to look at.
+      ValueError: If their shapes differ and there are too many to inspect.
     """
     places = list(places)
     held = tf.raw_ops.TensorListElementShape(input_handle=call.fetch(0), shape_type=tf.int64).numpy().reshape(-1)
@@ -104,7 +102,7 @@ def _elements(call: Call, places: Iterable[int]) -> Iterator[int]:
     yield from (_element(call, place) for place in places)
 
 
-# Where an op puts a tensor into a list, or all rows of one.
+# The position of the tensor that an op puts into a list, whole or row by row.
 _PUTS = {
     "TensorListSetItem": 2,
     "TensorListPushBack": 1,
@@ -114,7 +112,7 @@ _PUTS = {
     "TensorListScatterIntoExistingList": 1,
     "TensorListSplit": 0,
 }
-FILLS = frozenset(("AddN", "ZerosLike"))  # of lists: make as many tensors as these hold, where many may be one
+FILLS = frozenset(("AddN", "ZerosLike"))  # for lists: make a new tensor for each item, although items may share memory
 
 
 def put(call: Call) -> TensorType | None:

@@ -1,7 +1,7 @@
-"""What has to hold before the kernel of an op, or of its gradient, runs: where TensorFlow checks too little.
+"""Preconditions of kernels, and of the kernels of gradients, that TensorFlow does not check itself.
 
-Each entry says for which ops, what is wrong where a call has it, and in a comment what the kernel does then. The op
-fuzz (`tests/files/checks/op_fuzz.py`) finds such kernels; each of these ended the process.
+Each guard returns what is wrong with a call, and has a comment on what the kernel would do. The op fuzzer
+(`tests/files/checks/op_fuzz.py`) finds such kernels; each of these crashed the process.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ def _fft_length(call: Call) -> str | None:
 
 
 def _channels(call: Call) -> str | None:
-    # The kernel looks at the last dimension before it asks whether there is one.
+    # The kernel reads the last dimension before it checks that there is one.
     if call.rank(-3) < 1:
         return "a scalar, which has no channels"
     return None
 
 
 def _one_list(call: Call) -> str | None:
-    # A list is looked for in the first element, and a number in the only one; numbers below 0 lie before the list.
+    # Kernels read the list from the first element and a number from the only one; negative indices are out of bounds.
     if call.kinds[0].dtype == _VARIANT and call.rank(0):
         return "a tensor of lists, where it takes one list"
     for position, rank in _LIST_NUMBERS.get(call.op, {}).items():
@@ -71,14 +71,14 @@ def _batch_dims(call: Call) -> str | None:
 
 
 def _split_sizes(call: Call) -> str | None:
-    # The shape function takes the sizes for a vector of one of two dtypes, whatever they are.
+    # The shape function assumes that the sizes are a vector of one of two dtypes.
     if call.rank(1) != 1 or call.rank(2) != 0:
         return "sizes that are no vector, or an axis that is no scalar"
     return None if call.kinds[1].dtype in _SIZES else "sizes that are neither int32 nor int64"
 
 
 def _finite(*positions: int) -> Guard:
-    # Draws are repeated until one is taken, which none is where a parameter is no number.
+    # Rejection sampling never ends where a parameter is NaN.
     def guard(call: Call) -> str | None:
         values = (np.asarray(call.value(position), np.float64) for position in positions)
         return None if all(np.isfinite(value).all() for value in values) else "a parameter that is not finite"
@@ -87,7 +87,7 @@ def _finite(*positions: int) -> Guard:
 
 
 def _rates(position: int) -> Guard:
-    # As above, and for a draw that the dtype of the result cannot hold.
+    # As above, and where the dtype of the result cannot hold the sample.
     def guard(call: Call) -> str | None:
         value = np.asarray(call.value(position), np.float64)
         most = min(2.0**24, float(tf.as_dtype(call.attrs["dtype"].number).max) / 4)
@@ -102,7 +102,7 @@ def _hue(call: Call) -> str | None:
 
 
 def _histogram(call: Call) -> str | None:
-    # What is no number goes to a bin that is not there.
+    # NaN goes to a bin that does not exist.
     low, high = np.asarray(call.value(1), np.float64).reshape(-1)[:2] if call.size(1) > 1 else (0.0, 0.0)
     if not (np.isfinite([low, high]).all() and low < high):
         return "a range that is not finite, or empty"
@@ -110,7 +110,7 @@ def _histogram(call: Call) -> str | None:
 
 
 def _labels(call: Call) -> str | None:
-    # Labels are places in a row of scores, and rows of labels places in the batch; few are checked.
+    # Labels index a row of scores, and rows of labels index the batch; few indices are checked.
     times, batch, classes = call.shape(0) if call.rank(0) == 3 else (0, 0, 0)
     at, labels, lengths = (np.asarray(call.value(position)) for position in (1, 2, 3))
     if at.ndim != 2 or at.shape[-1] != 2 or labels.shape != at.shape[:1] or lengths.shape != (batch,):
@@ -125,7 +125,7 @@ def _labels(call: Call) -> str | None:
 
 
 def _boxes(position: int) -> Guard:
-    # Corners become places in the image, unchecked where they are no numbers.
+    # Corners become indices into the image, unchecked for NaN.
     def guard(call: Call) -> str | None:
         value = np.asarray(call.value(position), np.float64)
         return None if (np.abs(value) <= 2.0**20).all() else "boxes that are not finite, or far away"
@@ -134,7 +134,7 @@ def _boxes(position: int) -> Guard:
 
 
 def _row_splits(call: Call) -> str | None:
-    # The gradient function makes room for as many values as the last number says.
+    # The gradient function allocates as many values as the last split says.
     count = len(call.kinds) - 2
     for at in range(count):
         splits = call.value(at)
@@ -145,7 +145,7 @@ def _row_splits(call: Call) -> str | None:
 
 
 def _argmax(call: Call) -> str | None:
-    # The kernel CHECKs each place when it writes there.
+    # The kernel CHECKs each index when it writes there.
     size, argmax = math.prod(call.shape(0)[1:]), call.value(2)
     if argmax.ndim == 0 or argmax.shape[0] > call.shape(0)[0]:
         return "places for more images than there are"
@@ -164,7 +164,7 @@ def _dense_shape(position: int) -> Guard:
 
 
 def _sparse_shapes(*positions: int) -> Guard:
-    # A size below 0 is an open one to the shape function, and fails a CHECK in the kernel or in that of the gradient.
+    # A size below 0 is unknown to the shape function, and fails a CHECK in the kernel or in that of the gradient.
     def guard(call: Call) -> str | None:
         for position in positions:
             sizes = call.numbers(position)
@@ -180,14 +180,14 @@ def _all_of(*guards: Guard) -> Guard:
 
 
 def _rows(call: Call) -> str | None:
-    # The kernel follows row partitions to places in the result, and looks at few of them before.
+    # The kernel uses row partitions as indices into the result, and checks few of them.
     kinds, values = call.attrs["row_partition_types"], [call.value(3 + at) for at in range(len(call.kinds) - 3)]
     count: int | None = None
     for kind, rows in zip(kinds, values, strict=True):
         steps = np.diff(rows) if rows.ndim == 1 else np.array([-1])
         if kind == b"FIRST_DIM_SIZE" and rows.ndim == 0:
             count = int(rows)
-            if not 0 <= count <= 2**22:  # it makes room for so many
+            if not 0 <= count <= 2**22:  # it allocates that many
                 return f"{count} rows"
             continue
         if (steps < 0).any() or (rows.size and rows[0] < 0):
@@ -203,7 +203,7 @@ def _rows(call: Call) -> str | None:
         else:
             return "rows of an unknown kind"
     if not call.rank(1) or count != call.shape(1)[0] or (call.rank(2) and call.shape(2) != call.shape(1)[1:]):
-        return "as many values as its rows do not have"
+        return "a number of values that does not fit its rows"
     return None
 
 
@@ -237,8 +237,8 @@ GUARDS: Mapping[str, Guard] = {
     "StatelessRandomGammaV3": _finite(4),
 }
 
-# Ops whose gradient functions rely on what they gave, or on the list that it came from. A file may say that they gave
-# something else, so what it says is not taken: it is computed again.
+# Ops whose gradient functions rely on their outputs, or on the list that these came from. A file may hold other
+# outputs, so stored outputs of these ops are not used: they are recomputed.
 RECOMPUTED = frozenset(
     (
         *("MaxPoolWithArgmax", "OptionalGetValue", "TensorListConcatV2", "TensorListGather", "TensorListGetItem"),

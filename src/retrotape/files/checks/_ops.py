@@ -1,4 +1,4 @@
-"""Which ops a saved tape may name, and what is checked of them when a file is read."""
+"""The ops that a saved tape may contain, and the checks on them when a file is read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from retrotape.rules import allowed
 from retrotape.tf import core
 from retrotape.tf.core import tf
 
-LARGEST_CONSTANT = 2**22  # bytes in an attribute; larger tensors are tensors
+LARGEST_CONSTANT = 2**22  # bytes in an attribute; larger constants are stored as tensors
 _STRING, _RESOURCE = 7, 20
 _RANK_LIMIT = 254  # TensorFlow's own
 # Windows, and the steps between them: kernels rely on these being neither below the first number nor very large.
@@ -33,8 +33,8 @@ class OpCheck:
 
     Args:
       path: Of the file, for messages.
-      more: Names that are allowed too.
-      limit: How many bytes a value may have, and all that the program starts from.
+      more: Further names that are allowed.
+      limit: How many bytes a value may have, and all leaves of a program together.
     """
 
     def __init__(self, path: str, more: Collection[str], limit: int) -> None:
@@ -44,16 +44,18 @@ class OpCheck:
         self._known: set[tuple[str, tuple]] = set()
 
     def check(self, program: Program) -> None:
-        """Raise where a program has an op that may not run, or what the definitions of its ops do not allow."""
+        """Raise if a program has an op that may not run, or a call that the definition of the op does not allow."""
         started = 0
         for var, kind in enumerate(program.types):
             size = self._check_type(var, kind)
             started += size if program.producers[var] == LEAF else 0
         if started > self._limit:
-            raise self._too_large("what its program starts from has", started)
+            raise self._too_large("the leaves of its program have", started)
         for index, eqn in enumerate(program.eqns):
             if eqn.frame >= len(program.frames):
-                raise CorruptTapeError(self._path, f"equation {index} is at line {eqn.frame} of those that it lists")
+                raise CorruptTapeError(
+                    self._path, f"equation {index} has frame {eqn.frame}, and there are {len(program.frames)} frames"
+                )
             key = (eqn.op, tuple((name, _kind(value)) for name, value in eqn.attrs))
             if key not in self._known:
                 self._check_op(eqn)
@@ -73,7 +75,7 @@ class OpCheck:
                 "Load it with the TensorFlow that saved it, or a newer one.",
             )
         if kind.shape is None or None in kind.shape:
-            raise UnsafeTapeError(self._path, f"%{var} is {kind}; whatever was recorded has a known size")
+            raise UnsafeTapeError(self._path, f"%{var} is {kind}; every recorded value has a known size")
         if len(kind.shape) > _RANK_LIMIT:
             raise UnsafeTapeError(self._path, f"%{var} has {len(kind.shape)} dimensions, more than {_RANK_LIMIT}")
         if not _is_countable(kind.shape):
@@ -123,7 +125,7 @@ class OpCheck:
             if not _fits(kinds[name], value):
                 raise UnsafeTapeError(self._path, f"attribute {name!r} of op {eqn.op} is not of type {kinds[name]}")
         missing = kinds.keys() - {*names, *dict(default_attrs(eqn.op))}
-        if missing:  # TensorFlow does not say so, but ends the process
+        if missing:  # TensorFlow would abort the process
             raise CorruptTapeError(self._path, f"op {eqn.op} has no attribute {', '.join(sorted(missing))}")
 
     def _check_value(self, eqn: Eqn, name: str, value: Any) -> None:
@@ -133,25 +135,25 @@ class OpCheck:
         if lowest is not None and not all(lowest <= size <= _WIDEST for size in np.ravel(value).tolist()):
             raise UnsafeTapeError(self._path, f"attribute {name!r} of op {eqn.op} is not from {lowest} to {_WIDEST}")
         if not _is_sound(value):
-            raise UnsafeTapeError(self._path, f"attribute {name!r} of op {eqn.op} is no value that TensorFlow knows")
+            raise UnsafeTapeError(self._path, f"attribute {name!r} of op {eqn.op} is not a valid value")
         size = len(value.data) if isinstance(value, Proto) else len(value) if isinstance(value, bytes) else 0
         if size > LARGEST_CONSTANT:
             raise UnsafeTapeError(self._path, f"an attribute of op {eqn.op} has {size} bytes")
 
     def _check_signature(self, index: int, eqn: Eqn, types: Sequence[TensorType]) -> None:
-        """Raise where an equation takes or gives other tensors than its op does: kernels may rely on it."""
+        """Raise if the inputs or outputs of an equation do not match its op's signature: kernels may rely on it."""
         given, made = ([types[var] for var in variables] for variables in (eqn.inputs, eqn.outputs))
         if eqn.op == CUSTOM:
             fits = made and given[len(given) - len(made) :] == made
         else:
             fits = _has_signature(eqn, [kind.dtype for kind in given], [kind.dtype for kind in made])
         if not fits:
-            raise CorruptTapeError(self._path, f"equation {index} is not how {eqn.op} can be called")
+            raise CorruptTapeError(self._path, f"equation {index} does not match the signature of {eqn.op}")
 
 
 @lru_cache(64)
 def _has_dtype(number: int) -> bool:
-    """Say whether this TensorFlow has a dtype: versions have added some of eight bits and less."""
+    """Return whether this TensorFlow has a dtype: newer versions added some of eight bits and fewer."""
     try:
         tf.as_dtype(number)
     except TypeError:
@@ -160,13 +162,13 @@ def _has_dtype(number: int) -> bool:
 
 
 def _has_signature(eqn: Eqn, given: list[int], made: list[int]) -> bool:
-    """Say whether dtypes are those of an op; where it takes a variable, a value stands for it."""
+    """Return whether dtypes are those of an op; where it takes a variable, a value takes its place."""
     definition, kind = core.op_def(eqn.op), traits(eqn.op).kind
     attrs = {**dict(default_attrs(eqn.op)), **dict(eqn.attrs)}
     takes, gives = (_dtypes(args, attrs) for args in (definition.input_arg, definition.output_arg))  # type: ignore
     held = takes.count(_RESOURCE) if kind is not Kind.PLAIN else 0
     if eqn.op == "AssignVariableOp":
-        takes = takes[1:]  # what it held before does not matter
+        takes = takes[1:]  # the old value does not matter
     if len(given) != len(takes) or len(made) != len(gives) + (held if kind is Kind.WRITE else 0):
         return False
     pairs = [*zip(given, takes, strict=True), *zip(made, gives, strict=False)]
@@ -186,7 +188,7 @@ def _dtypes(args: Any, attrs: dict[str, Any]) -> list[int]:
 
 
 def _kind(value: Any) -> Any:
-    """Return the type of an attribute, of a list also of its items: `_fits` says the same of all that share it."""
+    """Return the type of an attribute, for a list also of its items: `_fits` is the same for all that share it."""
     return (tuple, frozenset(map(_kind, value))) if type(value) is tuple else type(value)
 
 
@@ -207,7 +209,7 @@ def _fits(kind: str, value: Any) -> bool:
 
 
 def _is_sound(value: Any) -> bool:
-    """Say whether an attribute is in the range of what TensorFlow takes."""
+    """Return whether an attribute is in the range that TensorFlow accepts."""
     match value:
         case DType(number):
             return number in DTYPE_NAMES
@@ -230,5 +232,5 @@ def _is_size(dim: Any) -> bool:
 
 
 def _is_countable(dims: Sequence[int | None]) -> bool:
-    """Say whether TensorFlow can count the elements: it multiplies all sizes but those that are zero."""
+    """Return whether TensorFlow can count the elements: it multiplies all sizes but those that are zero."""
     return math.prod(max(1, dim or 1) for dim in dims) < 2**58  # of 16 bytes at most

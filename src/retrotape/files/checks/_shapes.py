@@ -1,7 +1,7 @@
-"""The shapes of what an op will make, before it runs: a file of a few bytes can ask for terabytes.
+"""The output shapes of an op, before it runs: a file of a few bytes can require terabytes.
 
-TensorFlow's own shape functions say so: they are called for a graph of one op. Results are remembered by types and
-attributes, and, where sizes depend on values, by the values of those inputs on which they do.
+TensorFlow's own shape functions infer them, for a graph of one op. Results are cached by types and attributes, and,
+where sizes depend on values, by the values of the inputs that determine them.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from retrotape.tf.core import tf
 Kinds = tuple[TensorType, ...]
 REMEMBERED = 4096  # results of inference
 _GRAPH_SIZE = 1024  # ops in one graph: it only ever grows
-_CONSTANT = 2**12  # elements of whole numbers that may say how large a result is
+_CONSTANT = 2**12  # elements of an integer input that may determine the size of a result
 _INTEGERS = frozenset((3, 4, 5, 6, 9, 17, 22, 23))
-_RANGES = frozenset(("Range", "LinSpace"))  # the only ops whose sizes follow from fractions
+_RANGES = frozenset(("Range", "LinSpace"))  # the only ops whose sizes depend on floating-point values
 
 
-class _Studied(NamedTuple):
-    """What types and attributes say of a call.
+class _Analysis(NamedTuple):
+    """What follows from the types and attributes of a call.
 
     Attributes:
       shapes: Of the results, as far as they follow from types and attributes alone.
-      wanted: The positions of the inputs whose values say more.
-      useful: The positions of all inputs whose values may say more.
+      wanted: The positions of the inputs whose values determine the shapes further.
+      useful: The positions of all inputs whose values might do so.
     """
 
     shapes: list[Dims]
@@ -43,15 +43,15 @@ class Shapes:
     """Infers the shapes of results."""
 
     def __init__(self) -> None:
-        self._studied: dict[Any, _Studied] = {}
+        self._analyses: dict[Any, _Analysis] = {}
         self._known: dict[Any, list[Dims]] = {}
         self._graph = _Scratch()
 
     def of(self, eqn: Eqn, kinds: Kinds, fetch: Callable[[int], Tensor]) -> list[Dims]:
-        """Return the shapes of the results, None where a rank or a size cannot be told.
+        """Return the shapes of the results, None where a rank or a size is not known.
 
         Args:
-          eqn: What runs.
+          eqn: The equation.
           kinds: The types of its inputs.
           fetch: Returns the value of an input, given its position.
 
@@ -59,50 +59,50 @@ class Shapes:
           ValueError: If the op cannot run on these inputs.
         """
         key = (eqn.op, eqn.attrs, kinds)
-        studied = self._studied.get(key)
-        if studied is None:
-            if len(self._studied) >= REMEMBERED:
-                self._studied.clear()
-            studied = self._studied[key] = self._study(eqn, kinds, fetch)
-        if not studied.wanted:
-            return studied.shapes
-        values = _values(studied.wanted, fetch)
+        analysis = self._analyses.get(key)
+        if analysis is None:
+            if len(self._analyses) >= REMEMBERED:
+                self._analyses.clear()
+            analysis = self._analyses[key] = self._analyze(eqn, kinds, fetch)
+        if not analysis.wanted:
+            return analysis.shapes
+        values = _values(analysis.wanted, fetch)
         if values is None:
-            return studied.shapes
+            return analysis.shapes
         given = (key, *(value.tobytes() for value in values.values()))
         shapes = self._known.get(given)
         if shapes is None:
             shapes = self._graph.infer(eqn, kinds, values)
-            if not is_known(shapes) and studied.useful != studied.wanted:
-                return self._graph.infer(eqn, kinds, _values(studied.useful, fetch) or values)
+            if not is_known(shapes) and analysis.useful != analysis.wanted:
+                return self._graph.infer(eqn, kinds, _values(analysis.useful, fetch) or values)
             if len(self._known) >= REMEMBERED:
                 self._known.clear()
             self._known[given] = shapes
         return shapes
 
     def wanted(self, eqn: Eqn, kinds: Kinds) -> tuple[int, ...]:
-        """Return the inputs whose values decide on the shapes, where something was inferred before."""
-        studied = self._studied.get((eqn.op, eqn.attrs, kinds))
-        return () if studied is None else studied.wanted
+        """Return the inputs whose values determine the shapes, if these were inferred before."""
+        analysis = self._analyses.get((eqn.op, eqn.attrs, kinds))
+        return () if analysis is None else analysis.wanted
 
-    def _study(self, eqn: Eqn, kinds: Kinds, fetch: Callable[[int], Tensor]) -> _Studied:
-        useful = tuple(position for position, kind in enumerate(kinds) if _says_sizes(eqn.op, kind))
+    def _analyze(self, eqn: Eqn, kinds: Kinds, fetch: Callable[[int], Tensor]) -> _Analysis:
+        useful = tuple(position for position, kind in enumerate(kinds) if _may_hold_sizes(eqn.op, kind))
         shapes = self._try(eqn, kinds, {}) if useful else self._graph.infer(eqn, kinds, {})
         if not useful or (shapes is not None and is_known(shapes)):
-            return _Studied(shapes or [])
+            return _Analysis(shapes or [])
         unknown: list[Dims] = shapes or [None for _ in eqn.outputs]
         values = _values(useful, fetch)
         if values is None:
-            return _Studied(unknown, useful, useful)
+            return _Analysis(unknown, useful, useful)
         best = self._graph.infer(eqn, kinds, values)
-        for position in useful:  # those that say nothing here do not belong to the key: indices differ in every step
+        for position in useful:  # others do not belong to the key: indices differ in every step
             fewer = {other: value for other, value in values.items() if other != position}
             if self._try(eqn, kinds, fewer) == best:
                 values = fewer
-        return _Studied(unknown, tuple(values), useful)
+        return _Analysis(unknown, tuple(values), useful)
 
     def _try(self, eqn: Eqn, kinds: Kinds, values: dict[int, Any]) -> list[Dims] | None:
-        """Return the shapes; None where TensorFlow takes the op for wrong, or needs more values to tell."""
+        """Return the shapes; None where TensorFlow rejects the op, or needs more values."""
         try:
             return self._graph.infer(eqn, kinds, values)
         except ValueError:
@@ -110,11 +110,11 @@ class Shapes:
 
 
 def is_known(shapes: Sequence[Dims]) -> bool:
-    """Say whether nothing is open."""
+    """Return whether all ranks and sizes are known."""
     return all(dims is not None and None not in dims for dims in shapes)
 
 
-def _says_sizes(op: str, kind: TensorType) -> bool:
+def _may_hold_sizes(op: str, kind: TensorType) -> bool:
     size = math.prod(kind.shape)  # type: ignore[arg-type]
     return (kind.dtype in _INTEGERS and size <= _CONSTANT) or (op in _RANGES and size == 1 and kind.dtype in (1, 2))
 
@@ -127,7 +127,7 @@ def _values(positions: Sequence[int], fetch: Callable[[int], Tensor]) -> dict[in
 
 
 class _Scratch:
-    """A graph that is never run. Its inputs are used again and again, which is most of the work."""
+    """A graph that is never run. Its inputs are reused, because making them is most of the work."""
 
     def __init__(self) -> None:
         self._renew()

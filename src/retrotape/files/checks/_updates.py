@@ -1,7 +1,7 @@
-"""The shapes of what reads and updates of variables leave, as TensorFlow's kernels require them.
+"""The output shapes of reads and updates of variables, as TensorFlow's kernels require them.
 
-A program has values in the place of variables, and `rules` computes updates by other ops. These here are the conditions
-under which those ops do what the update does.
+A program has values in place of variables, and `rules` computes updates with other ops. These are the conditions
+under which those ops are equivalent to the update.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Size = tuple[int, ...]
 
 
 def update_shapes(call: Call) -> list[Dims]:
-    """Return the shapes of the values that an op reads or leaves.
+    """Return the shapes of the values that an op reads or assigns.
 
     Raises:
       ValueError: If the op cannot run on inputs of these shapes.
@@ -47,14 +47,14 @@ def update_shapes(call: Call) -> list[Dims]:
 
 
 def as_plain(eqn: Eqn) -> Eqn | None:
-    """Return the op without variables whose results are those of an op; None for an update that has none such."""
+    """Return the equivalent op without variables; None for an update that has none."""
     if traits(eqn.op).kind is Kind.PLAIN:
         return eqn
     return eqn._replace(op="TensorStridedSliceUpdate") if eqn.op == "ResourceStridedSliceAssign" else None
 
 
 def workspace(call: Call) -> int:
-    """Return how many bytes an update needs besides its result: one that overwrites compares all rows with all."""
+    """Return how many bytes an update needs besides its result: overwriting compares all pairs of rows."""
     if call.op not in ("ResourceScatterUpdate", "ResourceScatterNdUpdate"):
         return 0
     width = call.shape(1)[-1] if call.op == "ResourceScatterNdUpdate" else 1
@@ -81,7 +81,7 @@ def _gathered(call: Call) -> Size:
 
 
 def _stepped(op: str, shapes: list[Size]) -> list[Dims]:
-    """Return the shapes that a step of an optimizer leaves: of its slots, which are like the variable."""
+    """Return the output shapes of an optimizer step: those of its slots, which equal that of the variable."""
     definition = core.op_def(op)
     names = {arg.name: shape for arg, shape in zip(definition.input_arg, shapes, strict=True)}  # type: ignore[union-attr]
     slots = [arg.name for arg in definition.input_arg if arg.type == _RESOURCE]  # type: ignore[union-attr]
@@ -95,5 +95,5 @@ def _stepped(op: str, shapes: list[Size]) -> list[Dims]:
         elif name in ("grad", "delta"):
             _same(op, shape if rows is None else rows + shape[1:], got)
         elif name != "indices" and math.prod(got) != 1:
-            raise ValueError(f"{op} with {name} of shape {list(got)}, which is no number")
+            raise ValueError(f"{op} with {name} of shape {list(got)}, which is not a scalar")
     return [shape for _ in slots]

@@ -1,6 +1,6 @@
-"""A stranger's tape in a process of its own, which can do little else than answer.
+"""An untrusted tape in a separate process, which can do little but run queries.
 
-This side: `_tape` (what the user has), `_process` (one message there, one back), `_launch`, `_deaths`. The other side:
+This side: `tape/isolated.py` (the user's object), `_process` (request and reply), `_launch`, `_deaths`. The other side:
 `_serving`, `_confinement` with `_seccomp` and `_landlock`; `_isolated_child.py` starts it. Between: `_wire`,
 `_results`, `_references`, `_note`.
 """

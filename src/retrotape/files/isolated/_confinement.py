@@ -1,4 +1,4 @@
-"""What the process that holds a stranger's tape cannot do, and how that is brought about."""
+"""The restrictions of the process that holds an untrusted tape, and how they are set up."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Any, NamedTuple
 from retrotape.diagnose.memory import human
 from retrotape.files.isolated import _landlock, _seccomp
 
-ARENAS = 2  # of malloc, each of which takes addresses for 64 MiB
+ARENAS = 2  # of malloc; each reserves 64 MiB of address space
 _ARENA, _STACK = 2**26, 2**23
 _OPEN_FILES = 64
 _ANYTHING = "NOT confined"
 
 
 class Confinement(NamedTuple):
-    """What an isolated tape's process is kept from; `tape.confinement` is one. Printed, it is one line.
+    """The restrictions of an isolated tape's process; `tape.confinement` is one. Printed, it is one line.
 
     Attributes:
-      network: Whether connections are denied, and by what.
-      files: Which files it can open, and by what it is kept from others.
+      network: Whether connections are denied, and by which mechanism.
+      files: Which files it can open, and which mechanism denies the others.
       processes: Whether it can start processes or send signals to others.
       memory: How many bytes it may take beyond what TensorFlow takes; None where nothing bounds it.
       timeout: How many seconds a query may take.
@@ -48,15 +48,15 @@ class Confinement(NamedTuple):
 
 
 def confine(memory: int, timeout: float, files: Callable[[], Sequence[str]]) -> Confinement:
-    """Confine this process for good, as far as the system can, and say how far that is.
+    """Confine this process permanently, as far as the system can, and return how far that is.
 
-    TensorFlow has to be imported by now, for its files cannot be read afterwards; no op may have run, for Landlock
-    does not reach threads that are there already.
+    TensorFlow must have been imported, because its files cannot be read afterwards; no op may have run, because
+    Landlock does not apply to existing threads.
 
     Args:
       memory: How many bytes it may take beyond what it has.
-      timeout: For what is said.
-      files: Gives the files that it may read; called when nothing but reading is possible any more.
+      timeout: Seconds per query, for the result.
+      files: Returns the files that it may read; called when the process can no longer do anything but read.
     """
     bounded = limit_memory(memory)
     calls = _seccomp.is_known() and _succeeds(_seccomp.restrict)
@@ -71,10 +71,10 @@ def confine(memory: int, timeout: float, files: Callable[[], Sequence[str]]) -> 
 
 
 def limit_memory(memory: int) -> bool:
-    """Bound what this process may take beyond what it has; say whether the system does so."""
+    """Limit the memory of this process beyond what it has; return whether the system enforces that."""
     if sys.platform != "linux":
         return False
-    import resource  # which Windows has not
+    import resource  # not available on Windows
 
     with open("/proc/self/statm") as statm:
         mapped = int(statm.read().split()[0]) * resource.getpagesize()
@@ -92,7 +92,7 @@ def limit_memory(memory: int) -> bool:
 
 
 def _for_threads() -> int:
-    """Return what the threads take that TensorFlow will start, two for each processor; most of it is addresses only."""
+    """Return the address space of the threads that TensorFlow will start, two for each processor."""
     return ARENAS * _ARENA + 2 * (os.cpu_count() or 1) * _STACK
 
 
@@ -104,5 +104,5 @@ def _succeeds(restrict: Callable[[], None]) -> bool:
     try:
         restrict()
     except OSError:
-        return False  # which is said, and `isolate="strict"` raises
+        return False  # reported in the result, and `isolate="strict"` raises
     return True

@@ -1,4 +1,4 @@
-"""What is said of a process that gave no result."""
+"""Errors about a process that returned no result."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _CHECK = re.compile(r"Check failed: [^\n]*")
 _AGAIN = "For another query load it again: `rt.load(path, isolate=True)`"
 
 
-def too_long(timeout: float, doing: str) -> IsolationError:
-    """It was stopped."""
+def timed_out(timeout: float, doing: str) -> IsolationError:
+    """Return the error for a process that was stopped."""
     return IsolationError(
         f"The isolated process ran longer than timeout={timeout:g} s, the last of it while it {doing}, and was stopped",
         f"Allow more: `rt.load(path, isolate=True, timeout={2 * timeout:g})`",
     )
 
 
-def too_much(memory: int, doing: str) -> IsolationError:
-    """It ran into the limit on memory."""
+def out_of_memory(memory: int, doing: str) -> IsolationError:
+    """Return the error for a process that reached the limit on memory."""
     return IsolationError(
         f"The isolated process needed more than memory={memory} ({human(memory)}) while it {doing}",
         f"If you trust the file, allow more: `rt.load(path, isolate=True, memory={2 * memory})`",
@@ -33,28 +33,28 @@ def too_much(memory: int, doing: str) -> IsolationError:
 
 
 def ended(code: int, doing: str, printed: str, memory: int) -> IsolationError:
-    """It ended by itself: `code` is how, `printed` what it printed last."""
+    """Return the error for a process that ended with exit code `code`; `printed` is its last output."""
     if _NO_MEMORY.search(printed):
-        return too_much(memory, doing)
+        return out_of_memory(memory, doing)
     lines = [line for line in printed.splitlines() if line.strip()]
     if code >= 0:
-        said = f": {printable(lines[-1])}" if lines else ""
-        return IsolationError(f"The isolated process ended with code {code} while it {doing}{said}", _AGAIN)
+        detail = f": {printable(lines[-1])}" if lines else ""
+        return IsolationError(f"The isolated process ended with code {code} while it {doing}{detail}", _AGAIN)
     name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
     failed = _CHECK.search(printed)
-    said = f" ({printable(failed[0].strip())})" if failed else ""
+    detail = f" ({printable(failed[0].strip())})" if failed else ""
     if name == "SIGKILL":
-        said = ", by the system if it is short of memory, or by somebody"
+        detail = ", by the system if it is short of memory, or by another process"
     if name == "SIGSYS":
-        said = ", for it asked for a system call that is forbidden"
+        detail = ", because it made a forbidden system call"
     if name == "SIGALRM":
-        said = ", its own clock: it ran longer than timeout= allows"
-    return IsolationError(f"The isolated process was ended by {name} while it {doing}{said}", _AGAIN)
+        detail = ", its own clock: it ran longer than timeout= allows"
+    return IsolationError(f"The isolated process was ended by {name} while it {doing}{detail}", _AGAIN)
 
 
-def nonsense(doing: str) -> IsolationError:
-    """It sent what is no message of ours."""
+def invalid_message(doing: str) -> IsolationError:
+    """Return the error for a process that sent an invalid message."""
     return IsolationError(
-        f"The isolated process sent what is no result while it {doing}, and was stopped",
+        f"The isolated process sent an invalid message while it {doing}, and was stopped",
         "Do not trust this file: a process that holds an honest one does not do that",
     )

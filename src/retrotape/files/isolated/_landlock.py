@@ -1,6 +1,6 @@
-"""Which files a process may open from now on, by Landlock of Linux (5.13 and later).
+"""Restricts which files a process may open, with Landlock (Linux 5.13 and later).
 
-Written here with ctypes: it takes three system calls. The libraries on PyPI, as of November 2026, are a pre-release
+Implemented with ctypes: it takes three system calls. The libraries on PyPI, as of November 2026, are a pre-release
 (landlock 1.0.0.dev5), younger than a year (py-landlock 0.1, landlockpy 0.2), or need Linux 6.7 and a binary
 of their own (sandlock); and as an extra they would be missing on most machines.
 """
@@ -15,11 +15,11 @@ import sys
 from collections.abc import Iterable
 
 _CREATE, _ADD, _RESTRICT = 444, 445, 446  # the same on every architecture
-_ASK_VERSION, _PATH_BENEATH = 1, 1
+_QUERY_VERSION, _PATH_BENEATH = 1, 1
 _NO_NEW_PRIVILEGES = 38
 _READ_FILE, _READ_FOLDER = 1 << 2, 1 << 3
 _RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}  # version: how many rights about files it knows
-# What TensorFlow reads when its first op runs: how many processors there are and of what kind, and its own name.
+# What TensorFlow reads when its first op runs: the number and kind of processors, and its own name.
 MACHINE = (
     *("/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/self/cmdline", "/dev/urandom"),
     *("/sys/bus/cpu", "/sys/bus/node", "/sys/devices/system/cpu", "/sys/devices/system/node"),
@@ -31,7 +31,7 @@ def version() -> int:
     """Return the version that the kernel has; 0 where it has none."""
     if sys.platform != "linux":
         return 0
-    return max(0, _libc().syscall(_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint32(_ASK_VERSION)))
+    return max(0, _libc().syscall(_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint32(_QUERY_VERSION)))
 
 
 def restrict(paths: Iterable[str]) -> None:
@@ -45,9 +45,8 @@ def restrict(paths: Iterable[str]) -> None:
     known = version()
     if not known:
         raise OSError(95, "this kernel has no Landlock")
-    _libc().prctl(
-        _NO_NEW_PRIVILEGES, 1, 0, 0, 0
-    )  # which Landlock wants; the seccomp filter has set it, and denies this
+    # Landlock requires this; it fails where the seccomp filter has set it before.
+    _libc().prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
     handled = (1 << _RIGHTS.get(known, 16)) - 1
     fields = [handled, *([_NETWORK] if known >= 4 else []), *([_OTHERS] if known >= 6 else [])]
     described = struct.pack(f"={len(fields)}Q", *fields)
@@ -64,7 +63,7 @@ def _allow(rules: int, path: str) -> None:
     try:
         opened = os.open(path, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
-        return  # without a rule it cannot be read; whoever wants to will say so
+        return  # without a rule it cannot be read, and reading it raises
     try:
         mode = os.fstat(opened).st_mode
         if stat.S_ISREG(mode) or stat.S_ISDIR(mode) or path in MACHINE:  # a link would allow what it points to

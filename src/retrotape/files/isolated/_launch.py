@@ -1,4 +1,4 @@
-"""How the process of an isolated tape is started: with nothing of this one but the places of the packages it needs."""
+"""Starts the process of an isolated tape, which inherits only the import paths of the packages that it needs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from retrotape.files.isolated._confinement import ARENAS
 _HOME = os.path.dirname(os.path.abspath(retrotape.__file__))  # now: the current directory may change
 _START = os.path.join(_HOME, "cli", "isolated_child.py")
 
-# What retrotape and TensorFlow import. Where these came from in this process, they come from in the other one.
+# What retrotape and TensorFlow import. The other process imports these from the same folders as this one.
 _NEEDED = (
     *(
         "retrotape",
@@ -42,7 +42,7 @@ _SET = {
     "KERAS_HOME": os.path.join(os.devnull, "keras"),  # no settings are read, and none written
     "MALLOC_ARENA_MAX": str(ARENAS),
     "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",  # NumPy's threads would be there before Landlock, and out of its reach
+    "OPENBLAS_NUM_THREADS": "1",  # NumPy's threads would start before Landlock applies, and escape it
     "TF_CPP_MIN_LOG_LEVEL": "3",
 }
 
@@ -51,13 +51,13 @@ def launch(note: int, errors: int) -> subprocess.Popen[bytes]:
     """Start the process.
 
     Args:
-      note: The descriptor of the note that it writes.
-      errors: What it prints goes here.
+      note: The descriptor of the note that it writes to.
+      errors: The descriptor for its stderr.
     """
     if not sys.executable:
         raise IsolationError(
-            "No process can be started for the isolated tape: sys.executable does not say where Python is",
-            "Set it before, or load the file here, if you trust it: `rt.load(path)`",
+            "No process can be started for the isolated tape: sys.executable does not give the path of Python",
+            "Set it first, or load the file here, if you trust it: `rt.load(path)`",
         )
     posix = os.name == "posix"
     setup = {"paths": import_paths(), "note": note if posix else None}

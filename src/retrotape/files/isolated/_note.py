@@ -1,4 +1,4 @@
-"""What the process is doing, in memory that both sides see: it can still be read when the process has died."""
+"""What the process is doing, in shared memory: it can still be read when the process has died."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def make_note() -> int:
 
 
 def read_note(descriptor: int) -> str:
-    """Return what was noted last, safe to print whoever wrote it."""
+    """Return the last note, made safe to print."""
     text = os.pread(descriptor, SIZE, 0).split(b"\0")[0].decode(errors="replace")
     return printable(text)
 
 
 def printable(text: str, most: int = 300) -> str:
-    """Return a text on one line, without anything that a terminal would take for a command."""
+    """Return a text on one line, without terminal control characters."""
     shown = "".join(letter if letter.isprintable() else "?" for letter in text)
     return shown if len(shown) <= most else shown[:most] + "…"
 
@@ -40,6 +40,6 @@ class Note:
         os.close(descriptor)
 
     def write(self, text: str) -> None:
-        """Put a text in the place of what was there."""
+        """Replace the text of the note."""
         raw = text.encode(errors="replace")[: SIZE - 1] + b"\0"
         self._memory[: len(raw)] = raw

@@ -1,4 +1,4 @@
-"""The process that holds an isolated tape, as seen from here: one message there, one back, within a time."""
+"""The process that holds an isolated tape, seen from the parent: one request, one reply, with a timeout."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from retrotape.files.isolated._note import make_note, read_note
 from retrotape.files.isolated._references import RemoteObjects
 
 _START = 120.0  # seconds for TensorFlow to be imported, on a slow machine
-_DYING = 5.0  # seconds from where its pipe is closed to its end
-_PRINTED = 2**16  # as much as a pipe holds
+_DYING = 5.0  # seconds from the end of its pipe to its exit
+_PRINTED = 2**16  # the capacity of a pipe
 
 
 class Process:
-    """A process of its own, that can be asked.
+    """A separate process that answers requests.
 
     Args:
       path: The tape, absolute.
       memory: How many bytes it may take beyond what TensorFlow takes.
       timeout: How many seconds a query may take.
-      settings: What else it has to know before it is confined.
-      make_tape: Makes what stands for a tape that a replay returned.
+      settings: Further settings that it needs before it is confined.
+      make_tape: Makes the stand-in for a tape that a replay returned.
     """
 
     def __init__(
@@ -42,9 +42,9 @@ class Process:
         make_tape: Callable[..., Any] | None = None,
     ) -> None:
         self.path, self.memory, self.timeout, self._make_tape = path, memory, timeout, make_tape
-        self._gone: str | None = None  # why it can no longer be asked
+        self._gone: str | None = None  # why it can no longer be queried
         self._owner = os.getpid()
-        self._unanswered = False
+        self._pending = False
         self._count = 0
         self._lock = threading.RLock()
         self._objects = RemoteObjects()
@@ -65,17 +65,17 @@ class Process:
         self.confinement = Confinement(*known)
 
     def ask(self, what: str, *args: Any, doing: str = "", **fields: Any) -> Any:
-        """Return the result of a request, and the warnings that came with it."""
+        """Send a request; return its result and its warnings."""
         found = self._exchange({"what": what, "args": args, **fields}, doing or f"answered {what}", self.timeout)
         return found["result"], found["warnings"]
 
     def number(self, value: Any) -> int:
-        """Return the number of something that stands for an object of the process."""
+        """Return the number of the remote object that `value` stands for."""
         number = self._objects.number(value)
         assert number is not None
         return number
 
-    # ------------------------------------------------------------------ what results are asked for more with
+    # ------------------------------------------------------------------ further requests by results
 
     def fetch(self, number: int) -> Any:
         """Return the value of a variable, or of a version of one."""
@@ -86,7 +86,7 @@ class Process:
         return self.ask("take", number, var)[0]
 
     def tape(self, known: list[Any]) -> Any:
-        """Return what stands for a tape that a replay made."""
+        """Return the stand-in for a tape that a replay made."""
         assert self._make_tape is not None
         return self._make_tape(self, *known)
 
@@ -98,17 +98,17 @@ class Process:
         self._stop()
 
     def is_alive(self) -> bool:
-        """Say whether it can be asked."""
+        """Return whether it accepts requests."""
         return self._gone is None
 
     def _exchange(self, message: dict[str, Any], doing: str, timeout: float) -> dict[str, Any]:
-        if os.getpid() != self._owner:  # two would read from one pipe
+        if os.getpid() != self._owner:  # two processes would read from one pipe
             raise IsolationError(
                 "This isolated tape belongs to the process that loaded it, of which this one is a copy (os.fork)",
                 f"Load it here: `rt.load({self.path!r}, isolate=True)`",
             )
         with self._lock:
-            if self._unanswered:  # interrupted, and what comes now may be the result of that
+            if self._pending:  # interrupted, and the next message may be the result of that request
                 self.close("A query was interrupted")
             if self._gone is not None:
                 remedy = f"Load the tape again: `rt.load({self.path!r}, isolate=True)`"
@@ -119,7 +119,7 @@ class Process:
             try:
                 found = self._send_and_receive({**message, "number": self._count}, deadline)
             except _wire.UnsendableError:
-                self._unanswered = False  # nothing was sent
+                self._pending = False  # nothing was sent
                 raise
             except Exception as error:
                 raise self._failed(error, doing, deadline) from None
@@ -134,40 +134,40 @@ class Process:
         assert self._child.stdin is not None
         assert self._child.stdout is not None
         deadline.start()
-        self._unanswered = True
+        self._pending = True
         self._unused += self._objects.unused()
         _wire.send(self._child.stdin, {**message, "unused": self._unused}, self._objects.pack)
         self._unused = []
         found = _wire.receive(self._child.stdout, self.memory, partial(self._objects.unpack, self))
         if not isinstance(found, dict) or found.get("number") != message["number"]:
-            raise ValueError("it is the result of something else")
-        if deadline.is_over:  # it came in the last moment, and the process is gone
+            raise ValueError("it is the result of another request")
+        if deadline.is_over:  # the result arrived too late, and the process is gone
             raise EOFError
-        self._unanswered = False
+        self._pending = False
         return found
 
     def _result(self, found: dict[str, Any], doing: str) -> dict[str, Any]:
         if "error" not in found:
             return found
-        name, text, ours, fields, noted = found["error"]
+        name, text, ours, fields, running = found["error"]
         if name in ("MemoryError", "ResourceExhaustedError"):
-            raise _deaths.too_much(self.memory, noted or doing)
+            raise _deaths.out_of_memory(self.memory, running or doing)
         raise RemoteError.of(str(name), str(text), ours is True, dict(fields))
 
     def _failed(self, error: BaseException, doing: str, deadline: _Deadline) -> IsolationError:
-        """Return what to raise where there is no result; the process has ended, or is ended."""
+        """Return the error to raise where there is no result; ends the process if it is alive."""
         alive = not isinstance(error, (EOFError, OSError))
         try:
             code = self._child.wait(0.0 if alive else _DYING)
         except subprocess.TimeoutExpired:
             self._child.kill()
             code = self._child.wait()
-        noted = read_note(self._note)
-        doing = f"ran {noted}" if noted else doing
+        running = read_note(self._note)
+        doing = f"ran {running}" if running else doing
         if deadline.is_over:
-            found = _deaths.too_long(deadline.timeout, doing)
+            found = _deaths.timed_out(deadline.timeout, doing)
         elif alive:
-            found = _deaths.nonsense(doing)
+            found = _deaths.invalid_message(doing)
         else:
             found = _deaths.ended(code, doing, self._drain(), self.memory)
         self.close(found.reason)
@@ -182,7 +182,7 @@ class Process:
 
 
 class _Deadline:
-    """Ends a process when a time is over."""
+    """Kills a process after a timeout."""
 
     def __init__(self, child: subprocess.Popen[bytes], timeout: float) -> None:
         self.timeout, self.is_over, self._child = timeout, False, child
@@ -190,11 +190,11 @@ class _Deadline:
         self._timer.daemon = True
 
     def start(self) -> None:
-        """Begin to count."""
+        """Start the timer."""
         self._timer.start()
 
     def cancel(self) -> None:
-        """Stop counting."""
+        """Cancel the timer."""
         self._timer.cancel()
 
     def _end(self) -> None:
@@ -203,7 +203,7 @@ class _Deadline:
 
 
 def _pipe() -> tuple[int, int]:
-    """Return the two ends of a pipe of which neither blocks: what does not fit is lost."""
+    """Return the two ends of a non-blocking pipe: output that does not fit is lost."""
     reading, writing = os.pipe()
     if os.name == "posix":
         os.set_blocking(reading, False)
@@ -213,13 +213,13 @@ def _pipe() -> tuple[int, int]:
 
 def _end(child: subprocess.Popen[bytes], note: int, printed: int, owner: int) -> None:
     if os.getpid() != owner:
-        return  # a copy of the process that started it, by a fork
+        return  # a fork of the process that started it
     child.kill()
     for stream in (child.stdin, child.stdout):
         if stream is not None:
             try:
                 stream.close()
-            except OSError:  # what was not sent yet
+            except OSError:  # data that was not sent yet
                 continue
     child.wait()
     os.close(note)

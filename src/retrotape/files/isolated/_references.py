@@ -1,4 +1,4 @@
-"""Objects of one process that are spoken of in the other: by number, for as long as somebody there has them."""
+"""References to objects of another process: by number, for as long as they are in use there."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from retrotape.tf.version import Version
 
 
 class HeldObjects:
-    """The side that has the objects: those that were sent stay until the other side has dropped them."""
+    """The side that owns the objects: those that were sent are kept until the other side drops them."""
 
     def __init__(self, describe_tape: Callable[[Any], list[Any] | None]) -> None:
         self._describe_tape = describe_tape
@@ -38,14 +38,14 @@ class HeldObjects:
         return known
 
     def drop(self, number: int, times: int) -> None:
-        """Let an object go that was sent so many times, if that is all."""
+        """Release an object after as many drops as it was sent."""
         entry = self._held[number]
         entry[1] -= times
         if entry[1] <= 0:
             del self._held[number], self._numbers[id(entry[0])]
 
     def pack(self, value: Any) -> tuple[str, Any] | None:
-        """Return what stands for an object in a message."""
+        """Return the representation of an object in a message."""
         if isinstance(value, tf.Tensor):
             return "tensor", [Plain(value), self.number(value)]
         if isinstance(value, SavedVariable):
@@ -65,14 +65,14 @@ class HeldObjects:
         return pack_result(value) if tape is None else ("tape", [*tape, self.number(value)])
 
     def unpack(self, kind: str, fields: Any) -> Any:
-        """Return the object that the other side means."""
+        """Return the object that the other side refers to."""
         if kind != "reference":
             raise ValueError(f"a message has {kind}, which only results have")
         return self[int(fields)]
 
 
 class _Entry:
-    """What is known here of an object over there."""
+    """What is known of a remote object."""
 
     __slots__ = ("here", "number", "times")
 
@@ -80,8 +80,8 @@ class _Entry:
         self.number, self.times, self.here = number, 1, ref(here)
 
 
-class Asker(Protocol):
-    """Whoever can ask the other side."""
+class Connection(Protocol):
+    """A connection that can send requests to the other side."""
 
     def fetch(self, number: int) -> Any:
         """Return the value of a variable, or of a version of one."""
@@ -90,20 +90,20 @@ class Asker(Protocol):
         """Return one of the tensors that were found."""
 
     def tape(self, known: list[Any]) -> Any:
-        """Return what stands for a tape."""
+        """Return the stand-in for a tape."""
 
 
 class RemoteObjects:
-    """The side that uses the objects: what stands for them here, and what is no longer used."""
+    """The side that uses the objects: their stand-ins, and which of them are no longer used."""
 
     def __init__(self) -> None:
         self._entries: dict[int, _Entry] = {}  # by number
-        self._numbers: dict[int, _Entry] = {}  # by identity of what stands for it here
+        self._numbers: dict[int, _Entry] = {}  # by identity of the stand-in
         self._unused: list[_Entry] = []
         self._token = object()
 
     def unused(self) -> list[tuple[int, int]]:
-        """Return what can be dropped over there: numbers, and how often each was sent."""
+        """Return the objects that the other side can drop: numbers, and how often each was sent."""
         found, self._unused = self._unused, []
         for entry in found:
             if self._entries.get(entry.number) is entry:
@@ -111,17 +111,17 @@ class RemoteObjects:
         return [(entry.number, entry.times) for entry in found]
 
     def number(self, value: Any) -> int | None:
-        """Return the number of what stands for an object over there; None for anything else."""
+        """Return the number of the remote object that `value` stands for; None for anything else."""
         entry = self._numbers.get(id(value))
         return entry.number if entry is not None and entry.here() is value else None
 
     def pack(self, value: Any) -> tuple[str, Any] | None:
-        """Return what stands for an object in a message."""
+        """Return the representation of an object in a message."""
         number = self.number(value)
         return None if number is None else ("reference", number)
 
-    def unpack(self, asker: Asker, kind: str, fields: Any) -> Any:
-        """Return what stands here for an object over there; `asker` is what it is asked for more with."""
+    def unpack(self, connection: Connection, kind: str, fields: Any) -> Any:
+        """Return the stand-in for a remote object, which uses `connection` for further requests."""
         if kind not in ("tensor", "variable", "version", "gradients", "tensors", "iterator", "tape"):
             return unpack_result(kind, fields)
         if kind == "gradients":
@@ -131,29 +131,29 @@ class RemoteObjects:
         if kind == "tensors":
 
             def take(var: int) -> Any:
-                return asker.take(number, var)
+                return connection.take(number, var)
 
-            self._know(number, take)  # which slices share
+            self._register(number, take)  # shared by slices
             return Tensors(known[0], take)
         entry = self._entries.get(number)
         here = None if entry is None else entry.here()
         if entry is None or here is None:
-            return self._know(number, self._stand_in(asker, kind, known, number))
+            return self._register(number, self._stand_in(connection, kind, known, number))
         entry.times += 1
         return here
 
-    def _stand_in(self, asker: Asker, kind: str, known: list[Any], number: int) -> Any:
+    def _stand_in(self, connection: Connection, kind: str, known: list[Any], number: int) -> Any:
         if kind == "tensor":
             return known[0]
         if kind == "variable":
             name, dtype, shape, trainable, frozen = known
-            return SavedVariable(name, dtype, shape, trainable, lambda: asker.fetch(number), frozen)
+            return SavedVariable(name, dtype, shape, trainable, lambda: connection.fetch(number), frozen)
         if kind == "version":
             variable, which, count = known
-            return RemoteVersion(variable, which, count, number, self._token, asker.fetch)
-        return asker.tape([*known, number]) if kind == "tape" else Remote(number)
+            return RemoteVersion(variable, which, count, number, self._token, connection.fetch)
+        return connection.tape([*known, number]) if kind == "tape" else Remote(number)
 
-    def _know(self, number: int, here: Any) -> Any:
+    def _register(self, number: int, here: Any) -> Any:
         entry = self._entries[number] = self._numbers[id(here)] = _Entry(number, here)
         finalize(here, self._forget, id(here), entry).atexit = False
         return here
@@ -161,17 +161,17 @@ class RemoteObjects:
     def _forget(self, identity: int, entry: _Entry) -> None:
         if self._numbers.get(identity) is entry:
             del self._numbers[identity]
-        self._unused.append(entry)  # told with the next message: this may run anywhere
+        self._unused.append(entry)  # sent with the next message: a finalizer may run at any time
 
 
 class RemoteVersion(Version):
-    """A value of a variable over there."""
+    """A value of a remote variable."""
 
     __slots__ = ("__weakref__",)
 
 
 class Remote:
-    """Something over there that is only asked for its next item."""
+    """A remote iterator."""
 
     def __init__(self, number: int) -> None:
         self.number = number

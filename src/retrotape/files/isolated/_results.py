@@ -1,4 +1,4 @@
-"""Results that are data, as lists and texts and back: explanations, summaries, programs, and what they consist of."""
+"""Results as lists and texts, and unpacked again: explanations, summaries, programs, and their parts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def _nonfinite(op: str, backward: bool, frame: Frame, inputs: Any, cause: str, d
     return Nonfinite(op, backward, frame, inputs, Cause[cause], detail)
 
 
-# Class: what it is called, as a list, and back from what is in the list. No class is ever looked up by a name.
+# Class: its name in messages, how to pack it into a list, and how to unpack it. Names in messages never select a class
+# outside this table.
 _KINDS: dict[type, tuple[str, Callable[[Any], list[Any]], Callable[..., Any]]] = {
     Frame: ("frame", list, _frame),
     TensorType: ("type", lambda one: [one.dtype, None if one.shape is None else list(one.shape)], _type),
@@ -51,11 +52,11 @@ _KINDS: dict[type, tuple[str, Callable[[Any], list[Any]], Callable[..., Any]]] =
     Found: ("found", list, Found),
     Program: ("program", lambda one: [str(one).encode()], lambda text: Program.parse(text.decode())),
 }
-_BACK = {name: back for name, _, back in _KINDS.values()}
+_UNPACK = {name: unpack for name, _, unpack in _KINDS.values()}
 
 
 def pack_result(value: Any) -> tuple[str, Any] | None:
-    """Return what stands for a result in a message; None if it is of another kind."""
+    """Return the representation of a result in a message; None if it is of another kind."""
     for kind, (name, fields, _) in _KINDS.items():
         if isinstance(value, kind):
             return name, fields(value)
@@ -63,9 +64,9 @@ def pack_result(value: Any) -> tuple[str, Any] | None:
 
 
 def unpack_result(kind: str, fields: Any) -> Any:
-    """Return the result that a message has.
+    """Return the result that a message holds.
 
     Raises:
       KeyError: If there is no such kind.
     """
-    return _BACK[kind](*fields)
+    return _UNPACK[kind](*fields)

@@ -1,10 +1,10 @@
-"""Which system calls a process may make from now on, by a seccomp filter of Linux.
+"""Restricts which system calls a process may make, with a seccomp filter (Linux).
 
 The filter is a list of what is allowed, and everything else fails with EPERM: no sockets, no new processes, no signals
-to others, no writing to files by name, no way around the filter (io_uring, another architecture's numbers).
+to others, no writing to files by name, no bypass of the filter (io_uring, another architecture's numbers).
 
-Written here with ctypes, about a hundred lines, because nothing on PyPI would do: pyseccomp (last release January 2021)
-needs libseccomp on the system, and what is an extra, or needs one more library, is missing where it matters most.
+Implemented with ctypes, in about a hundred lines, because nothing on PyPI is suitable: pyseccomp (last release January
+2021) needs libseccomp on the system, and an optional dependency would be missing on most machines.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _MODE_FILTER = 38, 22, 2
 _SET_FILTER, _EVERY_THREAD = 1, 1
 _LOAD, _EQUAL, _ANY_BIT, _RETURN = 0x20, 0x15, 0x45, 0x06  # of BPF: load a word, jump if equal, jump if a bit is set
 _ALLOW, _DENY, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
-_NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16  # offsets in what the kernel shows to the filter
+_NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16  # offsets in the data that the kernel passes to the filter
 
 _THREAD = 0x00010000  # CLONE_THREAD: a thread of this process, not a new process
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
@@ -30,7 +30,7 @@ _IOCTLS = (0x5401, 0x5450, 0x5451, 0x541B)  # is it a terminal; close on exec or
 
 # Name: number on x86_64 and on aarch64, -1 where there is none.
 _PLAIN = {
-    # what is open is read and written; names can be looked up, and opened as far as Landlock allows it
+    # reading and writing of open files; opening of others is limited by Landlock
     "read": (0, 63),
     "write": (1, 64),
     "readv": (19, 65),
@@ -139,16 +139,16 @@ _CHECKED = {
 _MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}  # column, number of the architecture
 _SECCOMP_CALL = {"x86_64": 317, "aarch64": 277}
 
-_Instruction = tuple[int, int, int, int]  # what, how far to jump if so, and if not, a number
+_Instruction = tuple[int, int, int, int]  # code, jump if true, jump if false, operand
 
 
 def is_known() -> bool:
-    """Say whether there is a filter for this system."""
+    """Return whether there is a filter for this system."""
     return sys.platform == "linux" and platform.machine() in _MACHINES and sys.maxsize > 2**32
 
 
 def restrict() -> None:
-    """Let every thread of this process make the allowed system calls only, for good.
+    """Restrict every thread of this process to the allowed system calls, permanently.
 
     Raises:
       OSError: If the system has no such filters.
@@ -180,15 +180,15 @@ def program(machine: str, pid: int) -> list[_Instruction]:
 
 
 def _rules(pid: int) -> dict[str, list[_Instruction]]:
-    """Return what decides about each call whose arguments matter."""
+    """Return the instructions for each call whose arguments are checked."""
     return {
         "fcntl": _if_one_of(1, _FCNTLS),
         "open": _unless_any(1, _WRITES, errno.EACCES),
         "openat": _unless_any(2, _WRITES, errno.EACCES),
         "clone": [_load(_ARGUMENTS), (_ANY_BIT, 0, 1, _THREAD), _end(_ALLOW), _end(_DENY | errno.EPERM)],
-        "clone3": [_end(_DENY | errno.ENOSYS)],  # its flags are out of sight; libraries then use clone
+        "clone3": [_end(_DENY | errno.ENOSYS)],  # its flags are not visible to the filter; libraries fall back to clone
         "prctl": _if_one_of(0, (_NAME_OF_THREAD, _NAME_OF_MEMORY)),
-        # limits are read, of this process, and not set
+        # limits of this process can be read, not set
         "prlimit64": [
             *(_load(_ARGUMENTS), (_EQUAL, 1, 0, 0), _end(_DENY | errno.EPERM)),
             *(_load(_ARGUMENTS + 16), (_EQUAL, 1, 0, 0), _end(_DENY | errno.EPERM)),

@@ -1,4 +1,4 @@
-"""The other side: holds the tape, answers until the pipe closes."""
+"""The server side: holds the tape, and serves requests until the pipe closes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from retrotape.files.isolated._wire import receive, send
 from retrotape.ir import LEAF, Eqn
 from retrotape.tf.core import tf
 
-# What can be asked of a tape, and what of it can be read.
+# The methods of a tape that can be called, and the properties that can be read.
 METHODS = frozenset(
     (
         *("gradient", "backward", "backward_each", "vjp", "stream", "jacobian", "batch_jacobian", "per_example"),
@@ -23,7 +23,7 @@ METHODS = frozenset(
     )
 )
 PROPERTIES = frozenset(("program", "variables"))
-_GRACE = 10.0  # seconds after which this process ends itself, if the other one has not ended it in time
+_GRACE = 10.0  # seconds after the timeout until this process ends itself, if the parent has not
 _ERRORS = "retrotape.errors"
 
 
@@ -35,12 +35,12 @@ class Pipes(NamedTuple):
 
 
 class Server:
-    """Answers requests about one tape, and about replays of it.
+    """Serves requests about one tape, and about replays of it.
 
     Args:
-      pipes: How it is asked.
+      pipes: For requests and results.
       load: Returns the tape, from options of `rt.load`.
-      note: Where it says what it is doing.
+      note: Shared memory that shows what it is doing.
       memory: How many bytes a message may have.
       timeout: How many seconds a request may take.
     """
@@ -61,28 +61,30 @@ class Server:
         }
 
     def run(self) -> None:
-        """Answer until nobody asks any more."""
+        """Serve requests until the pipe closes."""
         observe_ops(self._observe)
         while True:
             try:
-                asked = receive(self._pipes.requests, self._memory, self._objects.unpack)
+                request = receive(self._pipes.requests, self._memory, self._objects.unpack)
             except EOFError:
                 return
-            for number, times in asked["unused"]:
+            for number, times in request["unused"]:
                 self._objects.drop(number, times)
             _alarm(self._timeout + _GRACE)
-            self._answer(asked)
+            self._serve(request)
             _alarm(0.0)
 
-    def _answer(self, asked: dict[str, Any]) -> None:
-        number = asked["number"]
+    def _serve(self, request: dict[str, Any]) -> None:
+        number = request["number"]
         self._write("")
         try:
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
-                found = self._requests[asked["what"]](*asked["args"])
-            told = [[one.category.__name__, str(one.message)] for one in caught if one.category.__module__ == _ERRORS]
-            send(self._pipes.results, {"number": number, "result": found, "warnings": told}, self._objects.pack)
+                found = self._requests[request["what"]](*request["args"])
+            reported = [
+                [one.category.__name__, str(one.message)] for one in caught if one.category.__module__ == _ERRORS
+            ]
+            send(self._pipes.results, {"number": number, "result": found, "warnings": reported}, self._objects.pack)
         except Exception as error:
             send(self._pipes.results, {"number": number, "error": _explained(error, self._doing)})
         self._write("")
@@ -95,12 +97,12 @@ class Server:
 
     def _query(self, tape: Any, method: str, args: Collection[Any], options: dict[str, Any]) -> Any:
         if method not in METHODS:
-            raise ValueError(f"{method} is nothing that an isolated tape is asked")
+            raise ValueError(f"{method} is not a query of an isolated tape")
         return getattr(tape, method)(*args, **options)
 
     def _read(self, tape: Any, name: str) -> Any:
         if name not in PROPERTIES:
-            raise ValueError(f"{name} is nothing that an isolated tape has")
+            raise ValueError(f"{name} is not a property of an isolated tape")
         return getattr(tape, name)
 
     def _take(self, number: int, var: int) -> Any:
@@ -111,13 +113,13 @@ class Server:
         value = self._objects[number].value
         return value() if callable(value) else value
 
-    # ------------------------------------------------------------------ what it is doing
+    # ------------------------------------------------------------------ the note
 
     def _observe(self, eqn: Eqn, backward: bool) -> None:
         self._write(f"{'the gradient of ' if backward else ''}{eqn.op}{self._place(eqn)}")
 
     def _place(self, eqn: Eqn) -> str:
-        """Return which equation of the tape it is, and where the user's code ran it; "" for what is not on the tape."""
+        """Return the index of an equation and the user's line that ran it; "" if it is not on the tape."""
         if self._tape is None or not eqn.outputs:
             return ""
         trace = self._tape._session.trace
@@ -135,7 +137,7 @@ class Server:
 
 
 def _described(value: Any) -> list[Any] | None:
-    """Return what is told of a tape, None for anything else."""
+    """Return the names and the size of a tape; None for anything else."""
     if not hasattr(value, "_session"):
         return None
     return [list(value.names), len(value._session.trace.program.eqns)]

@@ -12,29 +12,29 @@ import numpy as np
 
 from retrotape.tf.core import tf
 
-Pack = Callable[[Any], "tuple[str, Any] | None"]  # what an object is called, and plain data that stands for it
-Unpack = Callable[[str, Any], Any]  # the same back
+Pack = Callable[[Any], "tuple[str, Any] | None"]  # the name of an object's kind, and plain data that represents it
+Unpack = Callable[[str, Any], Any]  # the reverse
 
 _LENGTH = struct.Struct("<Q")
-_LARGEST_HEADER = 2**26  # enough for what `tensors` says of 400,000 ops
+_LARGEST_HEADER = 2**26  # enough for the result of `tensors` for 400,000 ops
 _WITHOUT_VALUE = (tf.resource, tf.variant)
 
 
 class UnsendableError(TypeError):
-    """Something is in a message that no message can have."""
+    """A message has content that cannot be sent."""
 
 
 class Plain(NamedTuple):
-    """A tensor that is sent as its value, and as nothing more."""
+    """A tensor that is sent by value, without a reference."""
 
     tensor: Any
 
 
 def send(stream: IO[bytes], message: Any, pack: Pack = lambda _: None) -> None:
-    """Write a message: a nest of plain data, tensors and arrays, and of what `pack` makes that of.
+    """Write a message: a nest of plain data, tensors, arrays, and objects that `pack` turns into these.
 
     Raises:
-      UnsendableError: If something else is in it; nothing has been written then.
+      UnsendableError: If it holds anything else; nothing is written then.
     """
     parts: list[Any] = []
     header = json.dumps(_packed(message, parts, pack)).encode()
@@ -48,7 +48,7 @@ def send(stream: IO[bytes], message: Any, pack: Pack = lambda _: None) -> None:
 
 
 def receive(stream: IO[bytes], largest: int, unpack: Unpack | None = None) -> Any:
-    """Read a message, whose tensors have no more than `largest` bytes; raise EOFError where the other side is gone."""
+    """Read a message, whose tensors have at most `largest` bytes; raise EOFError if the pipe was closed."""
     size = _length(stream)
     if size > _LARGEST_HEADER:
         raise ValueError(f"a message begins with {size} bytes of JSON")
@@ -88,10 +88,10 @@ def _packed_other(message: Any, parts: list[Any], pack: Pack) -> Any:
         return message.value
     if isinstance(message, np.generic):
         return message.item()
-    if isinstance(message, (str, int, float)):  # of a class of its own
+    if isinstance(message, (str, int, float)):  # a subclass
         return message
     raise UnsendableError(
-        f"Got {type(message).__name__}, which is not sent from one process to another: give names, numbers or tensors."
+        f"Got {type(message).__name__}, which cannot be sent to another process: give names, numbers or tensors."
     )
 
 
@@ -102,7 +102,9 @@ def _packed_tensor(given: Any, parts: list[Any]) -> dict[str, Any]:
         raise UnsendableError(f"Got a tensor {what}, which has no value that could be sent to another process.")
     array = np.asarray(tensor.numpy(), order="C")
     if tensor.dtype == tf.string:
-        letters = [item.decode("latin-1") for item in np.asarray(array, object).reshape(-1)]  # each byte is a letter
+        letters = [
+            item.decode("latin-1") for item in np.asarray(array, object).reshape(-1)
+        ]  # each byte becomes one character
         return {"strings": letters, "shape": list(tensor.shape)}
     parts.append(array.reshape(-1).view(np.uint8).data)
     return {"tensor": tensor.dtype.name, "shape": list(array.shape)}
@@ -113,7 +115,7 @@ class _Reader:
         self._stream, self._left, self._unpack = stream, largest, unpack
 
     def read(self, written: Any) -> Any:
-        """Return what was written so; what comes after the header is read in the same order."""
+        """Return the decoded value; the parts after the header are read in the same order."""
         if isinstance(written, list):
             return [self.read(item) for item in written]
         if not isinstance(written, dict):

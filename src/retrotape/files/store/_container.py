@@ -38,9 +38,9 @@ def open_tape(path: str | os.PathLike[str], *, mmap: bool = False, limits: Limit
 
     Args:
       path: The file or folder that `write` made.
-      mmap: Map tensors instead of reading them, for those who trust the disk. A file that is cut short while it is
+      mmap: Map tensors instead of reading them, if the disk is trusted. A file that is cut short while it is
         mapped ends the process (SIGBUS), and one that is changed in place changes what was verified. `write` does
-        neither: it puts a new file in the place of the old one.
+        neither: it replaces the old file with a new one.
       limits: The limits beyond which a tape is refused.
 
     Returns:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from retrotape.errors import CorruptTapeError, TapeVersionError, UnsafeTapeError
 from retrotape.files.store._format import FEATURES, FORMAT, TAPE, Limits
 
-# Bytes of memory for each byte of a JSON text: for copies of it alone, and for all that one of ours becomes.
+# Bytes of memory for each byte of a JSON text: for copies of the text, and with the parsed objects of a typical file.
 LEAST, USUAL = 5, 16
 
 

@@ -38,7 +38,7 @@ class FileSource(Source):
         self._mapping: mmap.mmap | None = None
         self._lock = threading.Lock()  # two threads must not map the file twice
         self._descriptor, self.total = open_file(errors, errors.path)
-        self._finalize = weakref.finalize(self, os.close, self._descriptor)  # also when nobody calls `close`
+        self._finalize = weakref.finalize(self, os.close, self._descriptor)  # also without a call of `close`
         try:
             front = read_at(self._descriptor, 0, FRONT_BYTES)
             self._begin, nbytes = find_tape(errors, front, self.total, limits)
@@ -89,7 +89,7 @@ class FileSource(Source):
 
     def close(self) -> None:
         self._finalize()
-        self._mapping = None  # an array that is alive keeps it
+        self._mapping = None  # a live array keeps it
 
     def _check_header(self) -> None:
         found = read_exactly(self._errors, self._descriptor, 0, self._begin)

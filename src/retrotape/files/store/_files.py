@@ -8,7 +8,7 @@ import threading
 
 from retrotape.files.store._errors import TapeErrors
 
-# A FIFO must not block us; neither flag exists on Windows, where `lstat` alone has to do.
+# Opening a FIFO must not block; neither flag exists on Windows, which relies on `lstat` alone.
 READ = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 READ |= getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 _KINDS = {stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
@@ -39,7 +39,7 @@ def open_file(errors: TapeErrors, path: str) -> tuple[int, int]:
         raise errors.unsafe(f"{os.path.basename(path)} in it is a directory, not a file")
     descriptor = os.open(path, READ)
     try:
-        status = os.fstat(descriptor)  # of what was opened, whatever was at the path before
+        status = os.fstat(descriptor)  # of the open file, whatever was at the path before
         if _check_kind(errors, status.st_mode) != stat.S_IFREG:
             raise errors.unsafe("it turned into a directory while it was opened")
     except BaseException:

@@ -1,6 +1,6 @@
-"""JSON within limits and with one meaning only; `tape.json` as bytes and back.
+"""JSON within limits and with one meaning only; `tape.json` as bytes and parsed.
 
-`tape.json` begins with its format and its own sha256, taken with 64 zeros in the place of the digits:
+`tape.json` begins with its format and its own sha256, taken with 64 zeros in place of the digits:
 
     {"format":"tape/1","check":"9f86d0...",
     "features":[],
@@ -29,7 +29,7 @@ def seal(fields: Mapping[str, Any]) -> bytes:
     """Return `tape.json`: the same fields, the same bytes.
 
     Raises:
-      ValueError: If a value is not one of JSON's: NaN, an infinity, half of a surrogate pair.
+      ValueError: If a value is not valid in JSON: NaN, an infinity, half of a surrogate pair.
       TypeError: If it is not a value of JSON at all.
     """
     begin = f'{{"format":"{FORMAT}","check":"'
@@ -96,7 +96,7 @@ def parse(errors: TapeErrors, name: str, data: bytes, limits: Limits) -> Any:
             data.decode("utf-8"), object_pairs_hook=once, parse_constant=constant, parse_float=real
         )  # the depth was measured, so this cannot overflow the stack
         if b"\\u" in data:
-            _dump(found).encode()  # half of a surrogate pair would fail later, where somebody prints it
+            _dump(found).encode()  # half of a surrogate pair would fail later, when it is printed
     except UnicodeError:
         raise errors.corrupt(f"{name} is not UTF-8") from None
     except json.JSONDecodeError as error:
@@ -104,8 +104,8 @@ def parse(errors: TapeErrors, name: str, data: bytes, limits: Limits) -> Any:
     return found
 
 
-# What a value takes in memory at most, by the characters that come with it: the object, its place in the one around it,
-# and what the parser holds meanwhile. A real number takes more time than memory.
+# An upper bound on the memory of a value, by the characters that come with it: the object, its slot in the enclosing
+# one, and the temporary data of the parser. A real number takes more time than memory.
 _BYTES_OF = {b",": 44, b":": 240, b"[": 160, b"{": 300, b".": 300, b"e": 300, b"E": 300}
 _BYTES_OF_STRING = 72
 _NOT_SIGNS = bytes(set(range(256)) - set(b"".join(_BYTES_OF)) - set(b"]}"))
@@ -115,13 +115,13 @@ _LATIN, _NARROW = bytes(range(0xC4)), bytes(range(0xF0))  # UTF-8 begins wider c
 
 
 def measure(errors: TapeErrors, name: str, data: bytes, limits: Limits) -> None:
-    """Refuse what would become too large or too deep, before it is an object.
+    """Refuse a text that would become too large or too deep, before it is parsed.
 
     Raises:
       UnsafeTapeError: If it would.
     """
     errors.check_text(name, len(data), limits)
-    # The bytes, and two copies of them here; the text, and what of it stays as strings.
+    # The bytes, and two copies of them here; the text, and its parts that are kept as strings.
     memory = (3 + 2 * _width(data)) * len(data) + _BYTES_OF_STRING * (data.count(b'"') // 2)
     bare = _outside_strings(data)
     signs = bare.translate(None, _NOT_SIGNS)
@@ -155,14 +155,14 @@ def _outside_strings(data: bytes) -> bytes:
 
 
 def _depth(brackets: bytes) -> int:
-    """Return how deep brackets are nested, at most: of those that nothing closes, all count."""
+    """Return how deep brackets are nested, at most: unclosed ones all count."""
     levels, before = 0, 3 * len(brackets)
-    while len(brackets) < before / 2:  # a level at a time from inside, as long as most of what is left goes with it
+    while len(brackets) < before / 2:  # one level at a time, innermost first, as long as that removes most of the rest
         before, brackets = len(brackets), brackets.replace(b"[]", b"")
         levels += 1
     return levels + max(accumulate(92 - sign for sign in brackets), default=0)
 
 
 def _has_long_number(bare: bytes) -> bool:
-    """Return whether there is a number of 400 digits: Python takes long to parse such an int, or refuses it."""
+    """Return whether there is a number of 400 digits: Python is slow to parse such an int, or refuses it."""
     return bytes(4) in bare.translate(_TO_NINES).replace(b"9" * 100, b"\0")

@@ -23,7 +23,7 @@ _NO_TAPE = "Give the path of a saved tape."
 
 
 class Layout(NamedTuple):
-    """The file as it has to be.
+    """The expected layout of the file.
 
     Attributes:
       header: Its first bytes: the length of the header and the header.
@@ -99,7 +99,7 @@ def find_tape(errors: TapeErrors, front: bytes, size: int, limits: Limits) -> tu
 
 
 def check_header(errors: TapeErrors, found: bytes, size: int, expected: Layout) -> None:
-    """Raise CorruptTapeError unless the file begins with the header that it has to have, and has its size.
+    """Raise CorruptTapeError unless the file begins with the expected header, and has the expected size.
 
     Args:
       errors: Those about the tape.

@@ -1,4 +1,4 @@
-"""Writing a file so that at any time either the old one or the new one is there, whole.
+"""Atomic replacement of files: at any time either the old one or the new one is there, complete.
 
 The new one is written under another name in the same directory and renamed when it is on the disk. A process that is
 killed leaves an unfinished file behind; the next save in that directory removes it. It can tell such a file from one
@@ -55,7 +55,7 @@ class Replacement:
             self._temporary, self._descriptor = _create(temporary_in or self._directory)
             with contextlib.suppress(OSError):  # a tape that only its owner could read stays so
                 mode = os.lstat(path).st_mode
-                if stat.S_ISREG(mode):  # that of a link is not its own
+                if stat.S_ISREG(mode):  # the mode of a link is not that of its target
                     os.chmod(self._temporary, mode & 0o777 | 0o600)
 
     def write(self, data: bytes | memoryview) -> None:
@@ -64,7 +64,7 @@ class Replacement:
             self.size += _write_all(self._descriptor, data)
 
     def rewrite(self, offset: int, data: bytes) -> None:
-        """Put `data` in the place of as many bytes at `offset`."""
+        """Overwrite the bytes at `offset` with `data`."""
         with explained(self._about):
             os.lseek(self._descriptor, offset, os.SEEK_SET)
             _write_all(self._descriptor, data)
@@ -79,7 +79,7 @@ class Replacement:
             if self._overwrite:
                 os.replace(self._temporary, self._path)
             else:
-                _rename_to_nothing(self._temporary, self._path)
+                _rename_without_overwriting(self._temporary, self._path)
             self._close()
         if sync:
             with explained(self._about, WRITTEN):
@@ -168,9 +168,9 @@ def _create(directory: str) -> tuple[str, int]:
 
 
 def _lock(descriptor: int) -> bool | None:
-    """Return whether we have the lock now; None where the file system has no locks, so that nothing is ever swept."""
+    """Return whether the lock was acquired; None where the file system has no locks, so nothing is ever swept."""
     if sys.platform == "win32":
-        return True  # nobody needs it: an open file cannot be removed there
+        return True  # not needed: an open file cannot be removed there
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -180,7 +180,7 @@ def _lock(descriptor: int) -> bool | None:
     return True
 
 
-def _rename_to_nothing(temporary: str, path: str) -> None:
+def _rename_without_overwriting(temporary: str, path: str) -> None:
     try:
         os.link(temporary, path)  # unlike a rename, this fails where a file is
     except FileExistsError:

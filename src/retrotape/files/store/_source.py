@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     import numpy as np
 
 _SHORTER = "the file became shorter while it was read"
-# Large tensors get pages of their own: numpy asks for huge ones, and a virtual machine may take four times as long to
-# find those as to read the file.
+# Large tensors get pages of their own: numpy requests huge pages, and a virtual machine may take four times as
+# long to allocate those as to read the file.
 _PAGES = 1 << 20
 _PRIVATE = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_ANONYMOUS") else {}
 Progress = Callable[[int], None]  # called with the size of every piece that has been verified
@@ -52,7 +52,7 @@ class Source(ABC):
 
 
 def read_exactly(errors: TapeErrors, descriptor: int, start: int, size: int) -> bytes:
-    """Return `size` bytes; the file had so many when it was opened."""
+    """Return `size` bytes, which the file had when it was opened."""
     data = read_at(descriptor, start, size)
     if len(data) != size:
         raise errors.corrupt(_SHORTER)
@@ -60,13 +60,13 @@ def read_exactly(errors: TapeErrors, descriptor: int, start: int, size: int) -> 
 
 
 def pieces(errors: TapeErrors, descriptor: int, start: int, size: int) -> Iterator[bytes]:
-    """Yield the same, a piece at a time."""
+    """Yield the same bytes, a piece at a time."""
     for at in range(start, start + size, PIECE):
         yield read_exactly(errors, descriptor, at, min(PIECE, start + size - at))
 
 
 def read_aligned(errors: TapeErrors, descriptor: int, start: int, size: int) -> np.ndarray:
-    """Return the same in memory that begins at a multiple of 64."""
+    """Return the same bytes, at an address that is a multiple of 64."""
     found = _allocate(size)
     if read_into(descriptor, found.data, start) != size:
         raise errors.corrupt(_SHORTER)
@@ -80,7 +80,7 @@ def _allocate(size: int) -> np.ndarray:
         try:
             return np.frombuffer(mmap.mmap(-1, size, **_PRIVATE), np.uint8)
         except OSError:
-            pass  # the process has as many mappings as it may have
+            pass  # the process has reached its limit of mappings
     memory = np.empty(size + ALIGN, np.uint8)
     first = -memory.ctypes.data % ALIGN
     return memory[first : first + size]

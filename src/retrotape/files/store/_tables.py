@@ -149,7 +149,7 @@ def _parts(errors: TapeErrors, table: dict[str, Any], limits: Limits) -> dict[st
 
 
 def _with_strings(errors: TapeErrors, parts: dict[str, TensorInfo], strings: dict[str, Any]) -> dict[str, TensorInfo]:
-    """Return all tensors, with one of strings in the place of its two parts."""
+    """Return all tensors, with one of strings in place of its two parts."""
     whole = {name: info for name, info in parts.items() if not name.startswith(RESERVED)}
     if len(parts) != len(whole) + 2 * len(strings):
         raise errors.corrupt(f"{TAPE} lists {len(strings)} string tensors, and the tensors have other parts")

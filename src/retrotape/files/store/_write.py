@@ -28,7 +28,7 @@ def write(
     store: str | os.PathLike[str] | None = None,
     limits: Limits = DEFAULT_LIMITS,
 ) -> int:
-    """Save a tape. Whatever happens, the old one or the new one is there afterwards, whole.
+    """Save a tape atomically: afterwards either the old one or the new one is there, complete.
 
     The same content gives the same bytes. Tensors are written one at a time, so where their data are functions only
     one of them has to be in memory.
@@ -38,10 +38,10 @@ def write(
       entries: Everything but the tensors, by name: "program.txt", "opdefs.pb" and so on.
       tensors: What to store; the order does not matter.
       meta: More fields for `tape.json`; all of it JSON. "features" are those that a reader has to support.
-      overwrite: Whether a tape that is there may be replaced.
-      store: A folder for the bytes of this and other tapes; what is there already is not written again. It must keep
-        its place relative to `path`.
-      limits: The limits of the readers; what they would refuse is not written.
+      overwrite: Whether an existing tape may be replaced.
+      store: A folder for the bytes of this and other tapes; bytes that it already holds are not written again. It must
+        keep its location relative to `path`.
+      limits: The limits of the readers; a tape that they would refuse is not written.
 
     Returns:
       How many bytes were written.
@@ -62,7 +62,7 @@ def write(
 
 
 def _check_target(path: str, overwrite: bool, *, folder: bool) -> None:
-    """Say early what would fail after a gigabyte has been written."""
+    """Raise early for errors that would otherwise occur after a gigabyte has been written."""
     parent = os.path.dirname(os.path.abspath(path))
     if not os.path.isdir(parent):
         raise TapeWriteError(path, f"there is no directory {parent!r}", f"Create it first: `os.makedirs({parent!r})`.")
