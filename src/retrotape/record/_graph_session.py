@@ -50,7 +50,7 @@ class GraphSession:
         return self._since is not None
 
     def is_recording(self) -> bool:
-        """Say whether operations are being added to the tape now: their number is all it takes, so always."""
+        """Return whether operations are being added to the tape now: their number is all it takes, so always."""
         return True
 
     def remembers(self) -> tuple[bool, bool]:
@@ -58,7 +58,7 @@ class GraphSession:
         return True, True
 
     def is_idle(self) -> bool:
-        """Say whether nothing is added to the tape."""
+        """Return whether nothing is added to the tape."""
         return self._since is None
 
     def start(self) -> None:
@@ -89,7 +89,7 @@ class GraphSession:
         self._owners[id(unwrap(variable))] = variable
 
     def passes_tangents(self) -> bool:
-        """Say whether the `stop_gradient` that is running is not meant for derivatives of derivatives."""
+        """Return whether the `stop_gradient` that is running is not meant for derivatives of derivatives."""
         return self.is_open and in_moments()
 
     def on_call(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], backward: Callable) -> None:
@@ -162,7 +162,7 @@ class GraphSession:
         self._watched.add(identity_of(_inside(self.graph, handle_of(variable))))
 
     def watches(self, variable: Any) -> bool:
-        """Say whether `watch` was told of a variable."""
+        """Return whether `watch` was told of a variable."""
         return identity_of(_inside(self.graph, handle_of(variable))) in self._watched
 
     def stand_in(self, variable: Any) -> int:

@@ -32,7 +32,7 @@ def whole(method: _Method) -> _Method:
 
 
 def same(left: Tensor, right: Tensor) -> bool:
-    """Say whether two values are the same to the bit."""
+    """Return whether two values are the same to the bit."""
     return left.numpy().tobytes() == right.numpy().tobytes()
 
 
@@ -162,12 +162,12 @@ class Histories(Trace):
         self._builder.facts.histories[key] = VariableHistory(key, handle, [self.var_of(value)])
 
     def holds(self, handle: Handle) -> bool:
-        """Say whether the present value of a variable is kept, and is certainly the present one."""
+        """Return whether the present value of a variable is kept, and is certainly the present one."""
         history = self.facts.histories.get(identity_of(handle))
         return history is not None and history.current in self.values and not self.is_stale(handle)
 
     def is_stale(self, handle: Handle) -> bool:
-        """Say whether a variable may have changed since its value was last read."""
+        """Return whether a variable may have changed since its value was last read."""
         return identity_of(handle) in self._stale and identity_of(handle) in self.facts.histories
 
     def _drop_uninitialized(self, history: VariableHistory | None) -> None:

@@ -113,7 +113,7 @@ def _run_step(stack: Runner, step: _Step, inputs: list[Tensor], graph: Any, effe
 
 
 def _is_of_moments(step: _Step, body: _Body, operation: Any) -> bool:
-    """Say whether `tf.nn.moments` stopped a gradient: by its lines, or where nobody knows them, by its use."""
+    """Return whether `tf.nn.moments` stopped a gradient: by its lines, or where nobody knows them, by its use."""
     if operation is not None:
         return any(is_moments(line.filename, line.name) for line in operation.traceback)
     users = {other.op for other in body.steps if step.outputs[0] in other.inputs}

@@ -99,5 +99,5 @@ class OffloadFile:
 
 
 def is_offloaded(value: Any) -> bool:
-    """Say whether a value has to be loaded."""
+    """Return whether a value has to be loaded."""
     return not isinstance(value, tf.Tensor)

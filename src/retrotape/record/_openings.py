@@ -33,7 +33,7 @@ class Openings(ABC):
 
     @abstractmethod
     def is_current(self) -> bool:
-        """Say whether this is the thread that runs now."""
+        """Return whether this is the thread that runs now."""
 
     @abstractmethod
     def _reset(self) -> None:
@@ -44,11 +44,11 @@ class Openings(ABC):
         self._drops_values = any(recorder.drops_values for recorder in recorders)
 
     def is_idle(self) -> bool:
-        """Say whether nothing is open."""
+        """Return whether nothing is open."""
         return not self._open
 
     def has_open(self, recorder: Recorder) -> bool:
-        """Say whether a recorder is open here, paused or not."""
+        """Return whether a recorder is open here, paused or not."""
         return recorder in self._open
 
     def push(self, recorder: Recorder) -> None:

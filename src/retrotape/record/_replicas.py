@@ -121,7 +121,7 @@ class Replicas(Variables):
             self._refuse(self.active, "an all-reduce of tf.IndexedSlices", _flat(given), _flat(made))
 
     def _is_concatenation(self, given: list[Any], made: list[Any]) -> bool:
-        """Say whether slices were reduced as TensorFlow does it when this was written: one after the other."""
+        """Return whether slices were reduced as TensorFlow does it when this was written: one after the other."""
         with self.unrecorded():
             return all(
                 same(tf.concat([getattr(one, part) for one in given], 0), getattr(result, part))

@@ -165,7 +165,7 @@ class EagerSession:
         self._watched.add(identity_of(handle_of(variable)))
 
     def watches(self, variable: Variable) -> bool:
-        """Say whether a variable was given to `watch`."""
+        """Return whether a variable was given to `watch`."""
         return identity_of(handle_of(variable)) in self._watched
 
     def stand_in(self, variable: Variable) -> int:

@@ -48,7 +48,7 @@ class Stack(Calls):
         self._early: set[int] = set()  # first outputs of ops that were recorded before their callback
 
     def is_current(self) -> bool:
-        """Say whether this is the thread that runs now."""
+        """Return whether this is the thread that runs now."""
         return not self._ended and current_stack() is self
 
     def _listener(self) -> Stack:
@@ -124,7 +124,7 @@ class Stack(Calls):
         self.hold(outputs)
 
     def passes_tangents(self) -> bool:
-        """Say whether the `stop_gradient` that is running is not meant for derivatives of derivatives."""
+        """Return whether the `stop_gradient` that is running is not meant for derivatives of derivatives."""
         return bool(self.active) and in_moments()
 
     def hold(self, tensors: Sequence[Tensor]) -> None:

@@ -146,7 +146,7 @@ class Trace(ABC):
         return found if found is not None else self.owners.get(id(core.whole_of(variable)))
 
     def is_trainable(self, variable: Variable) -> bool:
-        """Say whether a variable is trainable now: where Keras has it, what Keras says."""
+        """Return whether a variable is trainable now: where Keras has it, what Keras says."""
         owner = self.owner_of(variable)
         return bool(variable.trainable if owner is None else owner.trainable)
 
@@ -160,7 +160,7 @@ class Trace(ABC):
         return list({id(whole): whole for whole in wholes}.values())
 
     def is_frozen(self, variable: Variable) -> bool:
-        """Say whether a variable was made to be trained, and Keras says that it is not to be."""
+        """Return whether a variable was made to be trained, and Keras says that it is not to be."""
         if isinstance(variable, SavedVariable):
             return variable.frozen
         return variable.trainable and not self.is_trainable(variable)

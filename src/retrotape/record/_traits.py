@@ -76,7 +76,7 @@ def traits(op: str) -> Traits:
 
 
 def makes_copies(op: str) -> bool:
-    """Say whether an op reads or changes a part of a variable: TensorFlow then hands out copies of the variable."""
+    """Return whether an op reads or changes a part of a variable: TensorFlow then hands out copies of the variable."""
     return op.startswith(("ResourceGather", "ResourceScatter", "ResourceSparse", "ResourceStrided"))
 
 
@@ -105,7 +105,7 @@ def read_by_rule(eqn: Eqn) -> list[int]:
 
 
 def is_deterministic(op: str) -> bool:
-    """Say whether the same inputs give the same outputs again: nothing is drawn."""
+    """Return whether the same inputs give the same outputs again: nothing is drawn."""
     if op in FORWARD or op in (CUSTOM, "CheckNumerics"):  # TensorFlow takes the latter for an op with state
         return True
     return op.startswith("ResourceGather") or traits(op).replayable

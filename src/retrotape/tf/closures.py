@@ -34,7 +34,7 @@ _LIBRARIES = frozenset(("tensorflow", "keras", "numpy", "retrotape", "builtins")
 
 
 def is_users(value: Any) -> bool:
-    """Say whether a function or class is the user's own, and so may lead to variables that nobody else knows."""
+    """Return whether a function or class is the user's own, and so may lead to variables that nobody else knows."""
     return (value.__module__ or "").partition(".")[0] not in _LIBRARIES
 
 

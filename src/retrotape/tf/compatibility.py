@@ -86,7 +86,7 @@ def _has(owner: Any, name: str) -> bool:
 
 
 def _is_set_by_methods(owner: Any, name: str) -> bool:
-    """Say whether instances of a class have an attribute which the class itself has not."""
+    """Return whether instances of a class have an attribute which the class itself has not."""
     members = (member for cls in getattr(owner, "__mro__", ()) for member in vars(cls).values())
     codes = (getattr(inspect.unwrap(member), "__code__", None) for member in members if callable(member))
     # To take the instructions apart is slow: only where the name occurs.
@@ -184,7 +184,7 @@ def minor_of(version: object) -> tuple[int, int] | None:
 
 
 def is_tried(version: object) -> bool:
-    """Say whether the tests have run on this minor version of TensorFlow.
+    """Return whether the tests have run on this minor version of TensorFlow.
 
     >>> is_tried("2.21.0"), is_tried("2.15.1"), is_tried("3.0.0-rc1"), is_tried("unknown")
     (True, False, False, False)
@@ -194,7 +194,7 @@ def is_tried(version: object) -> bool:
 
 
 def is_release(version: object) -> bool:
-    """Say whether a version is a final one as TensorFlow publishes it: no nightly, no candidate, no vendor's build.
+    """Return whether a version is a final one as TensorFlow publishes it: no nightly, no candidate, no vendor's build.
 
     >>> is_release("2.21.0"), is_release("2.20.0rc1"), is_release("2.19.0+nv24.5")
     (True, False, False)

@@ -136,7 +136,7 @@ _capsule_pointer.restype, _capsule_pointer.argtypes = ctypes.c_void_p, (ctypes.p
 
 
 def share_buffer(left: Tensor, right: Tensor) -> bool:
-    """Say whether two eager tensors are one place in memory.
+    """Return whether two eager tensors are one place in memory.
 
     A variable that is read hands out its own buffer, and copies it before it is changed while anybody holds that. So
     two reads give the same buffer exactly if nothing was assigned in between, as long as the first one is held.
@@ -175,7 +175,7 @@ def python_tokens(function: Any) -> tuple[bytes, ...]:
 
 
 def is_recompute(rule: Any) -> bool:
-    """Say whether a gradient function is that of a `tf.recompute_grad`."""
+    """Return whether a gradient function is that of a `tf.recompute_grad`."""
     return any(
         getattr(value, "__module__", None) == custom_gradient.__name__
         and getattr(value, "__qualname__", "").startswith("recompute_grad.")
@@ -222,17 +222,17 @@ def _add_to_graph(op: str, inputs: Sequence[Tensor], attrs: tuple[Any, ...]) -> 
 
 
 def stock_tape_listens() -> bool:
-    """Say whether a stock tape of this thread is open."""
+    """Return whether a stock tape of this thread is open."""
     return execute.must_record_gradient()
 
 
 def accumulating() -> bool:
-    """Say whether a forward accumulator is open on this thread."""
+    """Return whether a forward accumulator is open on this thread."""
     return execute.must_record_gradient() and bool(pywrap_tfe.TFE_Py_PackJVPs([])[0])
 
 
 def accumulates_only(tensors: Sequence[Tensor]) -> bool:
-    """Say whether forward accumulators are open, and no stock tape that watches any of `tensors`."""
+    """Return whether forward accumulators are open, and no stock tape that watches any of `tensors`."""
     return accumulating() and not record.should_record_backprop(list(tensors))
 
 
@@ -266,7 +266,7 @@ def operation_rule(operation: Any) -> Callable | None:
 
 
 def is_trainable(dtype: Any) -> bool:
-    """Say whether gradients flow through `dtype`."""
+    """Return whether gradients flow through `dtype`."""
     return backprop_util.IsTrainable(dtype)
 
 

@@ -86,13 +86,13 @@ def custom_rules(function: Any) -> list[Any]:
 
 
 def is_recomputed(node: Any) -> bool:
-    """Say whether a node of a function is the end of what a `tf.recompute_grad` computes."""
+    """Return whether a node of a function is the end of what a `tf.recompute_grad` computes."""
     name = node.attr["_gradient_op_type"].s.decode()
     return name in ops.gradient_registry.list() and is_recompute(ops.gradient_registry.lookup(name))
 
 
 def is_compiled(function: Any) -> bool:
-    """Say whether XLA compiles a concrete function."""
+    """Return whether XLA compiles a concrete function."""
     attrs = function_def(function_name(function)).attr
     return "_XlaMustCompile" in attrs and attrs["_XlaMustCompile"].b
 

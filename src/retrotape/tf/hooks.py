@@ -237,7 +237,7 @@ def attach(listener: Listener) -> None:
 
 
 def is_attached(listener: Listener) -> bool:
-    """Say whether `listener` hears of what runs on this thread."""
+    """Return whether `listener` hears of what runs on this thread."""
     return thread.listener is listener and listener in hook_table.users
 
 

@@ -21,7 +21,7 @@ class variables_as(Scope):
         self._past, self._before = past, thread.past
 
     def is_idle(self) -> bool:
-        """Say whether the block was left."""
+        """Return whether the block was left."""
         return not self._inside
 
     def enter(self) -> None:

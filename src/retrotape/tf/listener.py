@@ -18,7 +18,7 @@ class Listener(Protocol):
         """A forward accumulator is about to compute the tangents of an op, whose `on_op` may come after that."""
 
     def passes_tangents(self) -> bool:
-        """Say whether the `tf.stop_gradient` that is running lets tangents pass."""
+        """Return whether the `tf.stop_gradient` that is running lets tangents pass."""
 
     def on_backward(self, name: str, outputs: Sequence[Tensor], inputs: Sequence[Tensor], backward: Callable) -> None:
         """`outputs` go back to `inputs` by `backward`, whatever ops made them."""
@@ -39,7 +39,7 @@ class Listener(Protocol):
         """Variables were changed, as was `noted`, by an op that did not fail."""
 
     def recording(self) -> bool:
-        """Say whether anything is being recorded now."""
+        """Return whether anything is being recorded now."""
 
     def on_variable(self, variable: Any) -> None:
         """`variable` was read."""

@@ -171,7 +171,7 @@ def _fitting(seed: Any, target: Tensor) -> Tensor | Fitted:
 
 
 def _can_broadcast(shape: tf.TensorShape, wanted: tf.TensorShape) -> bool:
-    """Say whether a shape of another rank or size can become the wanted one; the stock tape takes [1, 3] for [3]."""
+    """Return whether a shape of another rank or size can become the wanted one; the stock tape takes [1, 3] for [3]."""
     spare = max(shape.rank - wanted.rank, 0)
     short = [None] * (wanted.rank - shape.rank) + list(shape[spare:])
     pairs = zip(short, wanted, strict=True)
@@ -179,7 +179,7 @@ def _can_broadcast(shape: tf.TensorShape, wanted: tf.TensorShape) -> bool:
 
 
 def zeros_wanted(unconnected_gradients: Any) -> bool:
-    """Say whether sources without path get zeros, as `unconnected_gradients` has it."""
+    """Return whether sources without path get zeros, as `unconnected_gradients` has it."""
     try:
         return tf.UnconnectedGradients(unconnected_gradients) is tf.UnconnectedGradients.ZERO
     except ValueError:

@@ -49,7 +49,7 @@ def values_of(value: Any) -> list[Any]:
 
 
 def differs_by_replica(variable: Any) -> bool:
-    """Say whether each replica may have a value of its own of a variable, which are aggregated when it is read."""
+    """Return whether each replica may have a value of its own of a variable, which are aggregated when it is read."""
     return isinstance(variable, SyncOnReadVariable) and len(variable._values) > 1
 
 
@@ -67,7 +67,7 @@ _REDUCTIONS = ("ReplicaContextBase.all_reduce.", "ReplicaContext.all_gather.")
 
 
 def is_elsewhere(rule: Any) -> bool:
-    """Say whether a gradient function is that of an `all_reduce` or `all_gather`, and not of the replica that asks.
+    """Return whether a gradient function is that of an `all_reduce` or `all_gather`, and not of the replica that asks.
 
     Who asks outside has the operations of all replicas, and those say how the reduction goes back.
     """
@@ -82,7 +82,7 @@ def is_elsewhere(rule: Any) -> bool:
 
 
 def is_reduced(node: Any) -> bool:
-    """Say whether a node of a function is the end of an `all_reduce` or `all_gather`."""
+    """Return whether a node of a function is the end of an `all_reduce` or `all_gather`."""
     name = node.attr["_gradient_op_type"].s.decode()
     return name in ops.gradient_registry.list() and is_elsewhere(ops.gradient_registry.lookup(name))
 
