@@ -16,7 +16,7 @@ from retrotape.record._replicas import Replicas
 from retrotape.tf import functions, hooks, tangents
 from retrotape.tf.core import tf
 from retrotape.tf.function_gradients import build_gradient
-from retrotape.tf.hooks_ops import Noted
+from retrotape.tf.hooks_ops import WriteStamp
 from retrotape.tf.scopes import setting
 from retrotape.tf.stock import watching
 
@@ -31,7 +31,7 @@ class Calls(Replicas):
     def __init__(self) -> None:
         super().__init__()
         self._calls: list[hooks.FunctionCall] = []  # still running
-        self._noted = Noted(0, {})  # the writes of the function that is running
+        self._stamp = WriteStamp(0, {})  # the writes of the function that is running
 
     def _reset(self) -> None:
         super()._reset()
@@ -53,7 +53,7 @@ class Calls(Replicas):
         """Run a `tf.function` such that it can be differentiated."""
         if not self.active:
             return self._run_unrecorded(call)
-        self._tell_paused(call.written())
+        self._notify_paused(call.written())
         if function_traits(call.function).op_by_op:
             return self._run_op_by_op(call.function, call.arguments + call.captures)
         given = tangents.tangents_for(call)
@@ -95,7 +95,7 @@ class Calls(Replicas):
         # With random ops inside, only TensorFlow's own record of the call knows what was drawn, and it records
         # enough for every order only under a persistent tape.
         with (
-            hooks.recomputed_is_kept(function) if redraws else nullcontext(),
+            hooks.keep_recomputed(function) if redraws else nullcontext(),
             watching(inputs, persistent=not known.deterministic),
         ):
             try:
@@ -107,7 +107,7 @@ class Calls(Replicas):
             else:
                 self._read_unheld(tensor for tensor in captured if tensor.dtype == tf.resource)
                 try:
-                    return self._run_noted(call, given)
+                    return self._run_stamped(call, given)
                 except tf.errors.InvalidArgumentError as error:
                     if not (known.compiled and _NOT_COMPILED in str(error)):
                         raise
@@ -117,16 +117,16 @@ class Calls(Replicas):
     def _run_unwatched(self, call: hooks.FunctionCall, given: hooks.FunctionCall) -> Any:
         for variable in functions.graph_of(call.function).variables:  # TensorFlow reports only what is watched
             self.on_variable(variable)
-        return self._run_noted(call, given)
+        return self._run_stamped(call, given)
 
-    def _run_noted(self, call: hooks.FunctionCall, given: hooks.FunctionCall) -> Any:
-        self._noted = call.note_writes()
+    def _run_stamped(self, call: hooks.FunctionCall, given: hooks.FunctionCall) -> Any:
+        self._stamp = call.stamp_writes()
         return given.run()
 
     def _run_unrecorded(self, call: hooks.FunctionCall) -> Any:
         written = call.written(only_initialized=True)
-        self._tell_paused(written)
-        noted = call.note_writes()
+        self._notify_paused(written)
+        stamp = call.stamp_writes()
         result = call.run()
-        self.on_updated(noted)
+        self.on_updated(stamp)
         return result

@@ -80,7 +80,9 @@ class Segments:
                 continue
             values[var] = tensor
             made = builder.producers[var]
-            if not (0 <= made < len(builder.eqns) and builder.eqns[made].op == "ReadVariableOp"):  # shares the buffer of the variable
+            if not (
+                0 <= made < len(builder.eqns) and builder.eqns[made].op == "ReadVariableOp"
+            ):  # shares the buffer of the variable
                 self._hold(var, bytes_of(builder.types[var]))
 
     def _hold(self, var: int, size: int) -> None:
