@@ -175,7 +175,7 @@ class GraphSession:
         return list({id(variable): variable for variable in (*before, *self._variables.values())}.values())
 
     def trainable(self) -> list[Any]:
-        """Return those that are trainable now; for a variable owned by Keras, the Keras variable decides and is returned."""
+        """Return those that are trainable now; for a variable owned by Keras, the Keras variable."""
         return self.trace.trainable(self.variables())
 
     def find(self, tensor: Tensor) -> int | None:

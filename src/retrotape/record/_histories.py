@@ -127,7 +127,7 @@ class Histories(Trace):
         return [histories[identity].handle for identity in self.copied_on_read if identity in histories]
 
     def hold(self, handle: Handle, value: Tensor) -> None:
-        """Keep `value` as the current value of a variable, and as a tensor of its var, so that uses of it are connected."""
+        """Keep `value` as the current value of a variable, and map it to its var, so that uses of it are connected."""
         version = self.facts.histories[identity_of(handle)].current
         self.tensors.alias(identity_of(value), version)  # first: a kept value must be known by identity
         self.values[version] = value
@@ -171,7 +171,7 @@ class Histories(Trace):
         return identity_of(handle) in self._stale and identity_of(handle) in self.facts.histories
 
     def _drop_uninitialized(self, history: VariableHistory | None) -> None:
-        """Make the value that a call assigned the first one, if the variable was uninitialized before and so never read."""
+        """Make the value that a call assigned the first one, if the variable was uninitialized before the call."""
         if history is not None and len(history.versions) == 2 and history.versions[0] not in self.values:
             facts = self._builder.facts
             facts.uninitialized.add(history.versions[0])

@@ -80,7 +80,7 @@ class OffloadFile:
         return self._file
 
     def warn(self) -> None:
-        """Warn about a value that could not be moved; separate from `put`, where a warning raised as an error loses events."""
+        """Warn about a value that could not be moved. Not in `put`, where a warning raised as an error loses events."""
         error, self._error = self._error, None
         if error is not None:
             warnings.warn(

@@ -133,7 +133,7 @@ class EagerSession:
 
     @contextmanager
     def forked(self) -> Iterator[EagerSession]:
-        """Record ops in the block on a fork of the trace, unless they are recorded anyway; yield the session to query."""
+        """Record ops in the block on a fork of the trace, unless recorded anyway; yield the session to query."""
         if self.is_recording():
             yield self
             return
@@ -181,7 +181,7 @@ class EagerSession:
         return list(self.trace.variables.values())
 
     def trainable(self) -> list[Variable]:
-        """Return those that are trainable now; for a variable owned by Keras, the Keras variable decides and is returned."""
+        """Return those that are trainable now; for a variable owned by Keras, the Keras variable."""
         return self.trace.trainable(self.variables())
 
     def clear(self) -> None:
@@ -211,7 +211,7 @@ class EagerSession:
         return histories_in(self.trace, variable)
 
     def why_absent(self, tensor: Tensor) -> tuple[str, str] | None:
-        """Return why a tensor has no var and what to do about it; None if it was made in the block, but not by an op."""
+        """Return why a tensor has no var and what to do about it; None if it was made in the block, not by an op."""
         if not isinstance(tensor, core.EagerTensor):
             return (
                 "it is symbolic, made inside a tf.function, and the tape was recorded outside",

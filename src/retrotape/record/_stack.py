@@ -66,7 +66,7 @@ class Stack(Calls):
         return next(_times)
 
     def in_replica(self) -> Stack:
-        """Create and return the stack of this thread, a replica's; it records into the same traces, in execution order."""
+        """Create the stack of this thread, a replica's, which records on the same traces in execution order."""
         thread.stack = stack = Stack()
         stack.inherit(self)
         stack._batch = stack._max_batch = 1

@@ -23,7 +23,7 @@ from retrotape.tf.saved_variable import SavedVariable
 
 
 class Trace(ABC):
-    """The data of one run of a program. Every trace is a `Recorder`; this is its interface for code that does not record.
+    """The data of one run of a program: the interface of a `Recorder` for code that does not record.
 
     Attributes:
       program: Everything recorded so far, as a view that grows; `snapshot` returns one that does not.
@@ -129,7 +129,7 @@ class Trace(ABC):
         return histories.get(self.stand_ins[identity])
 
     def _original_handle(self, handle: Handle) -> int:
-        """Return the identity of the first used handle of the same variable; that of `handle` itself if there is none."""
+        """Return the identity of the first used handle of the same variable, or else that of `handle` itself."""
         histories = self.facts.histories
         known, count = self._named
         if known is not histories:

@@ -1,4 +1,4 @@
-"""Check that the installed TensorFlow and Keras have the private names that retrotape uses, and which versions they are.
+"""Check that the installed TensorFlow and Keras have the private names that retrotape uses, and their versions.
 
 A name that is missing, or takes other parameters, is reported before anything records. Otherwise it would cause an
 AttributeError in the middle of a program, or an op that is not recorded.

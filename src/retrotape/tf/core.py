@@ -238,7 +238,7 @@ def accumulates_only(tensors: Sequence[Tensor]) -> bool:
 
 
 def record_on_stock_tapes(name: str, outputs: Sequence[Tensor], inputs: Sequence[Tensor], backward: Callable) -> None:
-    """Record `backward` on stock tapes and forward accumulators, as the backward function from `outputs` to `inputs`."""
+    """Record a backward function from `outputs` to `inputs` on stock tapes and forward accumulators."""
     pywrap_tfe.TFE_Py_TapeSetRecordOperation(name, list(outputs), list(inputs), backward, None)
 
 

@@ -1,4 +1,4 @@
-"""Replicas of a `tf.distribute.Strategy`: their threads, where they synchronize, and the components of their variables."""
+"""Replicas of a `tf.distribute.Strategy`: their threads, synchronization and components of variables."""
 
 from __future__ import annotations
 
