@@ -188,7 +188,7 @@ def test_a_jacobian_has_one_target(x):
     with rt.Tape() as tape:
         y = x * tf.ones((2, 3))
     with pytest.raises(
-        errors.ShapeMismatchError, match="jacobian takes one target, got 2 in a list; ask once for each"
+        errors.ShapeMismatchError, match="jacobian takes one target, got 2 in a list; call it once for each"
     ):
         tape.jacobian([y, y], x)
 
@@ -197,7 +197,7 @@ def test_a_batch_jacobian_has_one_source():
     m = tf.ones((2, 3))
     with rt.Tape() as tape:
         y = m * m
-    text = "batch_jacobian takes one source, got 2 in a list; ask once for each"
+    text = "batch_jacobian takes one source, got 2 in a list; call it once for each"
     with pytest.raises(errors.ShapeMismatchError, match=text):
         tape.batch_jacobian(y, [m, m])
 

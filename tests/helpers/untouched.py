@@ -40,7 +40,7 @@ def touched() -> list[str]:
         "users": bool(hook_table.users),
         "listener": thread.listener is not None,
         "past": thread.past is not None,
-        "graph logs": bool(thread.graph_logs),
+        "graph sessions": bool(thread.graph_sessions),
         "recomputed": thread.keeps_recomputed,
         "stock tape": execute.must_record_gradient() or not pywrap_tfe.TFE_Py_TapeSetIsEmpty(),
         "stopped": pywrap_tfe.TFE_Py_TapeSetIsStopped(),

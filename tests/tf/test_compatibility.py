@@ -195,13 +195,13 @@ def test_many_missing_names_are_cut_short() -> None:
 def test_any_version_is_read_without_an_error(version: object) -> None:
     minor = compatibility.minor_of(version)
     assert minor is None or minor[0] >= 2
-    assert isinstance(compatibility.is_tried(version), bool)
+    assert isinstance(compatibility.is_tested(version), bool)
     assert isinstance(compatibility.is_release(version), bool)
     assert str(errors.IncompatibleTensorFlowError(compatibility.shown(version), "x"))
 
 
 def test_which_versions_are_trusted() -> None:
-    decided = {version: (compatibility.is_tried(version), compatibility.is_release(version)) for version in FORMS}
+    decided = {version: (compatibility.is_tested(version), compatibility.is_release(version)) for version in FORMS}
     assert decided == {
         "2.21.0": (True, True),
         "2.22.0-dev20261101": (False, False),

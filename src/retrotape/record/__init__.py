@@ -1,4 +1,4 @@
-"""Running ops → program. Knows nothing of derivatives beyond which values their rules read."""
+"""Turn running ops into a program. Knows nothing about derivatives except which values their rules read."""
 
 from retrotape.record._attributes import default_attrs, for_execution, for_rule, with_defaults, without_defaults
 from retrotape.record._constants import python_constants

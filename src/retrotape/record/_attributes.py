@@ -1,4 +1,4 @@
-"""Attributes of ops: from the many forms in which TensorFlow reports them to one, and back."""
+"""Convert op attributes between TensorFlow's many representations and a single canonical one."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from retrotape.ir import CUSTOM, Attr, AttrValue, DType, Eqn, Func, Proto, Shape
 from retrotape.tf import core
 from retrotape.tf.core import tf
 
-LARGEST = 8192  # number of what is remembered
+LARGEST = 8192  # cache entries
 _cache: dict[Any, tuple[Attr, ...]] = {}
 
 
 def canonical(op: str, attrs: Any) -> tuple[Attr, ...]:
     """Return `attrs` as sorted pairs of plain data.
 
-    TensorFlow repeats names, means the default by None, and gives dtypes as numbers or objects, strings as
-    text or bytes, shapes in three forms; the definition of the op says what each one is.
+    TensorFlow repeats names, uses None for the default, and passes dtypes as numbers or objects, strings as str or
+    bytes, and shapes in three forms. The op definition determines the type of each attribute.
     """
     try:
         return _cache[op, attrs]
     except KeyError:
-        if len(_cache) >= LARGEST:  # seeds and names of functions are among the values, and new ones come forever
+        if len(_cache) >= LARGEST:  # values include seeds and function names, which are unbounded
             _cache.clear()
         result = _cache[op, attrs] = _canonical(op, attrs)
         return result
-    except TypeError:  # a list among the values
+    except TypeError:  # unhashable: one of the values is a list
         return _canonical(op, attrs)
 
 
 def _canonical(op: str, attrs: Any) -> tuple[Attr, ...]:
     definition = core.op_def(op)
-    if definition is None or not attrs:  # what a function call carries is how to run it, not what it means
+    if definition is None or not attrs:  # attributes of a function call only say how to run it
         return ()
     defined = {attr.name: attr for attr in definition.attr}
     found: dict[str, AttrValue] = {}
@@ -49,7 +49,7 @@ def _canonical(op: str, attrs: Any) -> tuple[Attr, ...]:
 
 @lru_cache(4096)
 def default_attrs(op: str) -> tuple[Attr, ...]:
-    """Return the attributes that an op has where nothing is said, as sorted pairs of plain data."""
+    """Return the default attributes of an op, as sorted pairs of plain data."""
     definition = core.op_def(op)
     given = [attr for attr in definition.attr if attr.HasField("default_value")] if definition is not None else []
     return tuple(sorted((attr.name, _default(attr.type, attr.default_value)) for attr in given))
@@ -98,7 +98,7 @@ def _plain(kind: str, value: Any) -> AttrValue:
 
 
 def for_execution(attrs: tuple[Attr, ...]) -> tuple[Any, ...]:
-    """Return the attributes in the form in which TensorFlow runs an op by name."""
+    """Return the attributes in the form that TensorFlow takes to execute an op by name."""
     return tuple(part for name, value in attrs for part in (name, _executable(value)))
 
 
@@ -118,7 +118,7 @@ def _executable(value: AttrValue) -> Any:
 
 
 def for_rule(value: AttrValue) -> Any:
-    """Return one attribute as `tf.Operation.get_attr` would, which is what gradient functions expect."""
+    """Return one attribute as `tf.Operation.get_attr` would, as gradient functions expect."""
     match value:
         case DType(number):
             return tf.as_dtype(number)
@@ -130,15 +130,15 @@ def for_rule(value: AttrValue) -> Any:
 
 
 def with_defaults(eqn: Eqn) -> Eqn:
-    """Say what a file leaves out because it goes without saying."""
+    """Add the default attributes, which files omit."""
     if eqn.op == CUSTOM:
         return eqn
-    said = dict(default_attrs(eqn.op))
-    said.update(eqn.attrs)
-    return eqn._replace(attrs=tuple(sorted(said.items())))
+    attrs = dict(default_attrs(eqn.op))
+    attrs.update(eqn.attrs)
+    return eqn._replace(attrs=tuple(sorted(attrs.items())))
 
 
 def without_defaults(eqn: Eqn) -> Eqn:
-    """Leave out attributes that say what is so anyway: an older TensorFlow may not know them."""
-    usual = () if eqn.op == CUSTOM else default_attrs(eqn.op)
-    return eqn._replace(attrs=tuple(pair for pair in eqn.attrs if pair not in usual))
+    """Remove attributes that have their default value: an older TensorFlow may not know them."""
+    defaults = () if eqn.op == CUSTOM else default_attrs(eqn.op)
+    return eqn._replace(attrs=tuple(pair for pair in eqn.attrs if pair not in defaults))

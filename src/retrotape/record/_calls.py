@@ -1,4 +1,4 @@
-"""Calls of `tf.function`s, run so that they can be asked about."""
+"""Run calls of `tf.function`s such that they can be differentiated."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from retrotape.record._replicas import Replicas
 from retrotape.tf import functions, hooks, tangents
 from retrotape.tf.core import tf
 from retrotape.tf.function_gradients import build_gradient
-from retrotape.tf.hooks_ops import Noted
+from retrotape.tf.hooks_ops import WriteStamp
 from retrotape.tf.scopes import setting
 from retrotape.tf.stock import watching
 
-_not_watched: WeakSet[Any] = WeakSet()  # functions whose gradient TensorFlow cannot build, or cannot compile
+_not_watched: WeakSet[Any] = WeakSet()  # functions whose gradient TensorFlow can't build or compile
 _NOT_COMPILED = "XLA compilation requires"
-_OUTSIDE = 4  # from `here` past the hook to the code that calls
+_OUTSIDE = 4  # frames from `here` past the hook to the calling code
 
 
 class Calls(Replicas):
-    """Runs the functions that are called on one thread."""
+    """Runs the functions called on one thread."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._calls: list[hooks.FunctionCall] = []  # those that have not ended
-        self._noted = Noted(0, {})  # what the function that runs now may write
+        self._calls: list[hooks.FunctionCall] = []  # still running
+        self._stamp = WriteStamp(0, {})  # the writes of the function that is running
 
     def _reset(self) -> None:
         super()._reset()
@@ -39,21 +39,21 @@ class Calls(Replicas):
 
     @abstractmethod
     def add_choice(self, tensor: Tensor) -> None:
-        """Note that a value has decided what a function that is run op by op does next."""
+        """Record that a value decided the control flow of a function that is run op by op."""
 
     @abstractmethod
     def add_moments(self, tensor: Tensor) -> None:
-        """Note that `tf.nn.moments`, in a function that is run again, has stopped the gradient of a tensor."""
+        """Record that `tf.nn.moments`, in a function that is rerun, stopped the gradient of a tensor."""
 
     @abstractmethod
     def emit(self, name: str, outputs: Sequence[Tensor], inputs: Sequence[Tensor], backward: Callable) -> None:
-        """Record that a backward function leads from `outputs` to `inputs`, whatever ops made them."""
+        """Record `backward` as the backward function from `outputs` to `inputs`, whatever ops produced them."""
 
     def on_call(self, call: hooks.FunctionCall) -> Any:
-        """Run a `tf.function` so that it can be asked about."""
+        """Run a `tf.function` such that it can be differentiated."""
         if not self.active:
             return self._run_unrecorded(call)
-        self._tell_paused(call.written())
+        self._notify_paused(call.written())
         if function_traits(call.function).op_by_op:
             return self._run_op_by_op(call.function, call.arguments + call.captures)
         given = tangents.tangents_for(call)
@@ -65,7 +65,7 @@ class Calls(Replicas):
         return tangents.narrowed(call, wide, self._call(wide, narrow))
 
     def _call(self, call: hooks.FunctionCall, given: hooks.FunctionCall) -> Any:
-        """Run `given`, which is `call` with copies of some of its inputs."""
+        """Run `given`, which is `call` with some of its inputs copied."""
         self._read_unheld(tensor for tensor in call.arguments + call.captures if tensor.dtype == tf.resource)
         self.flush()
         for owner in keras_variables_in(call.function):
@@ -83,50 +83,50 @@ class Calls(Replicas):
         return functions.structured(function, results)
 
     def _run_watched(self, call: hooks.FunctionCall, given: hooks.FunctionCall) -> Any:
-        """Run a function so that TensorFlow keeps what its first derivative needs, where it can.
+        """Run a function such that TensorFlow keeps what its first derivative needs, if it can.
 
-        Where it cannot, nobody may want that derivative; whoever does is shown the ops inside, one by one.
+        If it can't, the call still runs. A later derivative through it is computed from its ops, one by one.
         """
         function, known = call.function, function_traits(call.function)
         inputs = given.arguments + given.captures
         if function in _not_watched:
             return self._run_unwatched(call, given)
-        draws_anew = known.recomputes and not known.deterministic
-        # With random draws inside, only TensorFlow's own record of the call can tell what was drawn, and
-        # only a persistent tape makes it record enough for every order.
+        redraws = known.recomputes and not known.deterministic
+        # With random ops inside, only TensorFlow's own record of the call knows what was drawn, and it records
+        # enough for every order only under a persistent tape.
         with (
-            hooks.recomputed_is_kept(function) if draws_anew else nullcontext(),
+            hooks.keep_recomputed(function) if redraws else nullcontext(),
             watching(inputs, persistent=not known.deterministic),
         ):
             try:
                 captured = build_gradient(function, inputs)
             except MemoryError:
                 raise
-            except Exception:  # raised by user code, in a derivative that nobody has asked for
+            except Exception:  # raised by user code, for a derivative that may never be requested
                 _not_watched.add(function)
             else:
                 self._read_unheld(tensor for tensor in captured if tensor.dtype == tf.resource)
                 try:
-                    return self._run_noted(call, given)
+                    return self._run_stamped(call, given)
                 except tf.errors.InvalidArgumentError as error:
                     if not (known.compiled and _NOT_COMPILED in str(error)):
                         raise
-                    _not_watched.add(function)  # nothing has run: it was not compiled
+                    _not_watched.add(function)  # compilation failed, so nothing has run
         return self._run_unwatched(call, given)
 
     def _run_unwatched(self, call: hooks.FunctionCall, given: hooks.FunctionCall) -> Any:
-        for variable in functions.graph_of(call.function).variables:  # TensorFlow tells only of what is watched
+        for variable in functions.graph_of(call.function).variables:  # TensorFlow reports only what is watched
             self.on_variable(variable)
-        return self._run_noted(call, given)
+        return self._run_stamped(call, given)
 
-    def _run_noted(self, call: hooks.FunctionCall, given: hooks.FunctionCall) -> Any:
-        self._noted = call.note_writes()
+    def _run_stamped(self, call: hooks.FunctionCall, given: hooks.FunctionCall) -> Any:
+        self._stamp = call.stamp_writes()
         return given.run()
 
     def _run_unrecorded(self, call: hooks.FunctionCall) -> Any:
         written = call.written(only_initialized=True)
-        self._tell_paused(written)
-        noted = call.note_writes()
+        self._notify_paused(written)
+        stamp = call.stamp_writes()
         result = call.run()
-        self.on_updated(noted)
+        self.on_updated(stamp)
         return result

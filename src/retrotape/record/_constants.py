@@ -1,4 +1,4 @@
-"""Which constants Python made while recording, and when: a value that left TensorFlow comes back as one of them."""
+"""Find constants made by Python while recording: a value that left TensorFlow comes back as one of them."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ import numpy as np
 from retrotape.record._trace import Trace
 from retrotape.tf.core import EagerTensor, identity_of
 
-_FEW = 64  # elements that somebody may have typed
+_FEW = 64  # elements that may have been typed as literals
 
 
 def python_constants(
     trace: Trace, origin: Trace, among: Collection[int] | None = None, unrecorded_only: bool = False
 ) -> dict[int, float]:
-    """Return the floating-point leaves that no op made, but that are younger than the first op, by their moment.
+    """Return the floating-point leaves that are newer than the first op, each with the moment it was made.
 
-    Moments are on the clock of `Look.moment`. Numbers that are written in the code which uses them are left out:
-    they come from nowhere else.
+    Moments are on the clock of `HostRead.moment`. Literals in the code that uses them are omitted: their origin is
+    known.
 
     Args:
-      trace: Where to look.
-      origin: What it was made of, by taking functions apart: the constants of functions are not on it.
-      among: The vars that matter; all if None.
-      unrecorded_only: Return those that were made while nothing was recorded, and not the others.
+      trace: The trace to search.
+      origin: The trace that it was flattened from, which does not have the constants of functions.
+      among: The vars to consider; all if None.
+      unrecorded_only: Return only those made while nothing was recorded, instead of only those made while recording.
     """
     if origin.python_constants is not None and not unrecorded_only:
         return origin.python_constants if trace is origin else _moved(origin.python_constants, origin, trace)
@@ -41,7 +41,7 @@ def python_constants(
     found: dict[int, float] = {}
     seen: set[int] = set()
     spans = _Spans(origin.facts.unrecorded_spans)
-    written: dict[tuple[int, Any], set[Any]] = {}  # by code and dtype
+    literals: dict[tuple[int, Any], set[Any]] = {}  # by code and dtype
     for eqn in trace.program.eqns:
         for var in eqn.inputs:
             if producers[var] >= 0 or var in seen or (among is not None and var not in among):
@@ -58,34 +58,34 @@ def python_constants(
                 continue
             unrecorded = spans.cover(identity_of(value))
             place = trace.frames.place(eqn.frame)
-            if unrecorded == unrecorded_only and not (type(place) is tuple and _is_written(value, place[0], written)):
+            if unrecorded == unrecorded_only and not (type(place) is tuple and _is_literal(value, place[0], literals)):
                 found[var] = identity_of(value)
     return found
 
 
 class _Spans:
-    """Spans of time, to be asked often."""
+    """Time spans, indexed for fast lookup."""
 
     def __init__(self, spans: Iterable[tuple[int, int]]) -> None:
         ordered = sorted(spans)
         self._begins = [begin for begin, _ in ordered]
-        self._ends = list(accumulate((end for _, end in ordered), max))  # the latest of those that have begun
+        self._ends = list(accumulate((end for _, end in ordered), max))  # running maximum
 
     def cover(self, moment: int) -> bool:
-        """Say whether a moment lies inside one of them."""
+        """Return whether a moment lies inside a span."""
         begun = bisect_left(self._begins, moment)
         return begun > 0 and moment < self._ends[begun - 1]
 
 
 def _moved(constants: dict[int, float], origin: Trace, trace: Trace) -> dict[int, float]:
-    """Return the same constants by the vars that they have now: their values are the same objects."""
+    """Return the constants keyed by their vars in `trace`, matched by value identity."""
     vars_now = {id(value): var for var, value in trace.values.items()}
     pairs = ((vars_now.get(id(origin.values.get(var))), moment) for var, moment in constants.items())
     return {var: moment for var, moment in pairs if var is not None}
 
 
-def _is_written(value: Any, code: CodeType, known: dict[tuple[int, Any], set[Any]]) -> bool:
-    """Say whether every element stands in the code as a number."""
+def _is_literal(value: Any, code: CodeType, known: dict[tuple[int, Any], set[Any]]) -> bool:
+    """Return whether every element is a literal in the code."""
     if value.shape.num_elements() > _FEW:
         return False
     array = value.numpy()
@@ -101,4 +101,4 @@ def _numbers(consts: Any) -> Iterator[float]:
         if isinstance(const, tuple):
             yield from _numbers(const)
         elif isinstance(const, (int, float)):
-            yield from (const, -const)  # a minus sign is an op of its own
+            yield from (const, -const)  # unary minus may be a separate instruction

@@ -1,4 +1,4 @@
-"""Which line of the user's code ran an op: noted in a microsecond, looked up when somebody asks."""
+"""Which line of user code ran an op: captured in a microsecond, resolved on demand."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ def _roots() -> tuple[str, ...]:
     return tuple(package + os.sep for package in packages)
 
 
-_OURS, _LIBRARY, _INSTALLED = 0, 1, 2  # the user's; TensorFlow's, Keras', Python's or retrotape's; somebody else's
+_USER, _LIBRARY, _INSTALLED = 0, 1, 2  # user code; TensorFlow, Keras, Python or retrotape; another installed package
 _kinds: dict[str, int] = {}
-LARGEST = 4096  # number of files that are remembered
+LARGEST = 4096  # cached files
 _PACKAGES = tuple(f"{os.sep}{folder}{os.sep}" for folder in ("site-packages", "dist-packages"))
-# What TensorFlow and Keras run through on their way: of no interest, wherever the user's code is.
+# Packages that TensorFlow and Keras call internally: never user code.
 _HELPERS = tuple(f"{folder}{name}{os.sep}" for folder in _PACKAGES for name in ("absl", "numpy", "optree", "wrapt"))
 
 
 def _kind(filename: str) -> int:
-    """Say whose a file is."""
+    """Return whether a file is user code, library code or another installed package."""
     kind = _kinds.get(filename)
     if kind is None:
-        if len(_kinds) >= LARGEST:  # every cell of a notebook is a file, and every function that AutoGraph rewrites
+        if len(_kinds) >= LARGEST:  # each notebook cell and each function converted by AutoGraph is a file
             _kinds.clear()
         in_library = filename.startswith(_roots()) or "__autograph_generated_file" in filename
         in_library = in_library or any(folder in filename for folder in _HELPERS)
         installed = any(folder in filename for folder in _PACKAGES)
         in_stdlib = filename.startswith(_STDLIB) and not installed
         kind = _LIBRARY if in_library or in_stdlib or filename.startswith("<frozen") else _INSTALLED * installed
-        kind = _kinds[filename] = _OURS if filename.startswith(tuple(_user_folders)) else kind
+        kind = _kinds[filename] = _USER if filename.startswith(tuple(_user_folders)) else kind
     return kind
 
 
@@ -52,23 +52,23 @@ _user_folders: list[str] = []
 
 
 def count_as_users(folder: str) -> None:
-    """Let the lines of a folder of this package be the user's: programs as a user writes them, such as the demo's."""
+    """Treat a folder of this package as user code: it has example programs, such as the demo."""
     _user_folders.append(os.path.join(folder, ""))
     _kinds.clear()
 
 
 def is_foreign(filename: str) -> bool:
-    """Say whether a file is no user's, so that nobody looks for a mistake there: TensorFlow's, or installed."""
-    return _kind(filename) != _OURS
+    """Return whether a file is not user code: TensorFlow's, or installed."""
+    return _kind(filename) != _USER
 
 
 def here(depth: int) -> Place | None:
-    """Return the innermost place that is the user's, from `depth` calls up; None where there is none.
+    """Return the innermost place in user code, starting `depth` frames up; None if there is none.
 
-    Where that calls a function of Keras such as `ops.argmin`, the code of the function comes with it.
+    If that place calls a Keras function such as `ops.argmin`, the result includes the code of that function.
 
-    Where all of the program is installed, as that of a command is, the innermost of an installed package that is
-    neither TensorFlow nor Keras.
+    If the whole program is installed, as a console script is, return the innermost place in an installed package
+    other than TensorFlow and Keras.
     """
     frame: Any = sys._getframe(depth)
     installed = called = None
@@ -77,7 +77,7 @@ def here(depth: int) -> Place | None:
         kind = _kinds.get(code.co_filename)
         if kind is None:
             kind = _kind(code.co_filename)
-        if kind == _OURS:
+        if kind == _USER:
             if called is not None and _keras_part(called.co_filename):
                 return code, frame.f_lasti, called
             return code, frame.f_lasti
@@ -93,7 +93,7 @@ _PARTS = ("ops", "random", "metrics", "losses", "activations")
 
 
 def _keras_part(filename: str) -> str:
-    """Return the part of Keras, as `ops`, whose functions a file defines; "" if it is none that people call so."""
+    """Return the Keras namespace, such as `ops`, whose functions a file defines; "" if it is not a public one."""
     part = _parts.get(filename)
     if part is None:
         _, found, rest = filename.rpartition(f"{os.sep}keras{os.sep}src{os.sep}")
@@ -103,7 +103,7 @@ def _keras_part(filename: str) -> str:
 
 
 def stacklevel() -> int:
-    """Return the `stacklevel` with which the caller has to warn, so that the user's line is named."""
+    """Return the `stacklevel` that makes a warning of the caller point to the line of user code."""
     frame: Any = sys._getframe(1)
     level = 1
     while frame.f_back is not None and is_foreign(frame.f_code.co_filename):
@@ -112,7 +112,7 @@ def stacklevel() -> int:
 
 
 def reader_place(depth: int) -> tuple[CodeType, int] | None:
-    """Return the user's place that reads a value, from `depth` calls up; None where this library reads it."""
+    """Return the place in user code that reads a value, starting `depth` frames up; None if this library reads it."""
     frame: Any = sys._getframe(depth)
     installed = None
     while frame is not None and is_foreign(frame.f_code.co_filename):
@@ -125,7 +125,7 @@ def reader_place(depth: int) -> tuple[CodeType, int] | None:
 
 
 def in_moments() -> bool:
-    """Say whether `tf.nn.moments` is running: its `stop_gradient` is not meant for derivatives of derivatives."""
+    """Return whether `tf.nn.moments` is running: its `stop_gradient` is not meant for higher-order derivatives."""
     frame: Any = sys._getframe(1)
     while frame is not None and _kind(frame.f_code.co_filename) == _LIBRARY:
         if is_moments(frame.f_code.co_filename, frame.f_code.co_name):
@@ -135,19 +135,19 @@ def in_moments() -> bool:
 
 
 def is_moments(filename: str, function: str) -> bool:
-    """Say whether a place is in `tf.nn.moments`."""
+    """Return whether a place is in `tf.nn.moments`."""
     return function.startswith("moments") and filename.endswith("nn_impl.py")
 
 
 class Called(NamedTuple):
-    """A place of a tape that was loaded, where a function of Keras was called."""
+    """A place on a loaded tape where a Keras function was called."""
 
     frame: Frame
     name: str
 
 
 class FrameTable(Sequence[Frame]):
-    """The places of a program, numbered as they first come; each is resolved to a line when it is read.
+    """The places of a program, numbered by first use; each is resolved to a line on first read.
 
     A place is `(code, instruction)`, an operation of a graph, or a `Frame` of a loaded tape.
     """
@@ -162,28 +162,28 @@ class FrameTable(Sequence[Frame]):
             self.number(place)
 
     def number(self, place: Place) -> int:
-        """Return the number of a place, a new one if need be."""
-        # By identity: a code object computes its hash from all that it contains, every time.
+        """Return the number of a place, adding it if it is new."""
+        # By identity: hashing a code object hashes its contents each time.
         key = (id(place[0]), place[1], id(place[-1])) if type(place) is tuple else id(place)
         number = self._numbers.get(key)
         if number is None:
             number = len(self._places)
-            self._places.append(place)  # first: an exception may come between the two
+            self._places.append(place)  # first: an exception may occur between the two
             self._numbers[key] = number
         return number
 
     def place(self, number: int) -> Place:
-        """Return the place of a number."""
+        """Return the place with a number."""
         return self._places[number]
 
     def copy(self) -> FrameTable:
-        """Return a table of its own with the same places."""
+        """Return an independent copy."""
         twin = FrameTable()
         twin._numbers, twin._places, twin._frames = self._numbers.copy(), self._places.copy(), self._frames.copy()
         return twin
 
     def called(self, number: int) -> str:
-        """Return the function of Keras that the user called at a place, such as `ops.argmin`; "" if it is none."""
+        """Return the Keras function that user code called at a place, such as `ops.argmin`; "" if none."""
         place = self._places[number]
         if isinstance(place, Called):
             return place.name
@@ -192,7 +192,7 @@ class FrameTable(Sequence[Frame]):
         return f"{_keras_part(place[2].co_filename)}.{place[2].co_name}"
 
     def all_called(self) -> list[tuple[int, str]]:
-        """Return the places where functions of Keras were called, with their names."""
+        """Return the places where Keras functions were called, with the function names."""
         named = [(number, self.called(number)) for number in range(len(self._places))]
         return [(number, name) for number, name in named if name]
 
@@ -217,11 +217,11 @@ class FrameTable(Sequence[Frame]):
 def _resolve(place: Any) -> Frame:
     if place is None:
         return Frame("<unknown>", 0, "?")
-    if isinstance(place, (Frame, Called)):  # of a tape that was loaded
+    if isinstance(place, (Frame, Called)):  # from a loaded tape
         return place if isinstance(place, Frame) else place.frame
     if not isinstance(place, tuple):
-        ours, installed = ([e for e in place.traceback if _kind(e.filename) == kind] for kind in (_OURS, _INSTALLED))
-        lines = ours or installed
+        user, installed = ([e for e in place.traceback if _kind(e.filename) == kind] for kind in (_USER, _INSTALLED))
+        lines = user or installed
         return Frame(lines[-1].filename, lines[-1].lineno, lines[-1].name) if lines else Frame("<graph>", 0, "?")
     code, instruction = place[:2]
     return Frame(code.co_filename, _line(code, instruction), code.co_name)

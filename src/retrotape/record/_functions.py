@@ -1,4 +1,4 @@
-"""What is known of a function before it runs: of a `tf.function`, and of one that goes back."""
+"""Static properties of functions, known before they run: of `tf.function`s and of backward functions."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from retrotape.tf.nests import unwrap
 class FunctionTraits(NamedTuple):
     """What a concrete function does besides computing."""
 
-    deterministic: bool  # the same again for the same arguments and variables
-    writes: tuple[int, ...]  # inputs that are variables which it may assign
-    wrong_second: bool  # contains something whose second derivative TensorFlow has wrong
-    scatters: bool  # reads or changes parts of variables
+    deterministic: bool  # the same result for the same arguments and variables
+    writes: tuple[int, ...]  # indices of inputs that are variables it may assign
+    wrong_second: bool  # contains an op whose second derivative is wrong in TensorFlow
+    scatters: bool  # reads or updates slices of variables
     recomputes: bool  # contains a `tf.recompute_grad`
-    compiled: bool  # by XLA
-    communicates: bool  # with other replicas, or other processes
-    op_by_op: bool  # to be run that way: Python code inside has a gradient only where it runs by itself
+    compiled: bool  # with XLA
+    communicates: bool  # with other replicas or processes
+    op_by_op: bool  # must be run op by op: Python code inside has a gradient only in eager mode
 
 
 _known: WeakKeyDictionary[Any, FunctionTraits] = WeakKeyDictionary()
 
-# Operations that count as having state and still compute the same again.
+# Ops that are marked stateful but give the same result when rerun.
 _REPEATABLE = frozenset(
     (
         "NoOp",
@@ -65,29 +65,29 @@ def function_traits(function: Any) -> FunctionTraits:
             communicates,
             "EagerPyFunc" in ops
             and not communicates
-            and all(map(_runs_alone, ops))
+            and all(map(_runs_standalone, ops))
             and not functions.custom_rules(function),
         )
     return found
 
 
 def is_repeatable(op: str) -> bool:
-    """Say whether an operation computes the same again."""
+    """Return whether an op gives the same result when rerun."""
     definition = core.op_def(op)
     if definition is None or not definition.is_stateful or op in _REPEATABLE:
         return True
-    # What depends on a variable depends on a recorded value; iterators and tables are not variables.
+    # An op on a variable depends on a recorded value. Iterators and tables are not variables.
     takes_resource = any(arg.type == RESOURCE for arg in definition.input_arg)
     return takes_resource and ("Variable" in op or op.startswith("Resource"))
 
 
-# Take functions, which `run_op_by_op` knows how to call.
+# Ops that take functions and that `run_op_by_op` can run.
 _CALLERS = frozenset(("PartitionedCall", "If", "Case", "While"))
 _CALLERS |= {"StatefulPartitionedCall", "StatelessIf", "StatelessCase", "StatelessWhile"}
 
 
-def _runs_alone(op: str) -> bool:
-    """Say whether an op of a function can be run by itself, outside of the function."""
+def _runs_standalone(op: str) -> bool:
+    """Return whether an op of a function can be run outside the function."""
     definition = core.op_def(op)
     return definition is None or op in _CALLERS or all("func" not in attr.type for attr in definition.attr)
 
@@ -96,9 +96,9 @@ _keras_variables: WeakKeyDictionary[Any, list[Any]] = WeakKeyDictionary()
 
 
 def keras_variables_in(function: Any) -> list[Any]:
-    """Return the Keras variables that a concrete function, which is about to run, reads: it may not say so itself.
+    """Return the Keras variables that a concrete function, which is about to run, reads.
 
-    One that was traced before a tape began to record reads the `tf.Variable`s inside of them.
+    A function that was traced before recording began reads the `tf.Variable`s inside them directly.
     """
     found = _keras_variables.get(function)
     if found is None:
@@ -109,7 +109,7 @@ def keras_variables_in(function: Any) -> list[Any]:
 
 
 def variables_in(function: Callable) -> list[Any]:
-    """Return the variables that a function can see, also in lists, dictionaries and attributes of what it sees."""
+    """Return the variables reachable from a function's scope, also through containers and attributes."""
     found: dict[int, Any] = {}
     for value in values_in(function):
         attributes = hasattr(value, "__dict__") and not isinstance(value, (type, ModuleType))
@@ -118,12 +118,12 @@ def variables_in(function: Callable) -> list[Any]:
     return list(found.values())
 
 
-_DEPTH = 4  # containers inside of containers
-_MANY = 64  # attributes of an object that are looked at
+_DEPTH = 4  # nested containers
+_MANY = 64  # attributes of an object that are inspected
 
 
 def _collect_variables(value: Any, found: dict[int, Any], depth: int) -> None:
-    """Add the variables that are `value`, or that it contains or owns."""
+    """Add the variables that `value` is, contains or owns."""
     inner = unwrap(value)
     if isinstance(inner, tf.Variable):
         found[id(inner)] = inner

@@ -1,4 +1,4 @@
-"""Inside a `tf.function` the graph is the log: a trace is read off its operations."""
+"""Recording inside a `tf.function`: the trace is derived from the operations of the graph."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ def _dtype_of(tensor: Tensor) -> int:
 
 
 class GraphSession:
-    """Which stretches of a graph's operations belong to a tape, and the trace read off them."""
+    """The ranges of a graph's operations that belong to a tape, and the trace derived from them."""
 
     def __init__(self, graph: Any, outer: EagerSession | None = None) -> None:
         self.graph = graph
-        self.outer = outer  # what the same tape recorded before, in eager code
+        self.outer = outer  # what the same tape recorded in eager code before
         self.trace = Recorder("all", _dtype_of)
         self.operations: list[Any] = []
-        self._variables: dict[int, Any] = {}  # as they were first read
+        self._variables: dict[int, Any] = {}  # in order of first read
         self._owners: dict[int, Any] = {}  # Keras variables
         self.trace.owners = self._owners
         self._watched: set[int] = set()  # by identity of the handle
-        self.token = object()  # what changes when everything is forgotten
+        self.token = object()  # replaced by `clear`
         self.is_elsewhere = False  # a graph is built on one thread
         self._paused = 0
-        self._stretches: list[tuple[int, int]] = []
+        self._ranges: list[tuple[int, int]] = []
         self._since: int | None = None
         self._calls: dict[Any, tuple[Sequence[Tensor], Sequence[Tensor], Callable]] = {}
-        self._merges: list[tuple[int, int]] = []  # operations that other replicas added, or all together
+        self._merges: list[tuple[int, int]] = []  # ranges of operations added by other replicas, or by all together
 
     @property
     def is_open(self) -> bool:
@@ -50,55 +50,55 @@ class GraphSession:
         return self._since is not None
 
     def is_recording(self) -> bool:
-        """Say whether operations are being added to the tape now: their number is all it takes, so always."""
+        """Return True: an operation belongs to the tape by its index, so recording costs nothing."""
         return True
 
     def remembers(self) -> tuple[bool, bool]:
-        """Return that results are remembered, and that they are recorded as they are made."""
+        """Return whether results are remembered, and whether they are recorded as they are made: both always."""
         return True, True
 
     def is_idle(self) -> bool:
-        """Say whether nothing is added to the tape."""
+        """Return whether no range is open."""
         return self._since is None
 
     def start(self) -> None:
-        """Begin a stretch. What is interrupted here, `close` takes back."""
+        """Begin a range. If this is interrupted, `close` undoes it."""
         self._since = self._now()
         hooks.attach_graph(self)
 
     def stop(self) -> None:
-        """End the stretch."""
+        """End the range."""
         again(self.close)
 
     def close(self) -> None:
-        """End the stretch; once more where that was interrupted."""
+        """End the range; can be called again if it was interrupted."""
         if self._since is not None:
             hooks.detach_graph(self)
-            self._stretches.append((self._since, self._now()))  # twice is no harm
+            self._ranges.append((self._since, self._now()))  # a duplicate is harmless
             self._since = None
 
     def on_variable(self, variable: Any) -> None:
-        """Note that a variable is read."""
+        """Record that a variable is read."""
         if id(variable) not in self._variables:
             self._variables[id(variable)] = variable
-            if self.trace.owner_of(variable) is None:  # by a function that was traced before
+            if self.trace.owner_of(variable) is None:  # read by a function that was traced before
                 self._owners.update((id(unwrap(owner)), owner) for owner in keras_api.variables_around())
 
     def on_keras_variable(self, variable: Any) -> None:
-        """Note which Keras variable a variable is inside of."""
+        """Record the Keras variable that owns a `tf.Variable`."""
         self._owners[id(unwrap(variable))] = variable
 
     def passes_tangents(self) -> bool:
-        """Say whether the `stop_gradient` that is running is not meant for derivatives of derivatives."""
+        """Return whether the running `stop_gradient` is not meant for higher-order derivatives."""
         return self.is_open and in_moments()
 
     def on_call(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], backward: Callable) -> None:
-        """Note TensorFlow's own way back through a call, which knows the side outputs that a stock tape asked for."""
+        """Record TensorFlow's own backward function of a call, which takes the intermediate outputs that it added."""
         self._calls[outputs[0].op] = (outputs, inputs, backward)
 
     @contextmanager
     def merging(self) -> Iterator[None]:
-        """Let what is added meanwhile be that of other replicas: no path of this one passes it."""
+        """Mark operations added in the block as those of other replicas: no path of this replica uses them."""
         begin = self._now()
         try:
             yield
@@ -106,22 +106,22 @@ class GraphSession:
             self._merges.append((begin, self._now()))
 
     def paused(self) -> AbstractContextManager[None]:
-        """Leave out what is added meanwhile."""
+        """Exclude operations added in the block."""
         return _Paused(self)
 
     def extended(self) -> AbstractContextManager[None]:
-        """Let what is added meanwhile belong to the tape, so that it can be differentiated again."""
+        """Include operations added in the block, so that they can be differentiated."""
         return nullcontext() if self.is_open or self._paused else _Started(self)
 
     @contextmanager
     def forked(self) -> Iterator[GraphSession]:
-        """Let what is added meanwhile belong to the tape: in a graph that costs nothing."""
+        """Include operations added in the block: in a graph this needs no fork."""
         with self.extended():
             yield self
 
     def clear(self) -> None:
-        """Forget everything; an open stretch begins anew."""
-        self._stretches.clear()
+        """Forget everything; an open range restarts here."""
+        self._ranges.clear()
         self._variables.clear()
         self._owners.clear()
         self._watched.clear()
@@ -133,13 +133,13 @@ class GraphSession:
         return len(self.graph.get_operations())
 
     def flush(self) -> None:
-        """Read the trace off the graph.
+        """Derive the trace from the graph.
 
-        Anew for every question: TensorFlow adds inputs and outputs to loops that it differentiates.
+        Rebuilt for every query, since TensorFlow adds inputs and outputs to loops that it differentiates.
         """
         operations = self.graph.get_operations()
-        stretches = [*self._stretches, *([(self._since, len(operations))] if self._since is not None else [])]
-        inside = [operation for start, stop in stretches for operation in operations[start:stop]]
+        ranges = [*self._ranges, *([(self._since, len(operations))] if self._since is not None else [])]
+        inside = [operation for start, stop in ranges for operation in operations[start:stop]]
         self.trace = Recorder("all", _dtype_of)
         self.trace.owners = self._owners
         self.operations = _in_order(inside)
@@ -154,19 +154,19 @@ class GraphSession:
                 self.trace.attach_backward(outputs, len(inputs), backward)
 
     def var_of(self, tensor: Tensor) -> int:
-        """Let a tensor be known for this question although no operation has used it, and return its var."""
+        """Return the var of a tensor; one that no operation has used is added for this query."""
         return self.trace.var_of(_inside(self.graph, tensor))
 
     def watch(self, variable: Any) -> None:
-        """Let a variable be a target although no operation may use it."""
+        """Allow a variable as a target even if no operation uses it."""
         self._watched.add(identity_of(_inside(self.graph, handle_of(variable))))
 
     def watches(self, variable: Any) -> bool:
-        """Say whether `watch` was told of a variable."""
+        """Return whether a variable was passed to `watch`."""
         return identity_of(_inside(self.graph, handle_of(variable))) in self._watched
 
     def stand_in(self, variable: Any) -> int:
-        """Return a var, for this question, for a variable that no operation has used."""
+        """Return a var for a variable that no operation has used, for this query."""
         return self.trace.stand_in(_inside(self.graph, handle_of(variable)))
 
     def variables(self) -> list[Any]:
@@ -175,26 +175,26 @@ class GraphSession:
         return list({id(variable): variable for variable in (*before, *self._variables.values())}.values())
 
     def trainable(self) -> list[Any]:
-        """Return those of them that are trainable now; where Keras has them, its variables, and what it says."""
+        """Return those that are trainable now; for a variable owned by Keras, the Keras variable."""
         return self.trace.trainable(self.variables())
 
     def find(self, tensor: Tensor) -> int | None:
-        """Return the var of a tensor, also of one that the graph took from outside."""
+        """Return the var of a tensor, which may be one that the graph captured."""
         return self.trace.tensors.find(_inside(self.graph, tensor))
 
     def history(self, variable: Any) -> VariableHistory | None:
-        """Return what is known of a variable; where it consists of one for each device, of the first that was used."""
+        """Return the history of a variable; if it has one per device, that of the first device that was used."""
         return next(iter(self.histories_of(variable)), None)
 
     def histories_of(self, variable: Any) -> list[VariableHistory]:
-        """Return what is known of a variable on each device; of most variables there is one."""
+        """Return the histories of a variable, one per device; most variables have one."""
         found = [
             self.trace.facts.histories.get(identity_of(_inside(self.graph, handle))) for handle in handles_of(variable)
         ]
         return [history for history in found if history is not None]
 
     def crossings(self) -> list[tuple[int, int]]:
-        """Return the vars of tensors that the graph took from what was recorded in eager code, here and there."""
+        """Return, for each captured tensor that was recorded in eager code, its var in the graph and in eager code."""
         if self.outer is None:
             return []
         self.outer.flush()
@@ -206,7 +206,7 @@ class GraphSession:
         return [(here, there) for here, there in pairs if here is not None and there is not None]
 
     def why_absent(self, tensor: Tensor) -> tuple[str, str] | None:
-        """Say why a tensor has no var and what to do about it; None if it came into the graph from outside."""
+        """Return why a tensor has no var and what to do about it; None if it is an input or a capture of the graph."""
         if _inside(self.graph, tensor).op.type == "Placeholder":
             return None
         return (
@@ -216,7 +216,7 @@ class GraphSession:
 
 
 class _Started(Scope):
-    """Let operations belong to a tape."""
+    """Include operations in a tape."""
 
     def __init__(self, session: GraphSession) -> None:
         self._session = session
@@ -229,7 +229,7 @@ class _Started(Scope):
 
 
 class _Paused(Scope):
-    """Let operations not belong to a tape that is open."""
+    """Exclude operations from an open tape."""
 
     def __init__(self, session: GraphSession) -> None:
         self._session, self._before = session, session._paused
@@ -263,7 +263,7 @@ def _attrs_of(operation: Any) -> tuple[Attr, ...]:
 
 
 def _in_order(operations: list[Any]) -> list[Any]:
-    """Sort so that every operation follows those that it takes inputs from, else as they were."""
+    """Sort topologically, otherwise keeping the order."""
     pending = dict.fromkeys(operations)
     ordered: list[Any] = []
     for first in operations:
@@ -283,7 +283,7 @@ def _in_order(operations: list[Any]) -> list[Any]:
 
 
 def _inside(graph: Any, tensor: Tensor) -> Tensor:
-    """Return what a tensor from outside is called inside `graph`."""
+    """Return the tensor of `graph` that stands for `tensor`, capturing it if needed."""
     if isinstance(tensor, core.EagerTensor) or tensor.graph is not graph:
         return graph.capture(tensor)
     return tensor

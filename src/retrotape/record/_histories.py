@@ -1,4 +1,4 @@
-"""Recording what variables hold: a var for each value that one had, and what is known to be missing."""
+"""Record what variables hold: one var per value, and which updates are known to be missing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def whole(method: _Method) -> _Method:
-    """Mark the trace as damaged where an exception, such as that of Ctrl-C, comes between two parts of a change."""
+    """Mark the trace as damaged if an exception, such as KeyboardInterrupt, leaves a change half done."""
 
     @wraps(method)
     def change(self: Histories, *args: Any) -> Any:
@@ -32,27 +32,27 @@ def whole(method: _Method) -> _Method:
 
 
 def same(left: Tensor, right: Tensor) -> bool:
-    """Say whether two values are the same to the bit."""
+    """Return whether two values are bitwise equal."""
     return left.numpy().tobytes() == right.numpy().tobytes()
 
 
 class Histories(Trace):
-    """A trace whose tensors and variables are recorded."""
+    """The part of a recorder that tracks tensors and variables."""
 
     facts: GrowingFacts
 
     def clear(self) -> None:
         """Forget everything, in place."""
         super().clear()
-        # Variables that may have been assigned without being recorded, and whether they certainly were.
+        # Variables that may have an unrecorded update, and whether they certainly have one.
         self._stale: dict[int, bool] = {}
         self.began = hooks.now()
-        self.copied_on_read: set[int] = set()  # variables that hand out copies, since single rows of them were changed
+        self.copied_on_read: set[int] = set()  # variables whose reads are copies, since slices of them were updated
 
     # ------------------------------------------------------------------ tensors
 
     def var_of(self, tensor: Tensor) -> int:
-        """Return the var of an input; what comes from outside becomes a leaf."""
+        """Return the var of an input; an unknown tensor becomes a leaf."""
         known = self.tensors.by_identity
         var = known.get(identity_of(tensor))
         if var is None:
@@ -65,7 +65,7 @@ class Histories(Trace):
         return TensorType(self._dtype_of(tensor), shape_of(tensor))
 
     def _new_leaf(self, kind: TensorType) -> int:
-        try:  # as `whole` does: this runs for every tensor that comes from outside
+        try:  # as `whole` does, inlined: this runs for every leaf
             var = self._builder.leaf(kind)
             if kind.dtype not in TRAINABLE:
                 self._builder.facts.discrete.add(var)
@@ -75,7 +75,7 @@ class Histories(Trace):
         return var
 
     def _define(self, outputs: Iterable[Tensor]) -> tuple[int, ...]:
-        """Make the vars that the next equation defines."""
+        """Create the vars that the next equation defines."""
         builder = self._builder
         outs = builder.define([self._type_of(tensor) for tensor in outputs])
         for var, tensor in zip(outs, outputs, strict=True):
@@ -88,7 +88,7 @@ class Histories(Trace):
 
     @whole
     def history_at(self, handle: Handle, kind: TensorType | None = None) -> VariableHistory | None:
-        """Return the history of the variable behind a handle, a new one if need be; None for another resource."""
+        """Return the history of the variable behind a handle, created if needed; None for any other resource."""
         history = self.history(handle)
         if history is None:
             held = kind or functions.handle_type(handle)
@@ -98,42 +98,42 @@ class Histories(Trace):
             key = identity_of(handle)
             history = facts.histories[key] = VariableHistory(key, handle, [first])
             facts.history_of[first] = history
-            if self._stale.pop(identity_of(handle), False):  # its value on entry was never read
+            if self._stale.pop(identity_of(handle), False):  # its initial value was never read
                 self._add_unrecorded_update(history)
         return history
 
     def stand_in(self, handle: Handle) -> int:
-        """Return a var of the type of a variable, which is known by nothing else."""
+        """Return a new var of the type of a variable."""
         held = functions.handle_type(handle)
         assert held is not None
         return self._new_leaf(TensorType(*held))
 
     def mark_stale(self) -> None:
-        """Take the value of no variable for granted: writes were not counted meanwhile."""
+        """Mark all variables as possibly stale: writes were not counted for some time."""
         for identity in self.facts.histories:
             self._stale.setdefault(identity, False)
 
     def mark_written(self, identity: int) -> None:
-        """Note that a variable was assigned and that this is not recorded, whatever value it got."""
+        """Mark a variable as having an unrecorded update, whatever its new value."""
         self._stale[self.stand_ins.get(identity, identity)] = True
 
     def unread(self) -> list[Handle]:
-        """Return the handles of variables that were assigned and whose value was not read since."""
+        """Return the handles of variables that have not been read since they were last assigned."""
         return [history.handle for history in self.facts.histories.values() if history.current not in self.values]
 
     def copied(self) -> list[Handle]:
-        """Return the handles of variables whose values here are copies, by which a change could not be noticed."""
+        """Return the handles of variables whose kept values are copies, which do not reveal a later write."""
         histories = self.facts.histories
         return [histories[identity].handle for identity in self.copied_on_read if identity in histories]
 
     def hold(self, handle: Handle, value: Tensor) -> None:
-        """Keep the present value of a variable, as a tensor that stands for it: whoever uses it must find the path."""
+        """Keep `value` as the current value of a variable, and map it to its var, so that uses of it are connected."""
         version = self.facts.histories[identity_of(handle)].current
-        self.tensors.alias(identity_of(value), version)  # first: a value that is used must be known
+        self.tensors.alias(identity_of(value), version)  # first: a kept value must be known by identity
         self.values[version] = value
 
     def _check_read(self, history: VariableHistory, value: Tensor) -> None:
-        """Give a variable one more version if what was read is not what is known of it."""
+        """Add a version if the value that was read differs from the one on record."""
         written = self._stale.pop(history.key, None)
         if self.symbolic or (written is False and self._is_unchanged(history, value)):
             return
@@ -141,11 +141,11 @@ class Histories(Trace):
         if written is None and (
             held is None or is_offloaded(held) or core.share_buffer(held, value) or same(held, value)
         ):
-            return  # copies are handed out of a variable of which single rows were changed, hence the last comparison
+            return  # the last comparison is for variables whose reads are copies
         self._add_unrecorded_update(history)
 
     def _add_unrecorded_update(self, history: VariableHistory) -> None:
-        """Give a variable one more version, of which it is not known how it came about."""
+        """Add a version whose origin is unknown."""
         builder = self._builder
         version = self._new_leaf(builder.types[history.current])
         builder.facts.add_version(history.key, history.handle, version, len(builder.eqns) - 1)
@@ -157,28 +157,28 @@ class Histories(Trace):
         return held is not None and core.share_buffer(held, value)
 
     def adopt(self, handle: Handle, value: Tensor) -> None:
-        """Take a new variable for one that holds `value`."""
+        """Start the history of a new variable with `value`."""
         key = identity_of(handle)
         self._builder.facts.histories[key] = VariableHistory(key, handle, [self.var_of(value)])
 
     def holds(self, handle: Handle) -> bool:
-        """Say whether the present value of a variable is kept, and is certainly the present one."""
+        """Return whether the current value of a variable is kept and certainly current."""
         history = self.facts.histories.get(identity_of(handle))
         return history is not None and history.current in self.values and not self.is_stale(handle)
 
     def is_stale(self, handle: Handle) -> bool:
-        """Say whether a variable may have changed since its value was last read."""
+        """Return whether a variable may have changed since it was last read."""
         return identity_of(handle) in self._stale and identity_of(handle) in self.facts.histories
 
     def _drop_uninitialized(self, history: VariableHistory | None) -> None:
-        """Let what a call has given a new variable be its first value: whatever was there before is read and held."""
+        """Make the value that a call assigned the first one, if the variable was uninitialized before the call."""
         if history is not None and len(history.versions) == 2 and history.versions[0] not in self.values:
             facts = self._builder.facts
             facts.uninitialized.add(history.versions[0])
             del facts.history_of[history.versions[0]], history.versions[0], history.made_by[0]
 
     def _update(self, history: VariableHistory, opaque: bool) -> int:
-        """Return the version that the next equation gives a variable."""
+        """Return a new version of a variable, defined by the next equation."""
         builder, facts = self._builder, self._builder.facts
         kind = builder.types[history.current]
         (version,) = builder.define([kind])

@@ -1,4 +1,4 @@
-"""A function run op by op, so that each of its ops is recorded."""
+"""Run a function op by op, so that each of its ops is recorded."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from retrotape.tf.stock import stop_stock_tapes
 
 
 class Runner(Protocol):
-    """Who records what runs: the stack of this thread."""
+    """The part of a thread's stack that records what runs."""
 
     place: Any
 
     def add_choice(self, tensor: Tensor) -> None:
-        """A value has decided what is run next."""
+        """Record that a value decided what runs next."""
 
     def add_moments(self, tensor: Tensor) -> None:
-        """`tf.nn.moments` has stopped the gradient of a tensor."""
+        """Record that `tf.nn.moments` stopped the gradient of a tensor."""
 
     def emit(self, name: str, outputs: Sequence[Tensor], inputs: Sequence[Tensor], backward: Callable) -> None:
-        """A backward function leads from `outputs` to `inputs`."""
+        """Record `backward` as the backward function from `outputs` to `inputs`."""
 
 
 class _Step(NamedTuple):
@@ -41,37 +41,42 @@ class _Body(NamedTuple):
     arguments: tuple[str, ...]
     steps: tuple[_Step, ...]
     results: tuple[str, ...]
-    listed: tuple[str, ...]  # as the definition lists them
+    listed: tuple[str, ...]  # node names, in the order of the definition
 
 
 def run_op_by_op(
     stack: Runner, name: str, given: Sequence[Tensor], graph: Any, *, effects: bool = False
 ) -> list[Tensor]:
-    """Run a function so that every op of it is recorded, and return its results; `graph` is where it was traced.
+    """Run a function op by op, so that every op is recorded, and return its results.
 
-    Without `effects` it has run before, and does not print or check anything again.
+    Args:
+      stack: Records what runs.
+      name: The name of the function.
+      given: Its inputs.
+      graph: The graph it was traced into; None if that is gone.
+      effects: Whether to run its prints and assertions: not if it is rerun.
     """
     body = _body(name)
     operations = _operations_of(body, graph)
     env = dict(zip(body.arguments, given, strict=True))
-    called = stack.place
+    call_site = stack.place
     for number, step in enumerate(body.steps):
         inputs = [env[ref] for ref in step.inputs]
-        stack.place = operations.get(step.spec.name, called)  # the line inside the function, where it is known
+        stack.place = operations.get(step.spec.name, call_site)  # the line inside the function, if known
         custom = "_gradient_op_type" in step.spec.attr and step.op not in _CALLS
-        # The ops of a `tf.recompute_grad` are recorded: that does what it wants to do, and draws nothing anew.
-        # The same holds for a reduction over replicas.
+        # The ops of a `tf.recompute_grad` are recorded instead: the effect is the same, and random ops are not
+        # rerun. Likewise for a reduction over replicas.
         custom = custom and not (functions.is_recomputed(step.spec) or replicas.is_reduced(step.spec))
-        with stop_stock_tapes() if custom else nullcontext():  # they are told of the custom gradient
+        with stop_stock_tapes() if custom else nullcontext():  # they get the custom gradient instead
             outputs = _run_step(stack, step, inputs, graph, effects)
         if step.op == "StopGradient" and _is_of_moments(step, body, operations.get(step.spec.name)):
             stack.add_moments(outputs[0])
             if core.accumulating():
                 core.pass_tangents(inputs[0], outputs[0])
         if custom:
-            _emit_custom(stack, step, inputs, outputs, _Place(body, number, graph, env))
+            _emit_custom(stack, step, inputs, outputs, _Position(body, number, graph, env))
         env.update(zip(step.outputs, outputs, strict=False))
-    stack.place = called
+    stack.place = call_site
     return [env[ref] for ref in body.results]
 
 
@@ -105,23 +110,23 @@ def _run_step(stack: Runner, step: _Step, inputs: list[Tensor], graph: Any, effe
             while _truth(stack, run(attr["cond"].func.name, inputs)[0]):
                 inputs = run(attr["body"].func.name, inputs)
             return inputs
-    if step.op.startswith("Collective"):  # it would wait for the others, who are not asking
-        raise ReplicaError.on_path(f"{step.op} in a tf.function, by which replicas communicate")
+    if step.op.startswith("Collective"):  # it would wait for other replicas, which do not run this query
+        raise ReplicaError.on_path(f"{step.op} in a tf.function, which communicates between replicas")
     if core.op_def(step.op) is None:
         return run(step.op, inputs)
     return core.run(step.op, inputs, step.attrs, len(step.outputs))
 
 
 def _is_of_moments(step: _Step, body: _Body, operation: Any) -> bool:
-    """Say whether `tf.nn.moments` stopped a gradient: by its lines, or where nobody knows them, by its use."""
+    """Return whether a step is the `stop_gradient` of `tf.nn.moments`: by its traceback or, without one, by its use."""
     if operation is not None:
         return any(is_moments(line.filename, line.name) for line in operation.traceback)
     users = {other.op for other in body.steps if step.outputs[0] in other.inputs}
     return "moments" in step.spec.name.split("/") and users == {"SquaredDifference"}
 
 
-class _Place(NamedTuple):
-    """Where in a body a custom gradient stands, and what was computed there."""
+class _Position(NamedTuple):
+    """The position of a custom gradient in a body, and the values computed so far."""
 
     body: _Body
     number: int
@@ -129,35 +134,35 @@ class _Place(NamedTuple):
     env: dict[str, Tensor]
 
 
-def _emit_custom(stack: Runner, step: _Step, inputs: list[Tensor], outputs: list[Tensor], place: _Place) -> None:
-    """Write down that a step goes back by the gradient that was registered for it alone.
+def _emit_custom(stack: Runner, step: _Step, inputs: list[Tensor], outputs: list[Tensor], position: _Position) -> None:
+    """Record the custom gradient registered for a step as its backward function.
 
-    That gradient is code which looks at tensors of the traced graph. It is traced in turn, and run on what stands
-    for those tensors here.
+    That gradient is code that reads tensors of the traced graph. It is traced in turn, and run on the values that
+    these tensors have here.
     """
-    graph, env = place.graph, place.env
+    graph, env = position.graph, position.env
     if graph is None:
         raise OpaqueUpdateError(f"{step.op} with a custom gradient inside a nested function", "a value", step.spec.name)
-    operations = _operations_of(place.body, graph)
+    operations = _operations_of(position.body, graph)
     if not operations:
         raise OpaqueUpdateError("a custom gradient in a function whose graph has changed", "a value", graph.name)
 
-    def back(*given: Any) -> list[Any]:
-        grads = [tf.convert_to_tensor(grad) for grad in given]  # rows of a gather, as one tensor
+    def backward(*given: Any) -> list[Any]:
+        grads = [tf.convert_to_tensor(grad) for grad in given]  # densifies tf.IndexedSlices
         traced = functions.trace_rule(graph, operations[step.spec.name], grads)
         inside = [_inside(graph, tensor, step) for tensor in traced.captures]
-        seen = [env[_reference(place.body, operations, tensor)] for tensor in inside]
-        found = iter(traced.run([*grads, *seen]))
-        return [next(found) if there else None for there in traced.connected]
+        captured = [env[_reference(position.body, operations, tensor)] for tensor in inside]
+        found = iter(traced.run([*grads, *captured]))
+        return [next(found) if connected else None for connected in traced.connected]
 
-    stack.emit(f"gradient of {step.spec.name}", outputs, inputs, back)
-    core.tell_stock_tapes("CustomGradient", outputs, inputs, back)
+    stack.emit(f"gradient of {step.spec.name}", outputs, inputs, backward)
+    core.record_on_stock_tapes("CustomGradient", outputs, inputs, backward)
 
 
 def _operations_of(body: _Body, graph: Any) -> dict[str, Any]:
-    """Return the operation behind each step: TensorFlow renames some in a definition, but keeps their order.
+    """Return the graph operation of each step, matched by order: TensorFlow renames some nodes in a definition.
 
-    Nothing is returned where the graph is not that of the definition, or not there any more.
+    Empty if the graph is gone or does not match the definition.
     """
     if graph is None:
         return {}
@@ -170,17 +175,17 @@ def _operations_of(body: _Body, graph: Any) -> dict[str, Any]:
 
 
 def _inside(graph: Any, tensor: Tensor, step: _Step) -> Tensor:
-    """Return what a tensor of an outer function is called in `graph`."""
+    """Return the tensor of `graph` that stands for one of an outer function."""
     if tensor.graph is graph:
         return tensor
     for outer, inner in graph.captures:
         if outer is tensor:
             return inner
-    raise OpaqueUpdateError("a custom gradient that reads a tensor from outside of its function", "a value", step.op)
+    raise OpaqueUpdateError("a custom gradient that reads a tensor from outside its function", "a value", step.op)
 
 
 def _reference(body: _Body, operations: dict[str, Any], tensor: Tensor) -> str:
-    """Return the reference under which a body knows a tensor of its graph."""
+    """Return the reference by which a body names a tensor of its graph."""
     for argument, placeholder in zip(body.arguments, tensor.graph.inputs, strict=False):
         if placeholder is tensor:
             return argument
@@ -203,7 +208,7 @@ def _body(name: str) -> _Body:
 
 
 def _in_order(definition: Any) -> list[Any]:
-    """Return the nodes in an order in which each follows what it waits for, control dependencies too."""
+    """Sort the nodes topologically, including control dependencies."""
     pending = {spec.name: spec for spec in definition.node_def}
     ordered = []
     for first in list(pending):

@@ -1,4 +1,4 @@
-"""Values that are not in memory: written to a file while recording, or still in one that was loaded."""
+"""Offloaded values: written to a file while recording, or not yet loaded from a saved tape."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _WITHOUT_BYTES = (tf.string, tf.resource, tf.variant)
 
 
 class Offloaded(Protocol):
-    """A value that has to be loaded."""
+    """A value that is not in memory."""
 
-    identity: int | None  # of the tensor that it was, by which other traces may know it
+    identity: int | None  # of the original tensor, by which other traces may know it
     nbytes: int
-    stays: bool  # in memory, once it was loaded
+    stays: bool  # in memory once loaded
 
     def load(self) -> Tensor:
-        """Return the value, as a new tensor."""
+        """Return the value as a new tensor."""
 
 
 class _OnDisk:
@@ -44,20 +44,20 @@ class _OnDisk:
 
 
 class OffloadFile:
-    """A file without name, gone when nobody needs it any more, to which values are moved.
+    """An anonymous temporary file for offloaded values, deleted when it is no longer referenced.
 
     Args:
-      directory: Where it lies; the system's directory for temporary files if None.
+      directory: Its directory; the system's directory for temporary files if None.
     """
 
     def __init__(self, directory: str | None = None) -> None:
         self._directory = directory
         self._file: IO[bytes] | None = None
         self._end = 0
-        self._trouble: OSError | None = None
+        self._error: OSError | None = None
 
     def put(self, tensor: Tensor) -> Offloaded | None:
-        """Move a value to the file; None where it has to stay in memory."""
+        """Move a value to the file; return None if it has to stay in memory."""
         if tensor.dtype in _WITHOUT_BYTES:
             return None
         array = np.asarray(tensor.numpy(), order="C")
@@ -67,7 +67,7 @@ class OffloadFile:
             while written < len(data):
                 written += os.pwrite(file.fileno(), data[written:], self._end + written)
         except OSError as error:
-            self._trouble = error
+            self._error = error
             return None
         stored = _OnDisk(self, self._end, tensor, array)
         self._end += array.nbytes
@@ -80,24 +80,24 @@ class OffloadFile:
         return self._file
 
     def warn(self) -> None:
-        """Warn of what could not be moved; not where it happens, for a warning may be an error and events be lost."""
-        trouble, self._trouble = self._trouble, None
-        if trouble is not None:
+        """Warn about a value that could not be moved. Not in `put`, where a warning raised as an error loses events."""
+        error, self._error = self._error, None
+        if error is not None:
             warnings.warn(
-                f"A value of this tape stays in memory, for it cannot be moved to a file: {trouble}", stacklevel=2
+                f"A value of this tape stays in memory because it could not be written to a file: {error}", stacklevel=2
             )
 
     def read(self, offset: int, array: np.ndarray) -> None:
-        """Fill `array` with what was written at `offset`."""
+        """Fill `array` with the bytes at `offset`."""
         assert self._file is not None
         data, found = array.reshape(-1).view(np.uint8).data, 0
-        while found < len(data):  # at a place of its own: several threads may ask at once
+        while found < len(data):  # positioned reads: several threads may read at once
             count = os.preadv(self._file.fileno(), [data[found:]], offset + found)
             if not count:
-                raise OSError(f"The file that holds this tape's values ends {len(data) - found} bytes too early.")
+                raise OSError(f"The file with this tape's offloaded values is {len(data) - found} bytes too short.")
             found += count
 
 
 def is_offloaded(value: Any) -> bool:
-    """Say whether a value has to be loaded."""
+    """Return whether a value is not in memory."""
     return not isinstance(value, tf.Tensor)

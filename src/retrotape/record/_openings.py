@@ -1,4 +1,4 @@
-"""Which recorders are open on a thread, and which of them record what runs."""
+"""Which recorders are open on a thread, and which of them are active."""
 
 from __future__ import annotations
 
@@ -15,44 +15,44 @@ from retrotape.tf.scopes import Scope, again
 class Openings(ABC):
     """The recorders that are open on one thread.
 
-    An exception may come anywhere. So what is open is one list, and everything that is begun here can be taken back
-    by `pop`, whichever part of it was done.
+    An exception, such as KeyboardInterrupt, may occur anywhere. So one list says what is open, and `pop` can undo
+    any part of `push` that was done.
     """
 
     def __init__(self) -> None:
         self._ended = False
         self._open: list[Recorder] = []
-        self.active: list[Recorder] = []  # those that record what runs now
-        self._drops_values = False  # whether one of them would drop what a stock tape may know
-        self._known: set[int] = set()  # handles whose present value the active recorders can tell
-        self._seen: dict[int, int] = {}  # by handle: how many of its writes are recorded, or were noticed
+        self.active: list[Recorder] = []  # those that record ops now
+        self._drops_values = False  # whether one of them would drop values known to a stock tape
+        self._known: set[int] = set()  # handles whose current value the active recorders know
+        self._seen: dict[int, int] = {}  # by handle: time of its last write that was recorded or noticed
 
     @abstractmethod
     def dispatch(self) -> None:
-        """Hand what has run since the last time to the recorders that were to record it."""
+        """Pass the ops that ran since the last dispatch to the active recorders."""
 
     @abstractmethod
     def is_current(self) -> bool:
-        """Say whether this is the thread that runs now."""
+        """Return whether this belongs to the current thread."""
 
     @abstractmethod
     def _reset(self) -> None:
-        """Forget what blocks that were interrupted have left behind: nothing is open."""
+        """Clear state left behind by interrupted blocks; called while nothing is open."""
 
     def _activate(self, recorders: list[Recorder]) -> None:
         self.active = recorders
         self._drops_values = any(recorder.drops_values for recorder in recorders)
 
     def is_idle(self) -> bool:
-        """Say whether nothing is open."""
+        """Return whether nothing is open."""
         return not self._open
 
     def has_open(self, recorder: Recorder) -> bool:
-        """Say whether a recorder is open here, paused or not."""
+        """Return whether a recorder is open here, paused or not."""
         return recorder in self._open
 
     def push(self, recorder: Recorder) -> None:
-        """Let `recorder` record until `pop`, which also takes back what was interrupted here."""
+        """Activate `recorder` until `pop`, which also undoes an interrupted `push`."""
         if self._open:
             self.dispatch()
         else:
@@ -62,26 +62,26 @@ class Openings(ABC):
             self._open.append(recorder)
             self._activate([*self.active, recorder])
         if not self._is_attached():
-            self._seen.clear()  # counted anew each time that hooks are installed
+            self._seen.clear()  # write times restart when hooks are installed
             hooks.attach(self._listener())
 
     def _is_attached(self) -> bool:
         return hooks.is_attached(self._listener())
 
     def pop(self, recorder: Recorder, here: bool | None = None) -> None:
-        """End what `push` began; blocks may be left in any order, on any thread, and be left again.
+        """Undo `push`. Blocks may end in any order, on any thread, and more than once.
 
         Args:
-          recorder: What is not to hear more.
-          here: Whether this is the thread that is meant; None to find out.
+          recorder: The recorder to close.
+          here: Whether this belongs to the current thread; None to find out.
         """
         here = self.is_current() if here is None else here
         try:
             self.dispatch()
         finally:
-            again(lambda: self._take_out(recorder, here))
+            again(lambda: self._remove(recorder, here))
 
-    def _take_out(self, recorder: Recorder, here: bool) -> None:
+    def _remove(self, recorder: Recorder, here: bool) -> None:
         with lock:
             self._activate([other for other in self.active if other is not recorder])
             self._open = [other for other in self._open if other is not recorder]
@@ -96,13 +96,13 @@ class Openings(ABC):
             self.pop(recorder, here=False)
 
     def resume(self, recorder: Recorder) -> None:
-        """Let an open recorder hear what runs, which was damaged and has been cleared."""
+        """Reactivate an open recorder that was damaged and has been cleared."""
         with lock:
             if recorder in self._open and recorder not in self.active:
                 self._activate([*self.active, recorder])
 
     def forget(self) -> None:
-        """Take no variable's value for known: a recorder has forgotten what it had, or a read has failed."""
+        """Forget which variables' values are known: a recorder was cleared, or a read failed."""
         self._known.clear()
 
     def records(self, trace: Trace) -> bool:
@@ -114,28 +114,28 @@ class Openings(ABC):
         return bool(self.active)
 
     def without(self, trace: Trace) -> Scope:
-        """Run ops that are not recorded on `trace`."""
+        """Do not record ops in the block on `trace`."""
         return _RecordedBy(self, [other for other in self.active if other is not trace])
 
     def unrecorded(self) -> Scope:
-        """Run ops that are not recorded."""
+        """Do not record ops in the block."""
         return _RecordedBy(self, [])
 
     def also(self, trace: Trace) -> Scope:
-        """Run ops that are recorded on `trace` too, whether it is open or not."""
+        """Record ops in the block on `trace` as well, whether it is open or not."""
         if self.records(trace):
             return Scope()
         recorder = _recorder_of(trace)
         return _RecordedBy(self, [*self.active, recorder]) if self._open else _Opened(self, recorder)
 
     def only(self, trace: Trace) -> Scope:
-        """Run ops that are recorded on `trace` alone, whether it is open or not."""
+        """Record ops in the block on `trace` only, whether it is open or not."""
         recorder = _recorder_of(trace)
         return _RecordedBy(self, [recorder]) if self._open else _Opened(self, recorder)
 
     @abstractmethod
     def _listener(self) -> Any:
-        """Return who is told of what runs."""
+        """Return the object that the hooks notify."""
 
 
 def _recorder_of(trace: Trace) -> Recorder:
@@ -144,7 +144,7 @@ def _recorder_of(trace: Trace) -> Recorder:
 
 
 class _Opened(Scope):
-    """Let a recorder be open."""
+    """Open a recorder for one block."""
 
     def __init__(self, openings: Openings, recorder: Recorder) -> None:
         self._openings, self._recorder = openings, recorder
@@ -157,7 +157,7 @@ class _Opened(Scope):
 
 
 class _RecordedBy(Scope):
-    """Let other recorders hear what runs."""
+    """Replace the active recorders for one block."""
 
     def __init__(self, openings: Openings, recorders: list[Recorder]) -> None:
         self._openings, self._recorders = openings, recorders
@@ -181,7 +181,7 @@ class _RecordedBy(Scope):
             openings._known.clear()
 
     def _after(self) -> list[Recorder]:
-        """Return who heard before, without those that were closed meanwhile and with those that were opened."""
+        """Return the previously active recorders, minus those closed in the block, plus those opened."""
         now, openings = self._openings.active, self._openings._open
         kept = [one for one in self._before if one in openings or one not in self._open]
         return kept + [one for one in now if one in openings and one not in self._open and one not in kept]

@@ -1,4 +1,4 @@
-"""The recorder: ops that have run become equations. The only one that appends to the program of a trace."""
+"""The recorder turns ops that have run into equations. Nothing else appends to the program of a trace."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from retrotape.record._traits import RESOURCE, TRAINABLE, Kind, makes_copies, tr
 from retrotape.tf import core, hooks
 from retrotape.tf.core import identity_of, shape_of
 
-WATCHED = -1  # in the place of recompute: a stock tape saw the op, and knows its tensors by identity only
+WATCHED = -1  # as a value of `recompute`: a stock tape recorded the op, and knows its tensors by identity only
 
 
 class Event(NamedTuple):
@@ -39,17 +39,17 @@ class Event(NamedTuple):
     inputs: tuple[Tensor, ...]
     attrs: Any
     outputs: tuple[Tensor, ...]
-    place: Place  # whose line it was
-    recompute: int  # keep nothing that can be computed again
+    place: Place  # in user code
+    recompute: int  # nonzero: keep nothing that can be recomputed
     time: int  # when it ran, the same on every tape that recorded it
 
 
 class Recorder(Histories):
     """Appends equations, and keeps the values that their gradients need.
 
-    `keep` says which values stay: "needed" those that a gradient rule reads, "all", "leaves" only those that cannot be
-    computed again, "segments" these and some on the way, "disk" in memory no more than with "segments" and the rest of
-    the needed ones in a file. What is not kept is computed again when a query needs it.
+    `keep` selects which values stay: "needed", those that a gradient rule reads; "all"; "leaves", those that cannot be
+    recomputed; "segments", these and some in between; "disk", as "segments" in memory, with the other needed values in
+    a file. Values that are not kept are recomputed when a query needs them.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Recorder(Histories):
         super().__init__(keep, dtype_of)
 
     def clear(self) -> None:
-        """Forget everything, in place: tapes that are open go on recording here."""
+        """Forget everything, in place: open tapes continue to record here."""
         super().clear()
         self.waiting: list[Event] = []
         self._latest_call = -1
@@ -92,7 +92,7 @@ class Recorder(Histories):
         return fork
 
     def segment_size(self) -> int | None:
-        """Return how many bytes recomputing may hold at a time; None where the tape is not kept in segments."""
+        """Return how many bytes recomputation may hold at a time; None if the tape is not kept in segments."""
         return None if self.segments is None else 2 * self.segments.size
 
     def flush(self) -> None:
@@ -103,7 +103,7 @@ class Recorder(Histories):
                 self._offload.warn()
 
     def _record_waiting(self) -> None:
-        try:  # as `whole` does, whose own call may be interrupted
+        try:  # as `whole` does, whose wrapper itself may be interrupted
             events, self.waiting = self.waiting, []
             if not self.damaged:
                 self.record(events)
@@ -112,7 +112,7 @@ class Recorder(Histories):
             raise
 
     def end_layer_calls(self, time: int) -> None:
-        """Let no layer that is still being called have what is recorded later."""
+        """End the layer calls that are still open: ops recorded later do not belong to them."""
         calls = self._builder.facts.layer_calls
         ended = [call._replace(end=time) for call in calls.values() if call.end == FOREVER]
         calls.update((call.begin, call) for call in ended)
@@ -120,19 +120,19 @@ class Recorder(Histories):
     # ------------------------------------------------------------------ equations
 
     def _operands(self, inputs: Sequence[Tensor]) -> tuple[tuple[int, ...], list[VariableHistory | None]]:
-        """Return the vars of inputs, where a variable's present value stands for its handle."""
+        """Return the vars of inputs; the current value of a variable replaces its handle."""
         histories = [self.history_at(tensor) if self._dtype_of(tensor) == RESOURCE else None for tensor in inputs]
         ins = [
             self.var_of(tensor) if history is None else history.current
             for tensor, history in zip(inputs, histories, strict=True)
         ]
         if self.segments is not None and not any(histories):
-            self.segments.took(ins, inputs)
+            self.segments.add_uses(ins, inputs)
         return tuple(ins), histories
 
     @whole
     def record(self, events: Sequence[Event]) -> None:
-        """Record ops, many at a time: this loop is what recorder costs."""
+        """Record a batch of ops. This loop dominates the cost of recording."""
         builder, known, values = self._builder, self.tensors.by_identity, self.values
         types, producers, eqns, facts = builder.types, builder.producers, builder.eqns, builder.facts
         dtype_of, frame_of, new, keep = self._dtype_of, self.frames.number, tuple.__new__, self.keep
@@ -169,7 +169,7 @@ class Recorder(Histories):
             if not features.replayable or keep == "all":
                 values.update(zip(outs, outputs, strict=True))
             if segments is not None and recompute != WATCHED:
-                segments.took(ins, inputs)
+                segments.add_uses(ins, inputs)
                 if not recompute:
                     segments.keep(ins, inputs, features.inputs)
                     segments.keep(outs, outputs, features.outputs)
@@ -203,7 +203,7 @@ class Recorder(Histories):
         if op == "ReadVariableOp":
             self._append_read(inputs[0], attrs, outputs, frame)
             return
-        if features.kind is Kind.CALL:  # it is not known what it does, so it may have assigned whatever it was given
+        if features.kind is Kind.CALL:  # unknown function: it may have assigned any of its inputs
             self.append_call(op, inputs, outputs, frame, range(len(inputs)))
             return
         ins, histories = self._operands(inputs)
@@ -252,7 +252,7 @@ class Recorder(Histories):
         call: hooks.FunctionCall | None = None,
         time: int | None = None,
     ) -> None:
-        """Record the call of a function, which may have assigned some of its inputs."""
+        """Record a function call, which may have assigned some of its inputs."""
         ins, histories = self._operands(inputs)
         builder, facts = self._builder, self._builder.facts
         self._latest_call = len(builder.eqns)
@@ -281,9 +281,9 @@ class Recorder(Histories):
         frame: int,
         time: int,
     ) -> None:
-        """Record that `function` is the backward function from `outputs` to `inputs`, whatever ops made them.
+        """Record `function` as the backward function from `outputs` to `inputs`, whatever ops produced them.
 
-        The equation takes what was made before as inputs of its own, so that the program stays single assignment
+        The equation also takes the original outputs as inputs, so that the program stays in single assignment form
         and still says how to compute the outputs.
         """
         ins, _ = self._operands(inputs)
@@ -295,7 +295,7 @@ class Recorder(Histories):
 
     @whole
     def attach_backward(self, outputs: Sequence[Tensor], count: int, function: Callable) -> None:
-        """Let `function` be the backward function of the latest call, from `outputs` to its first `count` inputs."""
+        """Set the backward function of the latest call, from `outputs` to its first `count` inputs."""
         index, builder = self._latest_call, self._builder
         outs = tuple(self.tensors.by_identity[identity_of(tensor)] for tensor in outputs)
         builder.facts.backward_functions[index] = BackwardFunction(function, builder.eqns[index].inputs[:count], outs)
@@ -307,20 +307,20 @@ class Recorder(Histories):
         self._builder.facts.host_reads.append(HostRead(identity, time, self.frames.number(place), method, moment))
 
     def add_body(self, key: tuple[tuple[int, ...], bool], body: Body) -> None:
-        """Remember a call that was inlined, so that it is once for all queries."""
+        """Cache an inlined call for later queries."""
         self._builder.facts.bodies[key] = body
 
     def add_moments(self, tensor: Tensor) -> None:
-        """Record that `tf.nn.moments` has stopped the gradient of a tensor."""
+        """Record that `tf.nn.moments` stopped the gradient of a tensor."""
         self._builder.facts.moments.add(identity_of(tensor))
 
 
 def new_trace(builder: Builder, guard: Any = None) -> Trace:
-    """Return a trace of a program that is not recorded here, but built: loaded, joined, replayed.
+    """Return a trace of a program that was built rather than recorded: loaded, joined or replayed.
 
     Args:
-      builder: The program, with a `FrameTable`; whoever has made it appends to it.
-      guard: Checks its ops, where they come from a file.
+      builder: The program, with a `FrameTable`; the caller may still append to it.
+      guard: Checks its ops, if they come from a file.
     """
     trace = Recorder()
     trace._build(builder)

@@ -1,8 +1,8 @@
-"""What a thread records of the replicas of a `tf.distribute.Strategy`.
+"""Recording of the replicas of a `tf.distribute.Strategy`.
 
-Replicas take turns: each runs on a thread of its own until it meets the others, and the thread that called `run`
-waits meanwhile. So the tapes that are open there record all replicas, in the order in which they run. A tape that is
-opened inside of a replica records only that one.
+Replicas take turns: each runs on its own thread until the next synchronization point, while the thread that called
+`run` waits. So the tapes that are open on that thread record all replicas, in execution order. A tape that is opened
+inside a replica records only that replica.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from retrotape.tf.scopes import setting
 
 
 class Replicas(Variables):
-    """The recorders that are open on one thread, which may be that of a replica."""
+    """The recorders open on one thread, which may be that of a replica."""
 
     place: Any
 
     def __init__(self) -> None:
         super().__init__()
-        self._parent: Replicas | None = None  # of the thread that called `run`
-        self._outer: list[Recorder] = []  # those that are open there
-        self._reductions = 0  # calls of `all_reduce` and `all_gather` that have not ended
-        self._alone = 0  # those of them where there is one replica, whose ops say everything
+        self._parent: Replicas | None = None  # the stack of the thread that called `run`
+        self._outer: list[Recorder] = []  # the recorders open there
+        self._reductions = 0  # running calls of `all_reduce` and `all_gather`
+        self._single = 0  # those of a single replica, whose recorded ops suffice
 
     def inherit(self, parent: Replicas) -> None:
-        """Record for the tapes that are open on the thread that called `run`."""
+        """Record for the tapes open on the thread that called `run`."""
         parent.dispatch()
         self._parent, self._outer = parent, list(parent._open)
         self._open = list(parent._open)
         self._activate(list(parent.active))
-        # What these recorders know of variables is the same on both threads.
+        # Both threads share what these recorders know about variables.
         self._known, self._seen = parent._known, parent._seen
         self._known.clear()
 
@@ -49,21 +49,21 @@ class Replicas(Variables):
         return self._parent is not None or super()._is_attached()
 
     def _reset(self) -> None:
-        self._reductions = self._alone = 0
+        self._reductions = self._single = 0
 
     def _own(self) -> list[Recorder]:
         return [one for one in self.active if not any(one is other for other in self._outer)]
 
     @abstractmethod
     def flush(self) -> None:
-        """Bring all recorders up to date."""
+        """Record all pending events."""
 
     @abstractmethod
     def next_time(self) -> int:
-        """Return a moment after everything that has run."""
+        """Return a time after everything that has run."""
 
     def on_merge_call(self, given: Sequence[Any], run: Callable[[], Any]) -> Any:
-        """Let the other replicas run, and what is done with the values of all."""
+        """Run a merge call: the other replicas run, then the function of all their values."""
         self.dispatch()
         since = hooks.now()
         result = run()
@@ -79,26 +79,26 @@ class Replicas(Variables):
             self._refuse(own, "a merge_call", given, tf.nest.flatten(result, expand_composites=True))
         return result
 
-    def on_reduction(self, alone: bool, has_backward: bool, run: Callable[[], Any]) -> Any:
-        """Run an `all_reduce` or `all_gather` of a replica, which says itself how it goes back."""
-        with setting(self, _reductions=self._reductions + has_backward, _alone=self._alone + alone):
+    def on_reduction(self, single: bool, has_backward: bool, run: Callable[[], Any]) -> Any:
+        """Run an `all_reduce` or `all_gather` of a replica, which may record its own backward function."""
+        with setting(self, _reductions=self._reductions + has_backward, _single=self._single + single):
             return run()
 
     def for_backward(self) -> list[Recorder]:
-        """Return the recorders that take a backward function: of a reduction, those of this replica alone.
+        """Return the recorders that get a backward function: for a reduction, only those opened in this replica.
 
-        The others have the values of all replicas, and the sum that the reduction is.
+        The others record the values of all replicas and the reduction as an op.
         """
-        if self._alone:
+        if self._single:
             return []
         return self._own() if self._reductions and self._outer else self.active
 
     def on_all_reduce(self, op: str, size: int, values: Sequence[Any], run: Callable[[], Any]) -> Any:
-        """Run an all-reduce, and record a sum for each tensor."""
+        """Run an all-reduce and record it as a sum for each tensor."""
         return self._across(values, run, lambda *each: self._write_reduction(op, size, *each))
 
     def on_all_gather(self, axis: int, size: int, values: Sequence[Any], run: Callable[[], Any]) -> Any:
-        """Run an all-gather, and record a concatenation for each tensor."""
+        """Run an all-gather and record it as a concatenation for each tensor."""
         return self._across(values, run, lambda *each: self._write_concatenation(axis, size, *each))
 
     def _across(self, values: Sequence[Any], run: Callable[[], Any], write: Callable[..., None]) -> Any:
@@ -121,7 +121,7 @@ class Replicas(Variables):
             self._refuse(self.active, "an all-reduce of tf.IndexedSlices", _flat(given), _flat(made))
 
     def _is_concatenation(self, given: list[Any], made: list[Any]) -> bool:
-        """Say whether slices were reduced as TensorFlow does it when this was written: one after the other."""
+        """Return whether slices were reduced by concatenation, as TensorFlow currently does."""
         with self.unrecorded():
             return all(
                 same(tf.concat([getattr(one, part) for one in given], 0), getattr(result, part))
@@ -144,7 +144,7 @@ class Replicas(Variables):
         self._write("AddN", given, ("N", len(given), "T", kind), total)
         if op == "MEAN":
             self._write("RealDiv", (total, count), ("T", kind), made[0])
-        self._take_for_one(made)
+        self._alias_copies(made)
 
     def _write_concatenation(self, axis: int, size: int, given: list[Tensor], made: list[Tensor]) -> None:
         if size > len(given):
@@ -154,33 +154,33 @@ class Replicas(Variables):
             where = tf.constant(axis)
         attrs = ("N", len(given), "T", given[0].dtype.as_datatype_enum, "Tidx", tf.int32.as_datatype_enum)
         self._write("ConcatV2", (*given, where), attrs, made[0])
-        self._take_for_one(made)
+        self._alias_copies(made)
 
     def _write(self, op: str, inputs: Sequence[Tensor], attrs: Any, output: Tensor) -> None:
         place, time = self.place or here(4), self.next_time()
         for recorder in self.active:
             recorder.record([Event(op, tuple(inputs), attrs, (output,), place, False, time)])
 
-    def _take_for_one(self, tensors: list[Tensor]) -> None:
-        """Let what each device has be one tensor."""
+    def _alias_copies(self, tensors: list[Tensor]) -> None:
+        """Map the copies on all devices to one var."""
         for recorder in self.active:
             for other in tensors[1:]:
                 recorder.tensors.alias(identity_of(other), recorder.var_of(tensors[0]))
 
     def _refuse(self, recorders: Sequence[Recorder], what: str, given: Sequence[Any], made: Sequence[Any]) -> None:
-        """Let every path from what was given to what was made raise."""
+        """Record a backward function that raises, from `made` to `given`."""
         inputs, outputs = ([one for one in some if isinstance(one, core.EagerTensor)] for some in (given, made))
         if not inputs or not outputs:
             return
         place = self.place or here(4)
 
-        def back(*_: Any) -> NoReturn:
+        def backward(*_: Any) -> NoReturn:
             raise ReplicaError.on_path(what)
 
         self.flush()
         time = self.next_time()
         for recorder in recorders:
-            recorder.append_backward(what, outputs, inputs, back, recorder.frames.number(place), time)
+            recorder.append_backward(what, outputs, inputs, backward, recorder.frames.number(place), time)
 
 
 def _flat(values: Sequence[Any]) -> list[Any]:

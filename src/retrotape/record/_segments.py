@@ -1,8 +1,8 @@
-"""A long trace as segments, of which only what passes from one to another stays in memory.
+"""Divide a long trace into segments; only values that cross from one segment to another stay in memory.
 
-What lies inside a segment is computed again from what came in, one segment at a time, when a walk gets there. With
-segments as large as everything that passes between them, memory grows with the square root of the length, for the
-price of running the forward pass once more.
+Values inside a segment are recomputed from its inputs when the backward walk reaches it, one segment at a time. With
+segments as large as all the values that cross between them, memory grows with the square root of the length, at the
+cost of one more forward pass.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from retrotape._types import Tensor
 from retrotape.ir import LEAF, Builder, bytes_of
 from retrotape.record._traits import Keep
 
-SEGMENT = 32 * 2**20  # bytes inside a segment, to begin with: below, there is nothing to save
+SEGMENT = 32 * 2**20  # initial bytes per segment: below this, there is nothing to save
 
 
 class _Crossing(NamedTuple):
-    """A value that is used in a later segment than the one that made it."""
+    """A value that is used in a later segment than the one that produced it."""
 
-    made: int  # by equation
-    used: int
+    made: int  # index of its equation
+    used: int  # start of the last segment that uses it
     size: int
 
 
 class Segments:
-    """Decides, while equations are written down, which values stay.
+    """Decides, while equations are recorded, which values stay.
 
     Args:
-      builder: The program that grows.
-      values: What is kept, by var.
-      offload: Moves a value elsewhere and returns what stands for it; None where it is to be computed again.
+      builder: Builds the program.
+      values: The kept values, by var.
+      offload: Moves a value elsewhere and returns an object that loads it; None to recompute values instead.
     """
 
     def __init__(
@@ -43,15 +43,15 @@ class Segments:
         size: int | None = None,
     ) -> None:
         self._builder, self._values, self._offload = builder, values, offload
-        self.size = size or SEGMENT  # in bytes, from which on a segment ends
+        self.size = size or SEGMENT  # in bytes, at which a segment ends
         self._starts = [0]  # the first equation of each segment
-        self._inside: dict[int, int] = {}  # var → bytes, of values in the open segment that may go
+        self._inside: dict[int, int] = {}  # var → bytes, of droppable values in the open segment
         self._bytes = 0
         self._crossing: dict[int, _Crossing] = {}
         self._crossing_bytes = 0
 
-    def took(self, inputs: Sequence[int], tensors: Sequence[Tensor]) -> None:
-        """Note what the next equation takes: what comes from an earlier segment has to stay."""
+    def add_uses(self, inputs: Sequence[int], tensors: Sequence[Tensor]) -> None:
+        """Add the inputs of the next equation: a value from an earlier segment has to stay."""
         start, producers = self._starts[-1], self._builder.producers
         for var, tensor in zip(inputs, tensors, strict=True):
             made = producers[var]
@@ -60,7 +60,7 @@ class Segments:
             before = self._crossing.get(var)
             if before is not None:
                 self._crossing[var] = before._replace(used=start)
-            elif var not in self._values:  # else it can never go
+            elif var not in self._values:  # else it is never dropped
                 self._values[var] = tensor
                 size = bytes_of(self._builder.types[var])
                 if self._offload is not None:
@@ -69,9 +69,9 @@ class Segments:
                 self._crossing[var] = _Crossing(made, start, size)
                 self._crossing_bytes += size
 
-    def keep(self, variables: Sequence[int], tensors: Sequence[Tensor], looks: Keep) -> None:
-        """Keep what a rule looks at until its segment ends."""
-        some, but = looks
+    def keep(self, variables: Sequence[int], tensors: Sequence[Tensor], read: Keep) -> None:
+        """Keep the values that a rule reads until the segment ends."""
+        some, but = read
         if not some:
             return
         builder, values = self._builder, self._values
@@ -80,7 +80,9 @@ class Segments:
                 continue
             values[var] = tensor
             made = builder.producers[var]
-            if not (0 <= made < len(builder.eqns) and builder.eqns[made].op == "ReadVariableOp"):  # the variable's own
+            if not (
+                0 <= made < len(builder.eqns) and builder.eqns[made].op == "ReadVariableOp"
+            ):  # shares the buffer of the variable
                 self._hold(var, bytes_of(builder.types[var]))
 
     def _hold(self, var: int, size: int) -> None:
@@ -95,7 +97,7 @@ class Segments:
         return fork
 
     def end_if_full(self) -> None:
-        """End the segment if it is large enough."""
+        """End the segment if it has reached its size."""
         if self._bytes < self.size:
             return
         for var in self._inside:
@@ -111,7 +113,7 @@ class Segments:
             self._merge()
 
     def _merge(self) -> None:
-        """Make segments twice as large: what passed only between two that are now one may go."""
+        """Merge segments in pairs: values that crossed only inside a pair are dropped."""
         self.size *= 2
         *closed, open_start = self._starts
         self._starts = [*closed[::2], open_start]

@@ -1,4 +1,4 @@
-"""When a tape records in eager code: open, paused, closed; and what it has recorded."""
+"""Recording in eager code: when a tape is open, paused or closed, and what it has recorded."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from retrotape.tf.scopes import Scope, again
 
 
 def histories_in(trace: Trace, variable: Variable) -> list[VariableHistory]:
-    """Return the histories of a variable, one for each device on which it was used."""
+    """Return the histories of a variable, one per device it was used on."""
     handles = handles_of(variable) if isinstance(variable, core.DistributedVariable) else [variable.handle]
     found = [trace.facts.histories.get(identity_of(handle)) for handle in handles]
     return [history for history in found if history is not None]
 
 
 class EagerSession:
-    """A trace, recorded while the session is started."""
+    """A trace, recorded while the session is open."""
 
     graph = None
     operations = None
@@ -36,7 +36,7 @@ class EagerSession:
         assert trace is None or isinstance(trace, Recorder)
         self.trace: Recorder = Recorder(keep, directory=directory) if trace is None else trace
         self._stack: Stack | None = None
-        self._spans: dict[int, int] = {}  # when it was open: from and to, on the clock of identities
+        self._spans: dict[int, int] = {}  # when it was open: begin → end, on the clock of identities
         self._pauses: list[tuple[int, int]] = []
         self._paused_since: list[int] = []
         self._since = 0
@@ -45,7 +45,7 @@ class EagerSession:
 
     @classmethod
     def of(cls, sessions: Sequence[EagerSession], trace: Trace) -> EagerSession:
-        """Return a session that has recorded what others have."""
+        """Return a closed session for a trace made from those of `sessions`."""
         session = cls(trace=trace)
         session._spans = dict(sorted(span for other in sessions for span in other._all_spans()))
         session._pauses = [pause for other in sessions for pause in other._pauses]
@@ -59,7 +59,7 @@ class EagerSession:
 
     @property
     def token(self) -> object:
-        """Another one after everything was forgotten."""
+        """An object that is replaced when everything is forgotten."""
         return self.trace.token
 
     @property
@@ -82,13 +82,13 @@ class EagerSession:
     def remembers(self) -> tuple[bool, bool]:
         """Return whether results are remembered, and whether they are recorded as they are made.
 
-        In a pause a result is a constant, like everything else that runs then.
+        While paused, a result is a constant, like everything else computed then.
         """
         recording = self.is_recording()
         return recording or not self.is_open, recording
 
     def start(self) -> None:
-        """Record what runs on this thread from now on."""
+        """Start recording on this thread."""
         stack = current_stack()
         if not self._spans:
             self.trace.began = hooks.now()
@@ -98,7 +98,7 @@ class EagerSession:
             self.trace.facts.unrecorded_spans.append((max(self._spans.values()), self._since))
         try:
             stack.push(self.trace)
-            self._stack = stack  # only now: to other threads it is open or it is not
+            self._stack = stack  # last: other threads must not see it half open
             stack.add_layer_calls(self.trace)
         except BaseException:
             again(lambda: stack.pop(self.trace))
@@ -115,7 +115,7 @@ class EagerSession:
             again(self.close)
 
     def close(self) -> None:
-        """Stop recording, as it is; on any thread, and once more where that was interrupted."""
+        """Stop recording without reading variables; on any thread, and again if it was interrupted."""
         stack = self._stack
         if stack is not None:
             stack.pop(self.trace)
@@ -124,16 +124,16 @@ class EagerSession:
             self._stack = None
 
     def paused(self) -> AbstractContextManager[None]:
-        """Record nothing meanwhile."""
+        """Record nothing in the block."""
         return _Paused(self)
 
     def extended(self) -> AbstractContextManager[None]:
-        """Record what runs meanwhile, whether started or not, on this tape alone."""
+        """Record ops in the block on this tape only, whether it is open or not."""
         return current_stack().only(self.trace)
 
     @contextmanager
     def forked(self) -> Iterator[EagerSession]:
-        """Record what runs meanwhile on a fork of the trace, unless it is recorded anyway; yield where to query it."""
+        """Record ops in the block on a fork of the trace, unless recorded anyway; yield the session to query."""
         if self.is_recording():
             yield self
             return
@@ -147,7 +147,7 @@ class EagerSession:
             fork.trace.facts.backward_functions.clear()
 
     def flush(self) -> None:
-        """Bring the trace up to date, or raise if recording was interrupted and some of it may be missing."""
+        """Record all pending events; raise if recording was interrupted and events may be missing."""
         self._dispatch()
         if self.trace.waiting:
             self.trace.flush()
@@ -160,20 +160,20 @@ class EagerSession:
                 stack.dispatch()
 
     def var_of(self, tensor: Tensor) -> int:
-        """Return the var of a tensor, also of one that no op has used."""
+        """Return the var of a tensor; one that no op has used becomes a leaf."""
         self.flush()
         return self.trace.var_of(tensor)
 
     def watch(self, variable: Variable) -> None:
-        """Let a variable be a target although no op may use it."""
+        """Allow a variable as a target even if no op uses it."""
         self._watched.add(identity_of(handle_of(variable)))
 
     def watches(self, variable: Variable) -> bool:
-        """Say whether a variable was given to `watch`."""
+        """Return whether a variable was passed to `watch`."""
         return identity_of(handle_of(variable)) in self._watched
 
     def stand_in(self, variable: Variable) -> int:
-        """Return a var for a variable that no op has used: nothing depends on it, and its value is not known."""
+        """Return a var for a variable that no op has used: nothing depends on it, and its value is unknown."""
         handle = handle_of(variable)
         identity = identity_of(handle)
         if identity not in self._stand_ins:
@@ -185,7 +185,7 @@ class EagerSession:
         return list(self.trace.variables.values())
 
     def trainable(self) -> list[Variable]:
-        """Return those of them that are trainable now; where Keras has them, its variables, and what it says."""
+        """Return those that are trainable now; for a variable owned by Keras, the Keras variable."""
         return self.trace.trainable(self.variables())
 
     def clear(self) -> None:
@@ -207,15 +207,15 @@ class EagerSession:
         return self.trace.tensors.by_identity.get(identity_of(tensor))
 
     def history(self, variable: Variable) -> VariableHistory | None:
-        """Return the history of a variable; where it has one for each device, of the first that was used."""
+        """Return the history of a variable; if it has one per device, that of the first device that was used."""
         return next(iter(self.histories_of(variable)), None)
 
     def histories_of(self, variable: Variable) -> list[VariableHistory]:
-        """Return the histories of a variable, one for each device; of most variables there is one."""
+        """Return the histories of a variable, one per device; most variables have one."""
         return histories_in(self.trace, variable)
 
     def why_absent(self, tensor: Tensor) -> tuple[str, str] | None:
-        """Return why a tensor has no var and what to do about it; None if it was made in the block, but by no op."""
+        """Return why a tensor has no var and what to do about it; None if it was made in the block, not by an op."""
         if not isinstance(tensor, core.EagerTensor):
             return (
                 "it is symbolic, made inside a tf.function, and the tape was recorded outside",
@@ -230,7 +230,7 @@ class EagerSession:
             )
         spans = [*self._spans.items(), *([(self._since, sys.maxsize)] if self.is_open else [])]
         if not spans:
-            return "the tape was reset since", "Record again: `with tape: ...`, then ask."
+            return "the tape was reset since", "Record again: `with tape: ...`, then repeat the query."
         if made < spans[0][0]:
             return (
                 "it was made before recording began and was not used in it",
@@ -248,12 +248,12 @@ class LoadedSession(EagerSession):
     """A session of a trace that was recorded elsewhere."""
 
     def why_absent(self, tensor: Tensor) -> tuple[str, str] | None:
-        """Say that a tensor cannot be on a tape that was not recorded here."""
-        return "it was made in this process, and the tape was loaded", "Ask for what is on it: `tape['name']`."
+        """Return that no tensor of this process is on a loaded tape."""
+        return "it was made in this process, and the tape was loaded", "Use a tensor of the tape: `tape['name']`."
 
 
 class _Paused(Scope):
-    """Let a session that is open record nothing."""
+    """Pause an open session for one block."""
 
     def __init__(self, session: EagerSession) -> None:
         assert session._stack is not None

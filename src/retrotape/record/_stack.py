@@ -1,4 +1,4 @@
-"""The tapes that record on one thread, and what each op means for them."""
+"""The recorders of one thread: receives events from the hooks and passes them on."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ from retrotape.tf.core import identity_of, shape_of, tf
 from retrotape.tf.hook_table import lock
 from retrotape.tf.scopes import setting
 
-# Events wait until a query comes, or until the tensors that recording would drop are worth dropping. Either way they
-# are recorded many at once, warm, which is four times as fast as one by one.
+# Events wait until a query, or until recording them would free enough memory. Recording them in batches, with warm
+# caches, is four times as fast as one by one.
 BATCH = 64
-ELEMENTS = 250_000  # in the outputs of a batch, from which on it is recorded at once
-WAITING = 4096  # events that may wait
-_times = count()  # of the whole process
-_OUTSIDE = 3  # from `here` past `on_op` and the hook to TensorFlow's own code
+ELEMENTS = 250_000  # in the outputs of a batch: beyond this it is recorded at once
+WAITING = 4096  # most events that may wait
+_times = count()  # process-wide
+_OUTSIDE = 3  # frames from `here` past `on_op` and the hook to TensorFlow's own code
 
 
 class Stack(Calls):
-    """Takes every op that runs on a thread and hands it to the recorders that are open there."""
+    """Receives every op that runs on a thread and passes it to the active recorders."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.place: Place = None  # whose line it is, where ops are run again
-        self.events: list[Any] = []  # plain tuples in the order of `Event`, which is cheaper
-        self._batch = self._most = BATCH
+        self.place: Place = None  # overrides the place of ops that are rerun
+        self.events: list[Any] = []  # plain tuples with the fields of `Event`, which are cheaper
+        self._batch = self._max_batch = BATCH
         self._custom: list[bool] = []
         self._recompute = 0
-        self._returned: deque[Sequence[Tensor]] = deque()  # by `tf.py_function`s whose op was not reported yet
+        self._returned: deque[Sequence[Tensor]] = deque()  # by `tf.py_function`s whose op is not reported yet
         self._inside_python = 0
-        self._layers: list[LayerCall] = []  # calls that have not ended
+        self._layers: list[LayerCall] = []  # running calls
         self._early: set[int] = set()  # first outputs of ops that were recorded before their callback
 
     def is_current(self) -> bool:
-        """Say whether this is the thread that runs now."""
+        """Return whether this belongs to the current thread."""
         return not self._ended and current_stack() is self
 
     def _listener(self) -> Stack:
@@ -62,26 +62,26 @@ class Stack(Calls):
         self._activate([])
 
     def next_time(self) -> int:
-        """Return a moment after everything that has run."""
+        """Return a time after everything that has run."""
         return next(_times)
 
     def in_replica(self) -> Stack:
-        """Return the stack of this thread, which is that of a replica: what runs on both is recorded in order."""
+        """Create the stack of this thread, a replica's, which records on the same traces in execution order."""
         thread.stack = stack = Stack()
         stack.inherit(self)
-        stack._batch = stack._most = 1
+        stack._batch = stack._max_batch = 1
         stack._layers = list(self._layers)
         return stack
 
-    # ------------------------------------------------------------------ what recorders are told
+    # ------------------------------------------------------------------ recorders
 
     def add_moments(self, tensor: Tensor) -> None:
-        """Note that `tf.nn.moments`, in a function that is run again, has stopped the gradient of a tensor."""
+        """Record that `tf.nn.moments`, in a function that is rerun, stopped the gradient of a tensor."""
         for recorder in self.active:
             recorder.add_moments(tensor)
 
     def open_besides(self, trace: Trace) -> list[Trace]:
-        """Return the other traces that are open, up to date; also in a pause, for they go on after it."""
+        """Return the other open traces, paused or not, with all pending events recorded."""
         self.dispatch()
         found = {id(one): one for one in (*self._open, *self.active) if one is not trace}
         others: list[Trace] = list(found.values())
@@ -89,10 +89,10 @@ class Stack(Calls):
             other.flush()
         return others
 
-    # ------------------------------------------------------------------ what runs
+    # ------------------------------------------------------------------ events
 
     def on_op(self, op: Any, inputs: Any, attrs: Any, outputs: Any, op_name: Any = None, graph: Any = None) -> None:
-        """Note an eager op."""
+        """Receive an eager op."""
         if graph is not None or not self.active:
             if not self._open:
                 hooks.detach(self)
@@ -103,19 +103,19 @@ class Stack(Calls):
         if op == "StopGradient" and in_moments():
             for recorder in self.active:
                 recorder.add_moments(outputs[0])
-        # `outputs` is the very list that the caller gets, and TensorArray writes None into it.
+        # Copied: `outputs` is the list that the caller gets, and TensorArray writes None into it.
         place, recompute = self.place or here(_OUTSIDE), self._recompute
         if self._drops_values and not recompute and core.stock_tape_listens():
             recompute = WATCHED
         event = op, inputs, attrs, tuple(outputs), place, recompute, next(_times)
         if (self._calls or self._returned) and self._inside_call(*event):
             return
-        self.events.append(event)  # in one step: whoever is interrupted before that has not got the outputs
+        self.events.append(event)  # atomic: if interrupted before, the caller has not got the outputs
         if len(self.events) >= self._batch and not self._calls:
             self.dispatch()
 
     def on_tangents(self, op: str, inputs: Any, attrs: Any, outputs: Any) -> None:
-        """Record an op now if it was not: what computes its tangents takes its outputs."""
+        """Record an op that is not recorded yet: the computation of its tangents reads its outputs."""
         self.flush()
         first = identity_of(outputs[0])
         if self.active and any(recorder.tensors.get(first) is None for recorder in self.active):
@@ -124,18 +124,18 @@ class Stack(Calls):
         self.hold(outputs)
 
     def passes_tangents(self) -> bool:
-        """Say whether the `stop_gradient` that is running is not meant for derivatives of derivatives."""
+        """Return whether the running `stop_gradient` is not meant for higher-order derivatives."""
         return bool(self.active) and in_moments()
 
     def hold(self, tensors: Sequence[Tensor]) -> None:
-        """Keep tensors that have tangents: a value that is computed again would have none."""
+        """Keep tensors that have tangents: a recomputed value would have none."""
         self.flush()
         for recorder in self.active:
             for tensor in tensors:
                 recorder.values[recorder.var_of(tensor)] = tensor
 
     def dispatch(self) -> None:
-        """Hand what has run since the last time to the recorders, which look at it when they are asked."""
+        """Pass the ops that ran since the last dispatch to the active recorders, which record them later."""
         if not self.events:
             return
         try:
@@ -149,23 +149,23 @@ class Stack(Calls):
                 recorder.damaged = True
             raise
         size = sum([prod(shape_of(tensor)) for event in events for tensor in event[3]])
-        self._batch = max(1, min(self._most, ELEMENTS * len(events) // max(1, size)))
+        self._batch = max(1, min(self._max_batch, ELEMENTS * len(events) // max(1, size)))
         for recorder in active:
             if (size > ELEMENTS or len(recorder.waiting) > WAITING) and self.is_current():
                 recorder.flush()
 
     def flush(self) -> None:
-        """Bring all recorders up to date."""
+        """Record all pending events."""
         self.dispatch()
         for recorder in self.active:
             recorder.flush()
-            if recorder.damaged:  # nothing that follows can be written to it
+            if recorder.damaged:  # nothing more can be recorded there
                 self._activate([other for other in self.active if other is not recorder])
 
     def _inside_call(
         self, op: Any, inputs: Any, _: Any, outputs: tuple[Tensor, ...], place: Any, recompute: int, time: int
     ) -> bool:
-        """Deal with what may be the end of a function or of a `tf.py_function`, at once; say whether it was one."""
+        """Record an op that ends a function call or a `tf.py_function`; return whether it was one."""
         if op == "EagerPyFunc" and self._returned:
             self.flush()
             for tensor, made in zip(outputs, self._returned.popleft(), strict=True):
@@ -182,12 +182,12 @@ class Stack(Calls):
             for recorder in self.active:
                 recorder.append_call(op, inputs, outputs, recorder.frames.number(place), writes, call, time)
             self._known.clear()
-            self.on_updated(self._noted)
+            self.on_updated(self._stamp)
             return True
         return False
 
     def on_layer(self, name: str, run: Callable[[], Any]) -> Any:
-        """Run a Keras layer, and note from when to when: what ran meanwhile belongs to it."""
+        """Run a Keras layer and record when it began and ended: the ops in between belong to it."""
         if not self._open or not tf.executing_eagerly():
             return run()
         path = f"{self._layers[-1].path}/{name}" if self._layers else name
@@ -206,11 +206,11 @@ class Stack(Calls):
         return result
 
     def add_layer_calls(self, recorder: Recorder) -> None:
-        """Let a recorder that begins know which layers are being called."""
+        """Add the running layer calls to a recorder that starts."""
         recorder.facts.layer_calls.update((scope.begin, scope) for scope in self._layers)
 
     def on_backward(self, name: str, outputs: Sequence[Tensor], inputs: Sequence[Tensor], backward: Callable) -> None:
-        """Write down a custom gradient, or how a function goes back."""
+        """Record a custom gradient, or the backward function of a call."""
         self.flush()
         if self._calls and name.startswith("__forward_"):
             for recorder in self.active:
@@ -220,27 +220,27 @@ class Stack(Calls):
             self.emit(name, outputs, inputs, backward)
             if core.accumulating():
                 self.hold(outputs)
-        # else `tf.recompute_grad`: its ops are written down, which does what it wants to do, and does it right
+        # else `tf.recompute_grad`: its ops are recorded as recomputed instead, which gives correct higher orders too
 
     def emit(self, name: str, outputs: Sequence[Tensor], inputs: Sequence[Tensor], backward: Callable) -> None:
-        """Write down that `outputs` go back to `inputs` by `backward`, whatever ops made them."""
+        """Record `backward` as the backward function from `outputs` to `inputs`, whatever ops produced them."""
         self.flush()
         place, time = self.place or here(2), next(_times)
         for recorder in self.for_backward():
             recorder.append_backward(name, outputs, inputs, backward, recorder.frames.number(place), time)
 
     def on_custom_gradient(self, recomputes: bool, run: Callable[[], Any]) -> Any:
-        """Run the body of a custom gradient; one that recomputes keeps nothing that can be computed again."""
+        """Run the body of a custom gradient; under `tf.recompute_grad`, keep nothing that can be recomputed."""
         with setting(self, _custom=[*self._custom, recomputes], _recompute=self._recompute + recomputes):
             return run()
 
     def on_py_function(self, outer: Sequence[Tensor], inner: Sequence[Tensor], run: Callable[[], Any]) -> Any:
-        """Run the body of a `tf.py_function`, whose tensors are copies of those outside."""
+        """Run the body of a `tf.py_function`, whose tensors are copies of its inputs."""
         if not self.active:
             return run()
         self.flush()
         if not self._inside_python:
-            self._returned.clear()  # left by one that failed after its body had run
+            self._returned.clear()  # left by a call that failed after its body ran
         for recorder in self.active:
             for tensor, copied in zip(tf.nest.flatten(outer), tf.nest.flatten(inner), strict=True):
                 if isinstance(tensor, core.EagerTensor):
@@ -251,14 +251,14 @@ class Stack(Calls):
         return result
 
     def on_host_read(self, tensor: Tensor, method: str) -> None:
-        """Record that Python reads a value: what runs after it may depend on that."""
+        """Record that Python reads a value: what runs later may depend on it."""
         if self.active:
             place = reader_place(3)
             if place is not None:
                 self._add_host_read(tensor, place, method)
 
     def add_choice(self, tensor: Tensor) -> None:
-        """Record that a value has decided what a function that is run op by op does next."""
+        """Record that a value decided the control flow of a function that is run op by op."""
         self._add_host_read(tensor, self.place, "a condition in a tf.function")
 
     def _add_host_read(self, tensor: Tensor, place: Place, method: str) -> None:
@@ -268,7 +268,7 @@ class Stack(Calls):
 
 
 def _identity_of(result: Any) -> int:
-    """Return the identity of a tensor that a layer has returned; see `Scope`."""
+    """Return the identity of the tensor that a layer returned; see `LayerCall.returned`."""
     if type(result) is core.EagerTensor:
         return identity_of(result)
     flat = tf.nest.flatten(result)
@@ -276,7 +276,7 @@ def _identity_of(result: Any) -> int:
 
 
 class _ThreadEnd:
-    """Dropped when its thread ends: what is open there hears nothing any more."""
+    """Dropped when its thread ends; closes what is open there."""
 
     def __init__(self, stack: Stack) -> None:
         self._stack = stack
@@ -296,7 +296,7 @@ thread = _Thread()
 
 
 def next_time() -> int:
-    """Return a moment after everything that has run."""
+    """Return a time after everything that has run."""
     return next(_times)
 
 

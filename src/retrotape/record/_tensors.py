@@ -1,4 +1,4 @@
-"""Which tensors stand for which vars, by identity: an identity is never reused."""
+"""Map tensors to vars by identity, which is never reused."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from retrotape.tf.core import identity_of
 
 
 class TensorMap:
-    """The tensors by which the vars of a trace are known. Several may stand for one var."""
+    """The tensors of a trace and their vars. Several tensors may have the same var."""
 
     __slots__ = ("by_identity",)
 
@@ -18,30 +18,30 @@ class TensorMap:
         self.by_identity: dict[int, int] = {} if by_identity is None else by_identity
 
     def find(self, tensor: Tensor) -> int | None:
-        """Return the var that `tensor` stands for, None where it was not used."""
+        """Return the var of `tensor`; None if it was not used."""
         return self.by_identity.get(identity_of(tensor))
 
     def get(self, identity: int) -> int | None:
-        """Return the var of the tensor of that identity."""
+        """Return the var of the tensor with an identity; None if it was not used."""
         return self.by_identity.get(identity)
 
     def items(self) -> Iterable[tuple[int, int]]:
-        """Return the identity of every tensor that was used, with its var."""
+        """Return pairs of tensor identity and var."""
         return self.by_identity.items()
 
     def identities(self) -> dict[int, list[int]]:
-        """Return, for each var, the identities of the tensors that stand for it."""
+        """Return, for each var, the identities of its tensors."""
         found: dict[int, list[int]] = {}
         for identity, var in self.by_identity.items():
             found.setdefault(var, []).append(identity)
         return found
 
     def alias(self, identity: int, var: int) -> None:
-        """Let the tensor of that identity, which may be gone, stand for `var` from now on."""
+        """Map the tensor with an identity, which may no longer exist, to `var`."""
         self.by_identity[identity] = var
 
     def recognize(self, identity: int, earlier: Iterable[int | None]) -> None:
-        """Let a tensor stand for the same var as one of the earlier identities, if one of them is known."""
+        """Map a tensor to the same var as the first known one of the earlier identities."""
         for other in earlier:
             var = None if other is None else self.by_identity.get(other)
             if var is not None:
@@ -49,15 +49,15 @@ class TensorMap:
                 return
 
     def forget(self, identity: int) -> None:
-        """Let a tensor stand for nothing."""
+        """Remove a tensor."""
         self.by_identity.pop(identity, None)
 
     def new_identity(self, var: int) -> int:
-        """Return an identity that no tensor has, by which `var` is known too."""
+        """Return a new identity, that of no tensor, mapped to `var`."""
         identity = core.next_id()
         self.by_identity[identity] = var
         return identity
 
     def copy(self) -> TensorMap:
-        """Return a map of its own."""
+        """Return an independent copy."""
         return TensorMap(self.by_identity.copy())

@@ -1,7 +1,7 @@
 """A trace: a program, the values kept from one run of it, and the tensors by which its vars are known.
 
-`record` is the only one that appends to the program. Everybody else reads `program` and `facts`, which are frozen, and
-may add to what is a cache: a value that was computed again, a tensor that stands for a var.
+Only `record` appends to the program. Other code reads `program` and `facts`, which are read-only there, and may add to
+the caches: a recomputed value, one more tensor of a var.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from retrotape.tf.saved_variable import SavedVariable
 
 
 class Trace(ABC):
-    """What one run of a program has left. Every trace is a `Recorder`; those who do not record see this of it.
+    """The data of one run of a program: the interface of a `Recorder` for code that does not record.
 
     Attributes:
-      program: Everything recorded so far, to be read. It grows; `snapshot` gives one that does not.
-      facts: What is known of the program.
-      keep: Which values stay, as `Tape` has it.
-      values: By var: a tensor, or what loads one that is offloaded.
-      tensors: Which tensors stand for which vars.
-      frames: The places of equations, resolved to lines when somebody reads them.
-      variables: The variables that were read, by identity of the handle, in that order.
-      owners: By `id` of a variable: the Keras variable that it is inside of.
-      python_constants: Of a tape from a file: constants that Python made, and when.
-      guard: Checks what an op of a file is about to do, and has done.
-      token: Another one after everything was forgotten: what was handed out before is not to be used after.
-      damaged: Whether an exception has come while something was being recorded.
+      program: Everything recorded so far, as a view that grows; `snapshot` returns one that does not.
+      facts: What is known about the program.
+      keep: Which values stay, as the argument of `Tape`.
+      values: By var: a tensor, or an `Offloaded` that loads one.
+      tensors: The tensors of the vars.
+      frames: The places of equations, resolved to lines on demand.
+      variables: The variables that were read, by identity of the handle, in order of first read.
+      owners: By `id` of a `tf.Variable`: the Keras variable that owns it.
+      python_constants: For a loaded tape: constants made by Python, and when.
+      guard: For a loaded tape: checks ops before and after they run.
+      token: Replaced by `clear`: invalidates what was handed out before.
+      damaged: Whether an exception interrupted recording.
     """
 
     program: Program
@@ -46,67 +46,67 @@ class Trace(ABC):
 
     def __init__(self, keep: str = "needed", dtype_of: Callable[[Tensor], int] = core.eager_dtype) -> None:
         self.keep = keep
-        self.drops_values = keep in ("leaves", "segments", "disk")  # that a rule reads
+        self.drops_values = keep in ("leaves", "segments", "disk")  # among those that a rule reads
         self._dtype_of = dtype_of
-        self.symbolic = dtype_of is not core.eager_dtype  # of a graph, which has no values
+        self.symbolic = dtype_of is not core.eager_dtype  # recorded from a graph, which has no values
         self.clear()
 
     def clear(self) -> None:
-        """Forget everything, in place: tapes that are open go on recording here."""
-        self.damaged = True  # until `Recorder.clear` has come to its end, which an exception may interrupt
+        """Forget everything, in place: open tapes continue to record here."""
+        self.damaged = True  # until `Recorder.clear` completes, which an exception may interrupt
         self.values: dict[int, Any] = {}
         self.tensors = TensorMap()
         self._build(Builder(frames=FrameTable()))
         self.variables: dict[int, Variable] = {}
         self.owners: dict[int, Any] = {}
-        self.stand_ins: dict[int, int] = {}  # by identity of a handle, that of the one for which it stands
-        self._resources: dict[str, int] = {}  # by name of a resource, the identity of the handle
-        self._named: tuple[Any, int] = None, 0  # how many of the histories these are the names of
+        self.stand_ins: dict[int, int] = {}  # identity of a copied handle → that of the original
+        self._resources: dict[str, int] = {}  # resource name → identity of the handle
+        self._named: tuple[Any, int] = None, 0  # the histories that `_resources` covers, and how many of them
         self.python_constants: dict[int, float] | None = None
         self.guard: Any = None
         self.token = object()
 
     def _build(self, builder: Builder) -> None:
-        """Let the program be what `builder` builds."""
+        """Set the program to that of `builder`."""
         assert isinstance(builder.program.frames, FrameTable)
         self._builder, self.program, self.facts = builder, builder.program, builder.facts
         self.frames = builder.program.frames
 
     def snapshot(self) -> Program:
-        """Return everything recorded so far, checked; what is recorded later is not in it."""
+        """Return everything recorded so far, checked, as a program that does not grow."""
         return self._builder.snapshot()
 
     @abstractmethod
     def flush(self) -> None:
-        """Record the events that are waiting."""
+        """Record the pending events."""
 
     @abstractmethod
     def var_of(self, tensor: Tensor) -> int:
-        """Return the var of a tensor; one that was not used becomes a leaf."""
+        """Return the var of a tensor; an unknown tensor becomes a leaf."""
 
     @abstractmethod
     def add_body(self, key: tuple[tuple[int, ...], bool], body: Body) -> None:
-        """Remember a call that was inlined, so that it is once for all queries."""
+        """Cache an inlined call for later queries."""
 
     @abstractmethod
     def segment_size(self) -> int | None:
-        """Return how many bytes recomputing may hold at a time; None where the tape is not kept in segments."""
+        """Return how many bytes recomputation may hold at a time; None if the tape is not kept in segments."""
 
     @abstractmethod
     def fork(self) -> Trace:
         """Return a trace that begins with this one: what is recorded there is not recorded here."""
 
     def explained(self) -> AbstractContextManager[None]:
-        """Let errors of ops name the file that they came from, if they came from one."""
+        """Make errors of ops name the file that the ops came from, if any."""
         return nullcontext() if self.guard is None else self.guard.explained()
 
     def stopped_by_moments(self) -> set[int]:
-        """Return the vars that `tf.nn.moments` has stopped the gradient of."""
+        """Return the vars whose gradient `tf.nn.moments` stopped."""
         found = (self.tensors.get(identity) for identity in self.facts.moments)
         return {var for var in found if var is not None}
 
     def value(self, var: int) -> Tensor | None:
-        """Return a kept value, loaded if it is not in memory."""
+        """Return a kept value, loaded if it is offloaded."""
         value = self.values.get(var)
         if value is None or not is_offloaded(value):
             return value
@@ -119,17 +119,17 @@ class Trace(ABC):
     # ------------------------------------------------------------------ variables
 
     def history(self, handle: Handle) -> VariableHistory | None:
-        """Return the history of the variable behind a handle that was used, or behind one of which it is a copy."""
+        """Return the history of the variable behind a handle, which may be a copy of the one that was used."""
         histories, identity = self.facts.histories, identity_of(handle)
         found = histories.get(identity)
         if found is not None or identity in self.variables or self.symbolic:
             return found
         if identity not in self.stand_ins:
-            self.stand_ins[identity] = self._first_of_its_name(handle)
+            self.stand_ins[identity] = self._original_handle(handle)
         return histories.get(self.stand_ins[identity])
 
-    def _first_of_its_name(self, handle: Handle) -> int:
-        """Return the identity of the first handle of a variable that was used, of which this one may be a copy."""
+    def _original_handle(self, handle: Handle) -> int:
+        """Return the identity of the first used handle of the same variable, or else that of `handle` itself."""
         histories = self.facts.histories
         known, count = self._named
         if known is not histories:
@@ -141,32 +141,32 @@ class Trace(ABC):
         return self._resources.get(core.resource_name(handle), identity_of(handle))
 
     def owner_of(self, variable: Variable) -> Any | None:
-        """Return the Keras variable that a variable is inside of, if there is one and it was read."""
+        """Return the Keras variable that owns a variable; None if there is none or it was not read."""
         found = self.owners.get(id(variable))
         return found if found is not None else self.owners.get(id(core.whole_of(variable)))
 
     def is_trainable(self, variable: Variable) -> bool:
-        """Say whether a variable is trainable now: where Keras has it, what Keras says."""
+        """Return whether a variable is trainable now; if Keras owns it, the Keras variable decides."""
         owner = self.owner_of(variable)
         return bool(variable.trainable if owner is None else owner.trainable)
 
     def trainable(self, variables: Iterable[Variable]) -> list[Variable]:
-        """Return those of some variables that are trainable now; of one that Keras has, the Keras variable.
+        """Return those of `variables` that are trainable now; for a variable owned by Keras, the Keras variable.
 
-        Of one that has a part on each device, the whole of it, once.
+        A distributed variable is returned once, not as its parts on each device.
         """
         found = [(variable, self.owner_of(variable)) for variable in variables if self.is_trainable(variable)]
         wholes = [_first(owner, core.whole_of(variable), variable) for variable, owner in found]
         return list({id(whole): whole for whole in wholes}.values())
 
     def is_frozen(self, variable: Variable) -> bool:
-        """Say whether a variable was made to be trained, and Keras says that it is not to be."""
+        """Return whether a variable was created trainable but is frozen in Keras."""
         if isinstance(variable, SavedVariable):
             return variable.frozen
         return variable.trainable and not self.is_trainable(variable)
 
     def path_of(self, variable: Variable) -> str:
-        """Return the name of a variable, of a Keras variable its path."""
+        """Return the name of a variable; the path of a Keras variable."""
         owner = self.owner_of(variable)
         return variable.name.removesuffix(":0") if owner is None else owner.path
 

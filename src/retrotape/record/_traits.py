@@ -1,4 +1,4 @@
-"""What the recorder has to know about an op before it writes it down."""
+"""Properties of ops that the recorder needs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TRAINABLE = core.TRAINABLE_DTYPES
 
 
 class Kind(Enum):
-    """How an op deals with resources."""
+    """How an op uses resources."""
 
     PLAIN = "neither reads nor writes a variable"
     READ = "reads a variable: its value takes the place of the handle"
@@ -27,7 +27,7 @@ class Kind(Enum):
 
 
 class Keep(NamedTuple):
-    """Which tensors of an equation its gradient rule looks at; `but` lists exceptions from `all`."""
+    """Which tensors of an equation its gradient rule reads: none, or all except those at positions `but`."""
 
     some: bool
     but: tuple[int, ...] = ()
@@ -37,18 +37,18 @@ NOTHING = Keep(False)
 
 
 class Traits(NamedTuple):
-    """What is recorded of an op, and what is kept of its values."""
+    """How an op is recorded, and which of its values are kept."""
 
     kind: Kind
     inputs: Keep
     outputs: Keep
-    replayable: bool  # the same inputs give the same outputs, so they can be computed again
+    replayable: bool  # the same inputs give the same outputs, so they can be recomputed
     opaque: bool = False  # writes a variable in a way that has no derivative rule
-    nondifferentiable: bool = False  # declared to have no gradient: no path goes through it
+    nondifferentiable: bool = False  # declared to have no gradient: no path passes through it
 
 
 _READS = frozenset(("ReadVariableOp", "ResourceGather", "ResourceGatherNd"))
-# Ops that take a variable's handle and leave its value alone.
+# Ops that take a variable's handle and do not access its value.
 _BYSTANDERS = frozenset(
     ("VarHandleOp", "VariableShape", "VarIsInitializedOp", "DestroyResourceOp", "DisableCopyOnRead")
 )
@@ -59,7 +59,7 @@ def _exclusions() -> dict[str, list]:
     return json.loads(Path(__file__).with_name("exclusions.json").read_text())
 
 
-@lru_cache(4096)  # there are half as many ops; names of functions come and go
+@lru_cache(4096)  # twice the number of ops; function names vary
 def traits(op: str) -> Traits:
     """Return the traits of `op`, which may be the name of a function."""
     definition = core.op_def(op)
@@ -76,7 +76,7 @@ def traits(op: str) -> Traits:
 
 
 def makes_copies(op: str) -> bool:
-    """Say whether an op reads or changes a part of a variable: TensorFlow then hands out copies of the variable."""
+    """Return whether an op reads or updates slices of a variable: reads of the variable are copies from then on."""
     return op.startswith(("ResourceGather", "ResourceScatter", "ResourceSparse", "ResourceStrided"))
 
 
@@ -94,7 +94,7 @@ def read_by_rule(eqn: Eqn) -> list[int]:
     """Return the vars whose values the backward rule of an equation may read."""
     features = traits(eqn.op)
     if eqn.op == CUSTOM:
-        return []  # its backward function has what it needs
+        return []  # its backward function holds what it needs
     if features.kind is not Kind.PLAIN:
         return list(eqn.inputs)
     found = []
@@ -105,7 +105,7 @@ def read_by_rule(eqn: Eqn) -> list[int]:
 
 
 def is_deterministic(op: str) -> bool:
-    """Say whether the same inputs give the same outputs again: nothing is drawn."""
-    if op in FORWARD or op in (CUSTOM, "CheckNumerics"):  # TensorFlow takes the latter for an op with state
+    """Return whether the same inputs always give the same outputs."""
+    if op in FORWARD or op in (CUSTOM, "CheckNumerics"):  # CheckNumerics is marked stateful
         return True
     return op.startswith("ResourceGather") or traits(op).replayable

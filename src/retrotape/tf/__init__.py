@@ -1,1 +1,1 @@
-"""Everything private of TensorFlow and Keras: hooks, functions, variables, versions. No other folder touches it."""
+"""All uses of private TensorFlow and Keras APIs: hooks, functions, variables, versions. No other folder has any."""

@@ -1,4 +1,4 @@
-"""What a function can see: its closure, its defaults and the globals that it names."""
+"""The values in a function's scope: its closure, its defaults and the globals that it names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _DEPTH = 6
 
 
 def values_in(function: Any, depth: int = _DEPTH, seen: set[int] | None = None) -> Iterator[Any]:
-    """Yield the values that a function sees, and those that functions in its closure, and helpers it names, see.
+    """Yield the values in a function's scope, and in those of functions in its closure and of helpers that it names.
 
     >>> scale = 3
     >>> 3 in list(values_in(lambda x: x * scale))
@@ -34,7 +34,7 @@ _LIBRARIES = frozenset(("tensorflow", "keras", "numpy", "retrotape", "builtins")
 
 
 def is_users(value: Any) -> bool:
-    """Say whether a function or class is the user's own, and so may lead to variables that nobody else knows."""
+    """Return whether a function or class is user code, and so may reference variables that no library tracks."""
     return (value.__module__ or "").partition(".")[0] not in _LIBRARIES
 
 

@@ -1,7 +1,7 @@
-"""Whether this TensorFlow and this Keras have the private names that retrotape uses, and which version they are.
+"""Check that the installed TensorFlow and Keras have the private names that retrotape uses, and their versions.
 
-A name that is missing, or that takes other parameters, is found before anything records, and named in the error.
-Later it would be an AttributeError in the middle of a program, or an op that nobody records.
+A name that is missing, or takes other parameters, is reported before anything records. Otherwise it would cause an
+AttributeError in the middle of a program, or an op that is not recorded.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class PrivateName(NamedTuple):
     """One line of the table.
 
     Attributes:
-      module: Its module, with the package.
+      module: The full name of its module.
       owner: The class or submodule in it that has the name; "" for the module itself.
       name: The name.
-      parameters: What it takes; None where nobody looks. The last may be "...", for any others.
+      parameters: What it takes; None if not checked. The last may be "...", for any others.
     """
 
     module: str
@@ -38,7 +38,7 @@ class PrivateName(NamedTuple):
 
     @classmethod
     def parse(cls, line: str) -> PrivateName:
-        """Read a line of `_tf_names`.
+        """Parse a line of `private_names`.
 
         >>> PrivateName.parse("eager.execute:record_gradient(op_name, ...)").parameters
         ('op_name', '...')
@@ -57,10 +57,10 @@ class PrivateName(NamedTuple):
         return ".".join(part for part in (self.module, self.owner, self.name) if part)
 
     def problem(self, hooked: bool) -> str | None:
-        """Return what is wrong with it in what is installed; None where it is as expected.
+        """Return how the installed name differs from what is expected; None if it does not.
 
         Args:
-          hooked: Whether it is replaced, and so must take these parameters and no others.
+          hooked: Whether it is replaced by a hook, and so must take exactly these parameters.
         """
         try:
             owner = owner_of(self)
@@ -75,21 +75,21 @@ class PrivateName(NamedTuple):
 
 
 def owner_of(private: PrivateName) -> Any:
-    """Return the module or class that has a name, or would have it."""
+    """Return the module or class that should have a name."""
     return reduce(getattr, private.owner.split(".") if private.owner else (), import_module(private.module))
 
 
 def _has(owner: Any, name: str) -> bool:
-    if inspect.isclass(owner):  # not what it has from its metaclass, as `__call__`
+    if inspect.isclass(owner):  # without attributes of its metaclass, such as `__call__`
         return any(name in vars(cls) for cls in owner.__mro__)
     return hasattr(owner, name)
 
 
 def _is_set_by_methods(owner: Any, name: str) -> bool:
-    """Say whether instances of a class have an attribute which the class itself has not."""
+    """Return whether methods of a class set an attribute that the class itself does not have."""
     members = (member for cls in getattr(owner, "__mro__", ()) for member in vars(cls).values())
     codes = (getattr(inspect.unwrap(member), "__code__", None) for member in members if callable(member))
-    # To take the instructions apart is slow: only where the name occurs.
+    # Disassembling is slow, so only do it where the name occurs.
     return any(
         one.opname == "STORE_ATTR" and one.argval == name
         for code in codes
@@ -107,14 +107,14 @@ def _fits(function: Any, expected: tuple[str, ...], hooked: bool) -> bool:
     leading = expected[:-1] if is_open else expected
     variadic = [one for one in parameters if one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
     names = tuple(one.name for one in parameters if one not in variadic)
-    if len(variadic) == 2 and names == leading[: len(names)]:  # somebody's wrapper, which takes anything
+    if len(variadic) == 2 and names == leading[: len(names)]:  # a third-party wrapper that takes anything
         return True
     optional = all(one.default is not one.empty for one in parameters[len(leading) :] if one not in variadic)
     return names[: len(leading)] == leading and (is_open or names == leading or (optional and not hooked))
 
 
 def problems(lines: Iterable[str], hooked: bool = False) -> list[str]:
-    """Return what is wrong with the names in some lines of the table."""
+    """Return the problems with the names in some lines of the table."""
     found = (PrivateName.parse(line).problem(hooked) for line in lines)
     return [problem for problem in found if problem is not None]
 
@@ -125,10 +125,10 @@ def _summary(found: list[str]) -> str:
 
 
 def check_tensorflow(version: object) -> None:
-    """Raise if what is private in TensorFlow is not as expected.
+    """Raise if TensorFlow's private names are not as expected.
 
     Args:
-      version: What TensorFlow says that its version is.
+      version: The version that TensorFlow reports.
     """
     found = problems(private_names.HOOKED, hooked=True) + problems(private_names.CALLED)
     if found:
@@ -139,21 +139,21 @@ _checked_keras: Any = None
 
 
 def check_keras(keras: Any, version: object) -> None:
-    """Raise if Keras, where a program has imported it, is not as expected; look once.
+    """Raise if Keras, if imported, is not as expected; check once.
 
     Args:
-      keras: The module, None where there is none.
-      version: What TensorFlow says that its version is.
+      keras: The module, None if not imported.
+      version: The version that TensorFlow reports.
     """
     global _checked_keras
     if keras is None or keras is _checked_keras:
         return
     found = problems([private_names.BACKEND])
     if not found and keras.backend.backend() != "tensorflow":
-        return  # what is of another backend is refused where it is given to a query
+        return  # values of other backends are rejected when passed to a query
     found = found or problems(private_names.KERAS)
     if not found and not isinstance(inspect.getattr_static(keras.Variable, "value"), property):
-        found = ["keras.Variable.value is no property"]
+        found = ["keras.Variable.value is not a property"]
     if not found and "__call__" not in vars(keras.Layer):
         found = ["keras.Layer.__call__ is not defined in that class"]
     if found:
@@ -165,7 +165,7 @@ def check_keras(keras: Any, version: object) -> None:
 
 
 def shown(version: object) -> str:
-    """Return a version as a message names it.
+    """Return a version as shown in messages.
 
     >>> shown("2.21.0"), shown(None), shown("")
     ('2.21.0', '(unknown version)', '(unknown version)')
@@ -174,7 +174,7 @@ def shown(version: object) -> str:
 
 
 def minor_of(version: object) -> tuple[int, int] | None:
-    """Return the first two numbers of a version; None where it has none.
+    """Return the first two numbers of a version; None if it has none.
 
     >>> minor_of("2.22.0-dev20261101"), minor_of("3.0"), minor_of("unknown"), minor_of(None)
     ((2, 22), (3, 0), None, None)
@@ -183,10 +183,10 @@ def minor_of(version: object) -> tuple[int, int] | None:
     return None if found is None else (int(found[1]), int(found[2]))
 
 
-def is_tried(version: object) -> bool:
-    """Say whether the tests have run on this minor version of TensorFlow.
+def is_tested(version: object) -> bool:
+    """Return whether retrotape is tested with this minor version of TensorFlow.
 
-    >>> is_tried("2.21.0"), is_tried("2.15.1"), is_tried("3.0.0-rc1"), is_tried("unknown")
+    >>> is_tested("2.21.0"), is_tested("2.15.1"), is_tested("3.0.0-rc1"), is_tested("unknown")
     (True, False, False, False)
     """
     minor = minor_of(version)
@@ -194,7 +194,7 @@ def is_tried(version: object) -> bool:
 
 
 def is_release(version: object) -> bool:
-    """Say whether a version is a final one as TensorFlow publishes it: no nightly, no candidate, no vendor's build.
+    """Return whether a version is a final TensorFlow release: no nightly, release candidate or vendor build.
 
     >>> is_release("2.21.0"), is_release("2.20.0rc1"), is_release("2.19.0+nv24.5")
     (True, False, False)

@@ -1,9 +1,9 @@
-"""TensorFlow's private surface: everything of `tensorflow.python` that retrotape touches, and no other file may.
+"""TensorFlow's private API: the only file that imports from `tensorflow.python`.
 
-What is used, and why there is no public way, is in the table of `_tf_names`: a new line there is part of every new use.
-It is checked here, before anything else touches TensorFlow.
+The table in `private_names` lists what is used and why no public API suffices; every new use needs a line there. The
+table is checked here, before anything else uses TensorFlow.
 
-`_hooks` changes modules only while a tape records, and puts them back when the last one stops.
+`hooks` patches TensorFlow only while a tape records, and restores it when the last one stops.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ version = shown(getattr(tf, "__version__", None))
 check_tensorflow(version)
 
 try:
-    # Most are for `_hooks` and `_tf_functions`, which may not import them themselves.
+    # Most are re-exported for `hooks` and `functions`.
     from tensorflow.core.framework import op_def_pb2
     from tensorflow.python import pywrap_tfe as pywrap_tfe
     from tensorflow.python.distribute import cross_device_ops as cross_device_ops
@@ -66,31 +66,31 @@ DistributedVariable = distribute_values.DistributedVariable
 SyncOnReadVariable = distribute_values.SyncOnReadVariable
 EagerTensorBase = ops._EagerTensorBase
 FallbackException = eager_core._FallbackException
-StockTape = backprop.GradientTape  # whatever `tf.GradientTape` is: it may be ours, `rt.install` puts it there
+StockTape = backprop.GradientTape  # not `tf.GradientTape`, which `rt.install` may have replaced
 BaseVariable = resource_variable_ops.BaseResourceVariable
 CompositeTensor = tf.__internal__.CompositeTensor
 eager_dtype: Callable[[Tensor], int] = EagerTensor._datatype_enum
 
 
-identity_of: Callable[[Tensor], int] = attrgetter("_id")  # of a tensor or handle: a number that is never reused
+identity_of: Callable[[Tensor], int] = attrgetter("_id")  # of a tensor or handle: unique, never reused
 shape_of: Callable[[Tensor], Any] = methodcaller("_shape_tuple")
 _ORDINARY = (tf.bool, tf.string, *(tf.as_dtype(f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)))
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def as_is(function: _Function) -> _Function:
-    """Keep AutoGraph, which rewrites what a tf.function calls, from rewriting this."""
+    """Exclude a function from conversion by AutoGraph."""
     return tf.autograph.experimental.do_not_convert(function)
 
 
 def as_rewritten(function: _Function) -> _Function:
-    """Let AutoGraph rewrite a function of the user's, as it would if the user's code called it."""
+    """Convert a user function with AutoGraph, as if user code called it."""
     return tf.__internal__.autograph.tf_convert(function, tf.__internal__.autograph.control_status_ctx())
 
 
 def whole_of(variable: Any) -> Any | None:
-    """Return the variable of which this one is the part on one device; None where it is none."""
-    # Which of the two has it depends on the kind of the variable; of the whole itself it is something else.
+    """Return the distributed variable that this one is a component of; None if it is not one."""
+    # Which of the two has it depends on the kind of variable. On a distributed variable itself it is not callable.
     for owner in (variable, getattr(variable, "_handle", None)):
         whole = getattr(owner, "_distributed_container", None)
         if callable(whole):
@@ -99,35 +99,35 @@ def whole_of(variable: Any) -> Any | None:
 
 
 def traced(function: _Function) -> _Function:
-    """Return a `tf.function` that is made for one use, and so says nothing about being traced anew."""
+    """Return a `tf.function` for a single use, without the warning about frequent retracing."""
     compiled = tf.function(function, autograph=False)
     compiled._omit_frequent_tracing_warning = True
     return compiled
 
 
 def graph_here() -> Any:
-    """Return the graph that is being built, None in eager code."""
+    """Return the graph being built; None in eager code."""
     return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
 
 
 def next_id() -> int:
-    """Return a number greater than the identity of every tensor that exists, smaller than any to come."""
+    """Return a number greater than the identity of every existing tensor and smaller than any later one."""
     return pywrap_tfe.TFE_Py_UID()
 
 
 def op_def(op: str) -> Any | None:
-    """Return the definition of `op`; None for the name of a function."""
+    """Return the definition of `op`; None if it is the name of a function."""
     return op_def_registry.get(op)
 
 
 def _buffer_of(tensor: Tensor) -> int | None:
-    """Return where the value of an eager tensor lies; None where that cannot be told."""
+    """Return the address of an eager tensor's buffer; None if it is not available."""
     if "CPU" in tensor.backing_device:
         return np.frombuffer(tensor, np.uint8).__array_interface__["data"][0]
     if not tensor.dtype.is_floating:
         return None
     capsule = tf.experimental.dlpack.to_dlpack(tensor)
-    # The first field of what the capsule holds.
+    # The first field of a DLTensor is its data pointer.
     return ctypes.c_void_p.from_address(_capsule_pointer(capsule, b"dltensor")).value
 
 
@@ -136,10 +136,10 @@ _capsule_pointer.restype, _capsule_pointer.argtypes = ctypes.c_void_p, (ctypes.p
 
 
 def share_buffer(left: Tensor, right: Tensor) -> bool:
-    """Say whether two eager tensors are one place in memory.
+    """Return whether two eager tensors share a buffer.
 
-    A variable that is read hands out its own buffer, and copies it before it is changed while anybody holds that. So
-    two reads give the same buffer exactly if nothing was assigned in between, as long as the first one is held.
+    Reading a variable returns its own buffer, and a write copies it first if it is referenced elsewhere. So two reads
+    return the same buffer if and only if nothing was assigned in between, as long as the first result is held.
     """
     if left is right or left.shape.num_elements() == 0:
         return left.shape == right.shape
@@ -151,7 +151,7 @@ _written: WeakKeyDictionary[Any, tuple[int, ...]] = WeakKeyDictionary()
 
 
 def written_inputs(function: Any) -> tuple[int, ...]:
-    """Return which inputs of a concrete function are resources that it may write to."""
+    """Return the indices of a concrete function's inputs that are resources it may write."""
     found = _written.get(function)
     if found is None:
         graph = function._func_graph
@@ -165,7 +165,7 @@ _tokens: WeakKeyDictionary[Any, tuple[bytes, ...]] = WeakKeyDictionary()
 
 
 def python_tokens(function: Any) -> tuple[bytes, ...]:
-    """Return the tokens of the `tf.py_function`s in a concrete function and in the functions that it calls."""
+    """Return the tokens of the `tf.py_function`s in a concrete function and in the functions it calls."""
     found = _tokens.get(function)
     if found is None:
         graph_def = function._func_graph.as_graph_def()
@@ -175,7 +175,7 @@ def python_tokens(function: Any) -> tuple[bytes, ...]:
 
 
 def is_recompute(rule: Any) -> bool:
-    """Say whether a gradient function is that of a `tf.recompute_grad`."""
+    """Return whether a gradient function is that of a `tf.recompute_grad`."""
     return any(
         getattr(value, "__module__", None) == custom_gradient.__name__
         and getattr(value, "__qualname__", "").startswith("recompute_grad.")
@@ -184,17 +184,17 @@ def is_recompute(rule: Any) -> bool:
 
 
 def resource_name(handle: Tensor) -> str:
-    """Return what tells a resource from others: two handles of the same name are one variable."""
+    """Return the name of a resource: two handles of the same name are one variable."""
     return repr(handle)
 
 
 def op_list(names: Sequence[str]) -> bytes:
-    """Return the definitions of ops as TensorFlow writes them to files."""
+    """Return the definitions of ops as a serialized `OpList`."""
     return op_def_pb2.OpList(op=[op_def_registry.get(name) for name in names]).SerializeToString(deterministic=True)
 
 
 def run(op: str, inputs: Sequence[Tensor], attrs: tuple[Any, ...], num_outputs: int) -> list[Tensor]:
-    """Run `op` by name; a stock tape that is open sees it."""
+    """Run `op` by name; open stock tapes record it."""
     if not tf.executing_eagerly():
         return _add_to_graph(op, inputs, attrs)
     outputs = execute.execute(op, num_outputs, list(inputs), attrs, context.context())
@@ -205,68 +205,69 @@ def run(op: str, inputs: Sequence[Tensor], attrs: tuple[Any, ...], num_outputs: 
 
 def _add_to_graph(op: str, inputs: Sequence[Tensor], attrs: tuple[Any, ...]) -> list[Tensor]:
     definition, rest = op_def_registry.get(op), list(inputs)
-    said = dict(zip(attrs[::2], attrs[1::2], strict=True))
+    values = dict(zip(attrs[::2], attrs[1::2], strict=True))
     inferred: set[str] = set()
     arguments: dict[str, Any] = {}
     for arg in definition.input_arg:
-        count = said[arg.number_attr] if arg.number_attr else 1
-        count = len(said[arg.type_list_attr]) if arg.type_list_attr else count
+        count = values[arg.number_attr] if arg.number_attr else 1
+        count = len(values[arg.type_list_attr]) if arg.type_list_attr else count
         single = not (arg.number_attr or arg.type_list_attr)
         arguments[arg.name] = rest[0] if single else rest[:count]
         del rest[:count]
         inferred.update((arg.type_attr, arg.number_attr, arg.type_list_attr))
-    made = op_def_library.apply_op(op, **arguments, **{name: v for name, v in said.items() if name not in inferred})
+    explicit = {name: value for name, value in values.items() if name not in inferred}
+    made = op_def_library.apply_op(op, **arguments, **explicit)
     if isinstance(made, tf.Operation):
         return []
     return list(made) if isinstance(made, (list, tuple)) else [made]
 
 
 def stock_tape_listens() -> bool:
-    """Say whether a stock tape of this thread is open."""
+    """Return whether a stock tape is open on this thread."""
     return execute.must_record_gradient()
 
 
 def accumulating() -> bool:
-    """Say whether a forward accumulator is open on this thread."""
+    """Return whether a forward accumulator is open on this thread."""
     return execute.must_record_gradient() and bool(pywrap_tfe.TFE_Py_PackJVPs([])[0])
 
 
 def accumulates_only(tensors: Sequence[Tensor]) -> bool:
-    """Say whether forward accumulators are open, and no stock tape that watches any of `tensors`."""
+    """Return whether forward accumulators are open, but no stock tape that watches any of `tensors`."""
     return accumulating() and not record.should_record_backprop(list(tensors))
 
 
-def tell_stock_tapes(name: str, outputs: Sequence[Tensor], inputs: Sequence[Tensor], backward: Callable) -> None:
-    """Let stock tapes and forward accumulators go back from `outputs` to `inputs` by `backward`."""
+def record_on_stock_tapes(name: str, outputs: Sequence[Tensor], inputs: Sequence[Tensor], backward: Callable) -> None:
+    """Record a backward function from `outputs` to `inputs` on stock tapes and forward accumulators."""
     pywrap_tfe.TFE_Py_TapeSetRecordOperation(name, list(outputs), list(inputs), backward, None)
 
 
 def pass_tangents(tensor: Tensor, copy: Tensor) -> None:
-    """Let forward accumulators hold for `copy` the tangents that they hold for `tensor`."""
+    """Make forward accumulators use the tangents of `tensor` for `copy` too."""
     indices, tangents = pywrap_tfe.TFE_Py_PackJVPs([tensor])
     if tangents:
-        # Not the tangents of tangents, which are known already: what is told twice is added up.
+        # Not the tangents of tangents, which are known already: recording them twice would add them up.
         own = tuple(tuple(pair for pair in pairs if pair[0] == 0) for pairs in indices)
         outputs, inputs = [copy, *tangents], [tensor, *tangents]
         record.record_operation_forwardprop_only("tangents", outputs, inputs, None, own)
 
 
 def registered_rule(op: str) -> Callable | None:
-    """Return TensorFlow's gradient function, None where it declares that there is none.
+    """Return TensorFlow's gradient function; None if `op` is declared to have none.
 
     Raises:
-      LookupError: If TensorFlow says nothing about `op`.
+      LookupError: If nothing is registered for `op`.
     """
     return ops.gradient_registry.lookup(op)
 
 
 def operation_rule(operation: Any) -> Callable | None:
-    """Like `registered_rule`, for an operation of a graph, which may carry a gradient of its own."""
+    """Like `registered_rule`, for an operation of a graph, which may have its own gradient."""
     return ops.get_gradient_function(operation)
 
 
 def is_trainable(dtype: Any) -> bool:
-    """Say whether gradients flow through `dtype`."""
+    """Return whether gradients flow through `dtype`."""
     return backprop_util.IsTrainable(dtype)
 
 
@@ -275,7 +276,7 @@ TRAINABLE_DTYPES = frozenset(number for number in range(1, 24) if is_trainable(t
 
 
 def zeros(shape: Any, dtype: Any) -> Tensor:
-    """Return zeros of any dtype that has numbers: TensorFlow has no kernel for those of eight bits and fewer."""
+    """Return zeros of any numeric dtype: `tf.zeros` has no kernel for dtypes of eight bits or fewer."""
     kind = tf.as_dtype(dtype)
     if is_trainable(kind) or kind in _ORDINARY:
         return tf.zeros(shape, kind)
@@ -286,7 +287,7 @@ def zeros(shape: Any, dtype: Any) -> Tensor:
 
 
 def aggregate(gradients: Sequence[Any]) -> Any:
-    """Add gradients as the stock tape does: dense ones by one AddN, sparse ones by concatenation."""
+    """Add gradients as the stock tape does: dense ones with one AddN, sparse ones by concatenation."""
     if all(isinstance(gradient, tf.Tensor) for gradient in gradients):
         return tf.raw_ops.AddN(inputs=list(gradients))
     return backprop_util.AggregateIndexedSlicesGradients(list(gradients))

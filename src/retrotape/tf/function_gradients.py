@@ -1,6 +1,6 @@
-"""Gradients that TensorFlow makes of functions, one at a time.
+"""Build gradients of TensorFlow functions, one at a time.
 
-While it makes one, it changes the graphs of the function and of those that it calls, and has no lock for that.
+Building one modifies the graphs of the function and of the functions it calls, and TensorFlow does not lock them.
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ from retrotape._types import Tensor
 from retrotape.tf.core import EagerTensor, gradients_util
 from retrotape.tf.scopes import Scope
 
-making_gradients = RLock()  # for all functions: two of them may call a third
+making_gradients = RLock()  # one for all functions: two of them may call a third
 
 _own_gradients: WeakKeyDictionary[Any, tuple[dict, dict]] = WeakKeyDictionary()
-_lent: dict[int, tuple[set[Any], tuple[dict, dict]]] = {}  # by `id` of a function: to whom, and what it had before
+_lent: dict[
+    int, tuple[set[Any], tuple[dict, dict]]
+] = {}  # by `id` of a function: current users, and its original gradients
 
 
 class own_gradients(Scope):
-    """Let a concrete function have other gradients than those that stock tapes have made and will use."""
+    """Give a concrete function gradients of its own in the block, separate from those that stock tapes use."""
 
     def __init__(self, function: Any) -> None:
         self._function = function
@@ -52,10 +54,10 @@ def _set_gradients(function: Any, gradients: tuple[dict, dict]) -> None:
 
 
 def build_gradient(function: Any, inputs: Sequence[Tensor]) -> list[Tensor]:
-    """Let a function that is about to be called on a tape have its gradient, and return what user code in it reads.
+    """Build the gradient of a function that is about to be called, and return what user code in the gradient captures.
 
-    That are tensors, and handles of variables, besides what the function takes and gives. Building the gradient runs
-    user code, which may raise.
+    These are tensors and handles of variables other than the function's inputs and outputs. Building the gradient
+    runs user code, which may raise.
     """
     kind = gradients_util.PossibleTapeGradientTypes(inputs)
     if kind == gradients_util.POSSIBLE_GRADIENT_TYPES_NONE:

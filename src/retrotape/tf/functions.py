@@ -1,7 +1,4 @@
-"""Composite tensors, handles, concrete functions and their graphs: what they hold, do and contain.
-
-TensorFlow's private modules come from `_tf`, the only file that imports them.
-"""
+"""Inspect composite tensors, handles, concrete functions and their graphs."""
 
 from __future__ import annotations
 
@@ -33,17 +30,17 @@ from retrotape.tf.hooks import FunctionCall
 
 
 def components(values: Sequence[Any]) -> list[Tensor]:
-    """Return the tensors that stand for ragged and sparse values in a derivative."""
+    """Return the tensors that represent ragged and sparse values in a derivative."""
     return composite_tensor_gradient.get_flat_tensors_for_gradients(list(values))
 
 
 def recompose(values: Sequence[Any], gradients: Sequence[Any]) -> list[Any]:
-    """Undo `components`: shape the gradients as the values are."""
+    """Undo `components`: pack gradients in the structure of the values."""
     return composite_tensor_gradient.replace_flat_tensors_for_gradients(list(values), list(gradients))
 
 
 def handle_type(handle: Tensor) -> tuple[int, tuple[int | None, ...] | None] | None:
-    """Return the dtype and shape of what a variable's handle holds; None for other resources."""
+    """Return the dtype and shape of the variable behind a handle; None for other resources."""
     eager = isinstance(handle, EagerTensor)
     data = handle._handle_data if eager else handle_data_util.get_resource_handle_data(handle)
     if data is None or not data.is_set or len(data.shape_and_type) != 1:
@@ -54,7 +51,7 @@ def handle_type(handle: Tensor) -> tuple[int, tuple[int | None, ...] | None] | N
 
 
 def written_by(operation: Any) -> tuple[int, ...]:
-    """Return which inputs of an operation in a graph are resources that it may write to."""
+    """Return the indices of a graph operation's inputs that are resources it may write."""
     read_only = set(auto_control_deps_utils._get_read_only_resource_input_indices_op(operation))
     return tuple(
         index for index, tensor in enumerate(operation.inputs) if tensor.dtype == tf.resource and index not in read_only
@@ -62,9 +59,9 @@ def written_by(operation: Any) -> tuple[int, ...]:
 
 
 def captured_by(backward: Any) -> list[Tensor]:
-    """Return what user code in the backward function of a call reads besides what the call took and gave.
+    """Return what user code in the backward function of a call captures, besides inputs and outputs of the call.
 
-    These are tensors, and handles of variables, that a `tf.custom_gradient` inside the function has in its closure.
+    These are tensors and handles of variables in the closure of a `tf.custom_gradient` inside the function.
     """
     functions = [value for value in values_in(backward, 1) if isinstance(value, concrete_function.ConcreteFunction)]
     found = {tensor._id: tensor for function in functions[:1] for tensor in function.captured_inputs}
@@ -72,33 +69,33 @@ def captured_by(backward: Any) -> list[Tensor]:
 
 
 def operations_within(function: Any) -> Iterator[str]:
-    """Yield the type of every operation in a concrete function and in the functions that it calls."""
+    """Yield the type of every operation in a concrete function and in the functions it calls."""
     yield from _operations_in(function._func_graph.as_graph_def())
 
 
 def custom_rules(function: Any) -> list[Any]:
-    """Return the gradient functions that belong to single operations of a concrete function, and of those it calls."""
+    """Return the custom gradient functions of operations in a concrete function and in the functions it calls."""
     graph_def = function._func_graph.as_graph_def()
     nodes = [*graph_def.node, *(node for inner in graph_def.library.function for node in inner.node_def)]
     names = {node.attr["_gradient_op_type"].s.decode() for node in nodes if "_gradient_op_type" in node.attr}
-    registered = set(ops.gradient_registry.list())  # those of a loaded function may not be
+    registered = set(ops.gradient_registry.list())  # those of a loaded function may be missing
     return [ops.gradient_registry.lookup(name) for name in sorted(names & registered)]
 
 
 def is_recomputed(node: Any) -> bool:
-    """Say whether a node of a function is the end of what a `tf.recompute_grad` computes."""
+    """Return whether a node of a function has the gradient of a `tf.recompute_grad`."""
     name = node.attr["_gradient_op_type"].s.decode()
     return name in ops.gradient_registry.list() and is_recompute(ops.gradient_registry.lookup(name))
 
 
 def is_compiled(function: Any) -> bool:
-    """Say whether XLA compiles a concrete function."""
+    """Return whether a concrete function is compiled with XLA."""
     attrs = function_def(function_name(function)).attr
     return "_XlaMustCompile" in attrs and attrs["_XlaMustCompile"].b
 
 
 def operations_called(operation: Any) -> Iterator[str]:
-    """Yield the type of every operation in the function that an operation of a graph calls."""
+    """Yield the type of every operation in the function that a graph operation calls."""
     graph = inner_graph(operation.graph, operation.get_attr("f").name)
     if graph is not None:
         yield from _operations_in(graph.as_graph_def())
@@ -113,17 +110,17 @@ def _operations_in(graph_def: Any) -> Iterator[str]:
 
 
 def function_name(function: Any) -> str:
-    """Return the name under which the runtime knows what a concrete function computes."""
+    """Return the runtime name of a concrete function."""
     return function._inference_function.name.decode()
 
 
 def structured(function: Any, results: Sequence[Tensor]) -> Any:
-    """Return the results of a concrete function in the nest in which it returns them."""
+    """Pack the results of a concrete function in the structure that it returns."""
     return function.function_type.pack_output(list(results))
 
 
 def call_flat(function: Any, arguments: Sequence[Tensor], captures: Sequence[Tensor]) -> Any:
-    """Call a concrete function on a flat list of arguments, with other captures than its own."""
+    """Call a concrete function with flat arguments and the given captures."""
     return function._call_flat(list(arguments), list(captures))
 
 
@@ -133,16 +130,16 @@ def graph_of(function: Any) -> Any:
 
 
 def inner_graph(graph: Any, name: str) -> Any:
-    """Return the graph of a function that operations of `graph` call, None where nobody has kept it."""
+    """Return the graph of a function called by operations of `graph`; None if it was not kept."""
     if graph is None or not graph._is_function(name):
         return None
     return getattr(graph._get_function(name), "graph", None)
 
 
 class WithSides:
-    """A function as it was called for the sake of its derivative: intermediate results are among its results.
+    """The forward function of a differentiated call, which returns intermediate results too.
 
-    A derivative that is taken inside the block starts from these.
+    A derivative taken inside the block starts from these.
     """
 
     def __init__(self, name: str, function: Any) -> None:
@@ -151,7 +148,7 @@ class WithSides:
 
 
 class TracedRule(NamedTuple):
-    """A gradient function of one operation as a function of gradients and of what it looks at in the graph."""
+    """The gradient function of one operation, as a function of output gradients and of the graph tensors it reads."""
 
     function: Any
     captures: list[Tensor]  # of the graph
@@ -159,22 +156,22 @@ class TracedRule(NamedTuple):
     connected: list[bool]  # which inputs have a gradient
 
     def run(self, arguments: Sequence[Tensor]) -> list[Tensor]:
-        """Return the gradients that there are."""
+        """Return the gradients of the connected inputs."""
         return list(tf.nest.flatten(self.function._call_flat(list(arguments), self.constants)))
 
 
 def trace_rule(graph: Any, operation: Any, grads: Sequence[Tensor]) -> TracedRule:
-    """Trace the gradient function that is registered for one operation of `graph`."""
+    """Trace the gradient function registered for one operation of `graph`."""
     with graph.as_default():
         traced = func_graph.FuncGraph(f"rule_of_{operation.name}")
     rule = ops.get_gradient_function(operation)
     with ExitStack() as stack:
         stack.enter_context(traced.as_default())
-        # A gradient that reduces over replicas, as those in Keras' training step do, wants its own context back.
-        for context_of_replica in [
-            value for value in values_in(rule) if isinstance(value, tf.distribute.ReplicaContext)
-        ][:1]:
-            stack.enter_context(context_of_replica)
+        # A gradient that reduces over replicas, as in Keras' training step, has to run in its own replica context.
+        for replica_context in [value for value in values_in(rule) if isinstance(value, tf.distribute.ReplicaContext)][
+            :1
+        ]:
+            stack.enter_context(replica_context)
         seeds = [tf.compat.v1.placeholder(grad.dtype, grad.shape) for grad in grads]
         found = rule(operation, *seeds)
         found = list(found) if isinstance(found, (list, tuple)) else [found]
@@ -194,19 +191,19 @@ def trace_rule(graph: Any, operation: Any, grads: Sequence[Tensor]) -> TracedRul
 
 
 def function_def(name: str) -> Any:
-    """Return the definition of a function that the runtime knows."""
+    """Return the definition of a function registered with the runtime."""
     return context.get_function_def(name)
 
 
 def output_count(argument: Any, attrs: Any) -> int:
-    """Return how many tensors stand for one argument of an op's outputs."""
+    """Return the number of tensors of one output argument of an op."""
     if argument.number_attr:
         return attrs[argument.number_attr].i
     return len(attrs[argument.type_list_attr].list.type) if argument.type_list_attr else 1
 
 
 def attr_value(attr: Any) -> Any:
-    """Return an attribute of a node in the form in which an op is run by name."""
+    """Return an attribute of a node in the form that executing an op by name takes."""
     kind = attr.WhichOneof("value")
     if kind == "shape":
         return _sizes(attr.shape)
@@ -225,21 +222,21 @@ def _sizes(proto: Any) -> list[int | None] | None:
 
 
 def access_variables(function: Any) -> None:
-    """Let tapes know which variables a concrete function reads, as a call of it does."""
+    """Notify tapes of the variables that a concrete function reads, as calling it does."""
     for variable in function._func_graph.variables:
         resource_variable_ops.variable_accessed(variable)
 
 
 def output_types(function: Any) -> Sequence[Any]:
-    """Return shape and dtype of each output. The graph does not tell: TensorFlow adds outputs to it."""
+    """Return shape and dtype of each output. Not from the graph, to which TensorFlow adds outputs."""
     return function.function_type.flat_outputs
 
 
 def gradient_function(function: Any) -> Any:
-    """Return a concrete function from inputs and gradients of the outputs to gradients of the inputs.
+    """Return a concrete function from inputs and output gradients to input gradients.
 
-    It computes the function again, so it needs nothing that the call kept. The result's `input_positions`
-    says which inputs its outputs belong to.
+    It recomputes the function, so it needs no values kept from the call. Its attribute `input_positions` has the
+    positions of the inputs that its outputs are gradients of.
     """
     graph = func_graph.FuncGraph(f"gradient_of_{function.name}")
     with graph.as_default():
@@ -270,9 +267,9 @@ def gradient_function(function: Any) -> Any:
 
 
 def differentiate_call(operation: Any, grads: Sequence[Any]) -> list[Any]:
-    """Return the gradients of the inputs of a call in a graph, by calling the function once more.
+    """Return the input gradients of a call in a graph, by calling the function again.
 
-    Where an input is given twice, the first has the gradient of both.
+    If a tensor is passed twice, its first position gets the whole gradient.
     """
     function = concrete_function.ConcreteFunction(operation.graph._get_function(operation.get_attr("f").name))
     inputs = list(operation.inputs)
@@ -289,7 +286,7 @@ def differentiate_call(operation: Any, grads: Sequence[Any]) -> list[Any]:
 
 
 def placeholder_like(tensor: Tensor) -> Tensor:
-    """Return a placeholder of the dtype and shape of `tensor`, which may be the handle of a variable."""
+    """Return a placeholder with the dtype and shape of `tensor`, which may be the handle of a variable."""
     placeholder = tf.compat.v1.placeholder(tensor.dtype, tensor.shape)
     handle_data_util.copy_handle_data(tensor, placeholder)
     return placeholder

@@ -1,8 +1,8 @@
-"""The table of hooks: what stands in whose place, what was there before, and who needs it now.
+"""The table of hooks: the replaced attributes, their originals, and the current users.
 
-Ctrl-C may come between any two lines here. So nothing is counted: the hooks are in place exactly if somebody is in
-`users`, which is changed by one assignment; installing and removing may each be broken off and be run again; and
-everybody who comes or goes lets the hooks agree with `users`, whatever was left behind.
+KeyboardInterrupt may occur between any two lines here. So there is no reference count: the hooks are installed if and
+only if `users`, which changes atomically, is not empty. Installing and removing can be interrupted and rerun, and every
+change of `users` brings the hooks in line with it, whatever an earlier interrupt left behind.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from collections.abc import Callable, Iterator
 from threading import RLock
 from typing import Any
 
-# One lock for all that recording shares between threads, and one that its owner may take again: garbage is collected
-# anywhere, and with it tapes that are still open.
+# One lock for all state that recording shares between threads. Reentrant: garbage collection may run anywhere and
+# close open tapes.
 lock = RLock()
-users: dict[Any, Any] = {}  # who needs the hooks now
-original: dict[tuple[Any, str], Any] = {}  # by owner and attribute: what is called in the end
-_in_place: bool | None = False  # None while that changes
+users: dict[Any, Any] = {}  # those that need the hooks now
+original: dict[tuple[Any, str], Any] = {}  # by owner and attribute: what the replacement calls
+_in_place: bool | None = False  # None while changing
 
 
 class Hook:
-    """One attribute of TensorFlow or Keras, and what stands in its place while something records."""
+    """An attribute of TensorFlow or Keras, and its replacement while something records."""
 
     __slots__ = ("above", "name", "owner", "placed", "replacement")
 
     def __init__(self, owner: Any, name: str, replacement: Any) -> None:
         self.owner, self.name, self.replacement = owner, name, replacement
         self.placed = False
-        self.above: Any = None  # what somebody else has put on top of ours, and left there
+        self.above: Any = None  # a third-party wrapper around our replacement that stayed there
 
     @property
     def key(self) -> tuple[Any, str]:
@@ -45,9 +45,9 @@ _switches: list[tuple[Callable[[], None], Callable[[], None]]] = []
 
 
 def add_hooks(*more: tuple[Any, str, Any]) -> None:
-    """Have more hooks in place while something records, from the next time on that they are installed.
+    """Add hooks, effective the next time that hooks are installed.
 
-    One for an attribute that has one already is left out.
+    A second hook for the same attribute is ignored.
     """
     for owner, name, replacement in more:
         if not any(hook.key == (owner, name) for hook in hooks):
@@ -57,33 +57,33 @@ def add_hooks(*more: tuple[Any, str, Any]) -> None:
 
 
 def add_finder(find: Callable[[], None]) -> None:
-    """Call `find` before hooks are installed: it may add some for what was not imported before."""
+    """Call `find` before hooks are installed: it may add hooks for newly imported modules."""
     _finders.append(find)
 
 
 def add_switch(on: Callable[[], None], off: Callable[[], None]) -> None:
-    """Have something done when hooks are installed and undone when they are removed; each may be run twice."""
+    """Call `on` when hooks are installed and `off` when they are removed; both must be idempotent."""
     _switches.append((on, off))
 
 
 def need(user: Any, value: Any = None) -> None:
-    """Have the hooks in place until `release`."""
+    """Keep the hooks installed until `release`."""
     users[user] = value
     agree()
 
 
 def release(user: Any) -> None:
-    """End what `need` began; harmless where it did not."""
+    """Undo `need`; harmless without it."""
     users.pop(user, None)
     agree()
 
 
 def agree() -> None:
-    """Let the hooks be in place if somebody needs them, and not if nobody does."""
+    """Install the hooks if `users` is not empty, else remove them."""
     global _in_place
     while _in_place is not bool(users):
         with lock:
-            _in_place = None  # first: whoever comes after this waits for the lock
+            _in_place = None  # first: other threads then wait for the lock
             wanted = bool(users)
             if wanted:
                 _install()
@@ -121,13 +121,13 @@ def _uninstall() -> None:
         elif id(current) in _replacements:  # TensorFlow assigns one of these attributes to another, `execute.execute`
             setattr(owner, name, original[_replacements[id(current)].key])
         elif current is not original[owner, name]:
-            hook.above = current  # which calls ours, and that calls what was there before
+            hook.above = current  # calls our replacement, which calls the original
         hook.placed = False
     for _, off in _switches:
         off()
 
 
 def unhooked(owner: Any, name: str) -> Any:
-    """Return what an attribute is without our hook."""
+    """Return the value of an attribute without our hook."""
     current = getattr(owner, name)
     return original[owner, name] if id(current) in _replacements else current

@@ -1,4 +1,4 @@
-"""The hooks in TensorFlow, in place only while something records, and what they tell to whom."""
+"""The hooks in TensorFlow, installed only while something records; they notify listeners and graph sessions."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from retrotape.tf.core import (
 from retrotape.tf.function_gradients import own_gradients
 from retrotape.tf.hook_table import original, unhooked
 from retrotape.tf.hooks_ops import (
-    Noted,
+    WriteStamp,
     execute_cancellable,
     fast_path,
-    in_the_past,
     initialized,
     make_run_op,
-    note_writes,
+    stamp_writes,
+    substitute_past,
     thread,
     writes,
 )
@@ -62,33 +62,33 @@ def _record_operation(
         if thread.listener is not None:
             thread.listener.on_backward(name, output_tensors, input_tensors, backward_function)
     elif name.startswith("__forward_"):
-        for log in thread.graph_logs:
-            log.on_call(output_tensors, input_tensors, backward_function)
+        for session in thread.graph_sessions:
+            session.on_call(output_tensors, input_tensors, backward_function)
     original[record, "record_operation"](op_type, output_tensors, input_tensors, backward_function, forward_function)
 
 
 def _jvp(op: str, attrs: Any, inputs: Any, outputs: Any, tangents: Any, use_batch: bool = False) -> Any:
-    # The fast path computes tangents before it runs callbacks, and what computes them is given the op's outputs.
+    # The fast path computes tangents, which read the op's outputs, before it runs callbacks.
     if thread.listener is not None and outputs and type(outputs[0]) is EagerTensor:
         thread.listener.on_tangents(op, inputs, attrs, outputs)
     found = forwardprop._jvp_dispatch(op, attrs, inputs, outputs, tangents, use_batch)
-    recorded = thread.listener is not None or thread.graph_logs
+    recorded = thread.listener is not None or thread.graph_sessions
     if op == "SoftmaxCrossEntropyWithLogits" and recorded and found[1] is not None and tangents[1] is not None:
-        found = [found[0], found[1] - tangents[1]]  # TensorFlow forgets the labels in `softmax - labels`
+        found = [found[0], found[1] - tangents[1]]  # TensorFlow ignores the labels in `softmax - labels`
     return found
 
 
 def _stop_gradient(input: Any, name: Any = None) -> Any:
     result = original[array_ops, "stop_gradient"](input, name)
-    if any(log is not None and log.passes_tangents() for log in (thread.listener, *thread.graph_logs)):
+    if any(one is not None and one.passes_tangents() for one in (thread.listener, *thread.graph_sessions)):
         pass_tangents(input, result)
     return result
 
 
 def _variable_accessed(variable: Any) -> None:
     if not tf.executing_eagerly():
-        for log in thread.graph_logs:
-            log.on_variable(variable)
+        for session in thread.graph_sessions:
+            session.on_variable(variable)
     elif thread.listener is not None:
         thread.listener.on_variable(variable)
     original[resource_variable_ops, "variable_accessed"](variable)
@@ -110,7 +110,7 @@ def _call_flat(self: Any, tensor_inputs: Any, captured_inputs: Any) -> Any:
     if thread.past is None:
         return _call(call)
     thread.past.on_write(call.written())
-    call = FunctionCall(self, *([in_the_past(arg) for arg in part] for part in (call.arguments, call.captures)))
+    call = FunctionCall(self, *([substitute_past(arg) for arg in part] for part in (call.arguments, call.captures)))
     with python_in(self, thread.past):
         return _call(call)
 
@@ -118,7 +118,7 @@ def _call_flat(self: Any, tensor_inputs: Any, captured_inputs: Any) -> Any:
 def _call(call: FunctionCall) -> Any:
     if thread.listener is not None:
         return thread.listener.on_call(call)
-    note_writes(call.written(only_initialized=True))
+    stamp_writes(call.written(only_initialized=True))
     return call.run()
 
 
@@ -135,7 +135,7 @@ def _eager_func_call(self: Any, device: Any, token: Any, args: Any) -> Any:
     return listener.on_py_function(outer, args, lambda: run(self, device, token, args))
 
 
-# Where a tensor is only shown. What is shown decides nothing.
+# Callers that only display a tensor, which no control flow depends on.
 _SHOWING = frozenset(("__format__", "__repr__", "__str__", "value_text", "numpy_text"))
 
 
@@ -148,7 +148,7 @@ def _numpy(self: Any) -> Any:
 
 
 def _read_whole(item: Any) -> Any:
-    """Return the value of a variable, also of a Keras one; anything else as it is."""
+    """Return the value of a variable, TensorFlow's or Keras'; anything else as it is."""
     inner = item if isinstance(item, (tf.Tensor, BaseVariable)) else getattr(item, "_value", item)
     return inner.read_value() if isinstance(inner, BaseVariable) else item
 
@@ -191,8 +191,8 @@ _HOOKS = hook_table.hooks
 def _on_keras_variable(variable: Any) -> None:
     if thread.listener is not None:
         thread.listener.on_keras_variable(variable)
-    for log in thread.graph_logs:
-        log.on_keras_variable(variable)
+    for session in thread.graph_sessions:
+        session.on_keras_variable(variable)
 
 
 def _on_layer(name: str, run: Callable[[], Any]) -> Any:
@@ -200,7 +200,7 @@ def _on_layer(name: str, run: Callable[[], Any]) -> Any:
     return run() if listener is None else listener.on_layer(name, run)
 
 
-_callbacks: list[list[Callable[..., Any]]] = []  # of all threads that had a listener since hooks were installed
+_callbacks: list[list[Callable[..., Any]]] = []  # of all threads with a listener since hooks were installed
 
 
 def _on() -> None:
@@ -210,10 +210,10 @@ def _on() -> None:
 def _off() -> None:
     pywrap_tfe.TFE_Py_RegisterJVPFunction(forwardprop._jvp_dispatch)
     writes.clear()
-    # Somebody else's callbacks may have gone meanwhile. TensorFlow's own switch to the fast path is not used as long
-    # as there is ours.
-    listening = context.context().op_callbacks or any(_callbacks)
-    if execute.execute is execute.execute_with_callbacks and not listening:
+    # Other callbacks may have been removed in the meantime, and TensorFlow does not switch back to the fast path
+    # while ours is registered.
+    in_use = context.context().op_callbacks or any(_callbacks)
+    if execute.execute is execute.execute_with_callbacks and not in_use:
         execute.execute = execute.quick_execute
     _callbacks.clear()
 
@@ -223,26 +223,26 @@ hook_table.add_switch(_on, _off)
 
 
 def attach(listener: Listener) -> None:
-    """Let `listener` hear of everything that runs on this thread. What is broken off here, `detach` takes back."""
+    """Notify `listener` of everything that runs on this thread. If this is interrupted, `detach` undoes it."""
     _release_idle()
     local = context.context()._thread_local_data
-    # A new list: TensorFlow lets the threads of all replicas share one.
+    # A new list: in TensorFlow, the threads of all replicas share one.
     callbacks = [callback for callback in local.op_callbacks if callback != listener.on_op]
     callbacks.append(listener.on_op)
     local.op_callbacks = callbacks
     with hook_table.lock:
-        _callbacks[:] = [*filter(None, _callbacks), callbacks]  # without those of tapes that are closed
+        _callbacks[:] = [*filter(None, _callbacks), callbacks]  # without those of closed tapes
     thread.listener = listener
     hook_table.need(listener, callbacks)
 
 
 def is_attached(listener: Listener) -> bool:
-    """Say whether `listener` hears of what runs on this thread."""
+    """Return whether `listener` is notified of what runs on this thread."""
     return thread.listener is listener and listener in hook_table.users
 
 
 def detach(listener: Listener, here: bool = True) -> None:
-    """End what `attach` began, on the same thread or, where that is not `here`, on another one."""
+    """Undo `attach`; on the same thread if `here`, else on another one."""
     lists = [hook_table.users.get(listener)]
     if here:
         lists.append(context.context()._thread_local_data.op_callbacks)
@@ -250,28 +250,28 @@ def detach(listener: Listener, here: bool = True) -> None:
         if callbacks and listener.on_op in callbacks:
             callbacks.remove(listener.on_op)
     if here:
-        thread.listener = None  # elsewhere it stays, and nothing is open there
+        thread.listener = None  # on another thread it stays, and ignores events
     hook_table.release(listener)
 
 
 def _release_idle() -> None:
-    """Forget who needs hooks no more and could not say so, since an exception came in between, and another one."""
+    """Remove users that no longer need hooks, but were interrupted, twice, before they could release them."""
     for user in list(hook_table.users):
         if user.is_idle():
             hook_table.users.pop(user, None)
 
 
-def attach_graph(log: Any) -> None:
-    """Let `log` hear which variables are read in a graph, and how functions that are called there go back."""
+def attach_graph(session: Any) -> None:
+    """Notify `session` of variables read in a graph, and of the backward functions of calls there."""
     _release_idle()
-    thread.graph_logs = (*(other for other in thread.graph_logs if not other.is_idle()), log)
-    hook_table.need(log)
+    thread.graph_sessions = (*(other for other in thread.graph_sessions if not other.is_idle()), session)
+    hook_table.need(session)
 
 
-def detach_graph(log: Any) -> None:
-    """End what `attach_graph` began."""
-    thread.graph_logs = tuple(other for other in thread.graph_logs if other is not log)
-    hook_table.release(log)
+def detach_graph(session: Any) -> None:
+    """Undo `attach_graph`."""
+    thread.graph_sessions = tuple(other for other in thread.graph_sessions if other is not session)
+    hook_table.release(session)
 
 
 class FunctionCall(NamedTuple):
@@ -282,7 +282,7 @@ class FunctionCall(NamedTuple):
     captures: list[Tensor]
 
     def written(self, only_initialized: bool = False) -> list[Tensor]:
-        """Return the handles of the variables that it may assign; with `only_initialized`, without new ones."""
+        """Return the handles of the variables that it may assign; only initialized ones if requested."""
         inputs = self.arguments + self.captures
         found = [inputs[position] for position in written_inputs(self.function)]
         return initialized(found) if only_initialized else found
@@ -292,13 +292,13 @@ class FunctionCall(NamedTuple):
         run = unhooked(concrete_function.ConcreteFunction, "_call_flat")
         return run(self.function, self.arguments, self.captures)
 
-    def note_writes(self) -> Noted:
-        """Note that the variables which it may assign are about to be written."""
-        return note_writes(self.written())
+    def stamp_writes(self) -> WriteStamp:
+        """Assign a time to the writes of the variables that it may assign."""
+        return stamp_writes(self.written())
 
 
-class recomputed_is_kept(Scope):
-    """Let a function's gradient take what `tf.recompute_grad` would compute again: that would be drawn anew."""
+class keep_recomputed(Scope):
+    """Make a function's gradient keep what `tf.recompute_grad` would recompute: random ops would draw other values."""
 
     def __init__(self, function: Any) -> None:
         self._before, self._gradients = thread.keeps_recomputed, own_gradients(function)

@@ -1,4 +1,4 @@
-"""The hooks that every op passes: reads and writes of variables are noticed, and may be given values of the past."""
+"""The hooks on op execution: they observe reads and writes of variables, and may substitute past values."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from retrotape.tf.listener import Listener, Past
 
 
 class Thread(threading.local):
-    """What hooks know of a thread."""
+    """The state of the hooks on one thread."""
 
     listener: Listener | None = None
-    past: Past | None = None  # what variables held at the time that is asked about
-    py_inputs: Sequence[Tensor] | None = None  # what the `tf.py_function` that is starting was given
-    graph_logs: tuple[Any, ...] = ()
-    keeps_recomputed: bool = False  # whether gradients of graphs that are built now ignore `tf.recompute_grad`
+    past: Past | None = None  # past values of variables, while a backward function runs
+    py_inputs: Sequence[Tensor] | None = None  # inputs of the `tf.py_function` that is starting
+    graph_sessions: tuple[Any, ...] = ()
+    keeps_recomputed: bool = False  # whether gradients of graphs built now ignore `tf.recompute_grad`
 
 
 thread = Thread()
-writes: dict[int, int] = {}  # by identity of the handle: when it was last written, since the hooks were installed
+writes: dict[int, int] = {}  # by identity of the handle: time of the last write since the hooks were installed
 _clock = count(1)
 _lock = threading.RLock()
 
 
 def make_run_op() -> Callable[..., Any]:
-    """Return what runs an op on the slow path: one function for each of TensorFlow's that it stands for."""
+    """Return a new replacement for one of TensorFlow's functions that run an op on the slow path."""
 
     def run_op(op: Any, num_outputs: int, inputs: Any, attrs: Any, ctx: Any, name: Any = None) -> Any:
         if op == "EagerPyFunc":
@@ -44,7 +44,7 @@ def make_run_op() -> Callable[..., Any]:
                 return [_read(ctx, inputs[0], attrs[1])]
             return _read_slowly(op, num_outputs, inputs, attrs, ctx, name)
         else:
-            inputs = _on_gather(inputs) if op in _GATHERS else [in_the_past(arg) for arg in inputs]
+            inputs = _on_gather(inputs) if op in _GATHERS else [substitute_past(arg) for arg in inputs]
             tensors = original[execute, "quick_execute"](op, num_outputs, inputs, attrs, ctx, name)
         for callback in ctx.op_callbacks:
             callback(op, tuple(inputs), attrs, tensors, name)
@@ -61,19 +61,19 @@ def _read_slowly(op: Any, num_outputs: int, inputs: Any, attrs: Any, ctx: Any, n
         for callback in ctx.op_callbacks:
             callback(op, tuple(inputs), attrs, tensors, name)
     except BaseException:
-        _not_read()
+        _forget_values()
         raise
     return tensors
 
 
-def _not_read() -> None:
-    """Let nobody take the value of a variable for known: the op that was to tell it has failed, or was interrupted."""
+def _forget_values() -> None:
+    """Mark the values of variables as unknown: a read failed or was interrupted."""
     if thread.listener is not None:
         thread.listener.forget()
 
 
 def execute_cancellable(op: Any, num_outputs: int, inputs: Any, attrs: Any, ctx: Any, *rest: Any, **kw: Any) -> Any:
-    """Run a function that can be cancelled, and report it."""
+    """Run a cancellable function and report it."""
     run = original[execute, "execute_with_cancellation"]
     tensors = run(op, num_outputs, inputs, attrs, ctx, *rest, **kw)
     for callback in ctx.op_callbacks:
@@ -81,16 +81,16 @@ def execute_cancellable(op: Any, num_outputs: int, inputs: Any, attrs: Any, ctx:
     return tensors
 
 
-# What an op can be given that holds no variable; anything else is looked at more closely.
+# Types of arguments that contain no variable; others are inspected.
 _PLAIN = frozenset((EagerTensor, str, int, bool, float, bytes, type(None)))
-# Ops that change a variable. The slow path gives their names as bytes.
+# Ops that write a variable. The slow path passes op names as bytes.
 _WRITES: frozenset[str | bytes] = frozenset(
     op
     for op in dir(tf.raw_ops)
     if op.startswith(("ResourceScatter", "ResourceApply", "ResourceSparse", "ResourceStrided"))
 ) | {"AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp", "AssignVariableXlaConcatND"}
 _WRITES |= {op.encode() for op in _WRITES if isinstance(op, str)}
-# Ops that read a part of a variable.
+# Ops that read a slice of a variable.
 _GATHERS: frozenset[str | bytes] = frozenset(
     ("ResourceGather", "ResourceGatherNd", b"ResourceGather", b"ResourceGatherNd")
 )
@@ -100,8 +100,8 @@ fast_path_original = pywrap_tfe.TFE_Py_FastPathExecute
 
 
 def fast_path(ctx: Any, op: str, name: Any, *args: Any) -> Any:
-    """Run an op on the fast path; reads and writes of variables are noticed."""
-    # Every op of the process passes here while anything records: no more than this for the most of them.
+    """Run an op on the fast path, observing reads and writes of variables."""
+    # Hot path: every op of the process runs through here while anything records.
     if op in _ACCESSES:
         return _access(ctx, op, name, args)
     if _PLAIN.issuperset(map(type, args)) and thread.past is None:
@@ -132,7 +132,7 @@ def _handles_in(args: Sequence[Any]) -> list[Tensor]:
 
 @contextmanager
 def _writing(op: Any, handles: list[Tensor]) -> Iterator[None]:
-    """Note a write of these variables. One that fails is recorded by nobody and may still have written."""
+    """Stamp a write of these variables. An op that fails is not recorded, but may have written."""
     listener = thread.listener
     if listener is None or not listener.recording():
         handles = initialized(handles)
@@ -140,50 +140,50 @@ def _writing(op: Any, handles: list[Tensor]) -> Iterator[None]:
         listener.on_update(op if type(op) is str else op.decode(), handles)
     if thread.past is not None:
         thread.past.on_write(handles)
-    noted = note_writes(handles)
+    stamp = stamp_writes(handles)
     try:
         yield
-    except FallbackException:  # nothing has run: the slow path is taken next, and is noted there
-        _forget_writes(noted)
+    except FallbackException:  # nothing has run; the slow path comes next and stamps the write itself
+        _undo_stamp(stamp)
         raise
     if listener is not None:
-        listener.on_updated(noted)
+        listener.on_updated(stamp)
 
 
-class Noted(NamedTuple):
-    """A write of variables.
+class WriteStamp(NamedTuple):
+    """The time of a write of variables.
 
     Attributes:
-      when: When it was.
-      before: By identity of the handle, when the variable was written before that.
+      when: The time of the write.
+      before: By identity of the handle, the time of the previous write.
     """
 
     when: int
     before: dict[int, int]
 
 
-def note_writes(handles: Sequence[Tensor]) -> Noted:
-    """Note that variables are about to be written."""
+def stamp_writes(handles: Sequence[Tensor]) -> WriteStamp:
+    """Assign a time to a write of variables that is about to happen."""
     with _lock:
-        noted = Noted(next(_clock), {handle._id: writes.get(handle._id, 0) for handle in handles})
-        writes.update(dict.fromkeys(noted.before, noted.when))
-    return noted
+        stamp = WriteStamp(next(_clock), {handle._id: writes.get(handle._id, 0) for handle in handles})
+        writes.update(dict.fromkeys(stamp.before, stamp.when))
+    return stamp
 
 
-def _forget_writes(noted: Noted) -> None:
+def _undo_stamp(stamp: WriteStamp) -> None:
     with _lock:
-        for identity, before in noted.before.items():
-            if writes.get(identity) == noted.when:  # nobody has written since
+        for identity, before in stamp.before.items():
+            if writes.get(identity) == stamp.when:  # no later write
                 writes[identity] = before
 
 
 def now() -> int:
-    """Return a moment after all writes so far and before all that come."""
+    """Return a time after all writes so far and before all later ones."""
     return next(_clock)
 
 
 def initialized(handles: list[Tensor]) -> list[Tensor]:
-    """Leave out new variables: what they are given first is no update."""
+    """Return the handles of initialized variables: a first assignment is not an update."""
     ctx = context.context()
     return [
         handle
@@ -193,20 +193,20 @@ def initialized(handles: list[Tensor]) -> list[Tensor]:
 
 
 def _on_gather(args: Sequence[Any]) -> Sequence[Any]:
-    args = [in_the_past(arg) for arg in args]
+    args = [substitute_past(arg) for arg in args]
     if thread.listener is not None:
         thread.listener.on_gather(_handles_in(args))
     return args
 
 
-def in_the_past(arg: Any) -> Any:
-    """Return, for the handle of a variable, that of one which holds what it held at the time that is asked about."""
+def substitute_past(arg: Any) -> Any:
+    """Replace the handle of a variable by that of a stand-in with its past value; return anything else as it is."""
     if thread.past is None or type(arg) is not EagerTensor or arg.dtype != tf.resource:
         return arg
     handle = thread.past.stand_in(arg)
     if handle is None:
         return arg
-    # A tape of the user's within the backward function must still see a read of the variable.
+    # A tape of user code in the backward function must still see a read of the variable.
     original[record, "record_operation"]("ReadVariableOp", [handle], [arg], lambda grad: [grad])
     return handle
 
@@ -216,8 +216,8 @@ def _with_reads(ctx: Any, arg: Any) -> Any:
         inside = any(isinstance(item, BaseVariable) for item in arg) or thread.past is not None
         return [_with_reads(ctx, item) for item in arg] if inside else arg
     if not isinstance(arg, BaseVariable):
-        return in_the_past(arg)
-    if arg.trainable:  # what the fast path itself would tell
+        return substitute_past(arg)
+    if arg.trainable:  # as the fast path itself does
         pywrap_tfe.TFE_Py_TapeVariableAccessed(arg)
         pywrap_tfe.TFE_Py_VariableWatcherVariableAccessed(arg)
     if thread.listener is not None:
@@ -232,12 +232,12 @@ def _read(ctx: Any, handle: Tensor, dtype: Any) -> Tensor:
         value = None if thread.past is None else _past_read(handle)
         return fast_path_original(ctx, "ReadVariableOp", None, handle, "dtype", dtype) if value is None else value
     except BaseException:
-        _not_read()
+        _forget_values()
         raise
 
 
 def live_value(handle: Tensor, dtype: Any) -> Tensor:
-    """Return what a variable holds now, whatever it held in the past."""
+    """Return the current value of a variable, even while past values are substituted."""
     return fast_path_original(context.context(), "ReadVariableOp", None, handle, "dtype", dtype)
 
 

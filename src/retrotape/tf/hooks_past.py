@@ -1,4 +1,4 @@
-"""Variables that hold what they held in the past, while a backward function runs."""
+"""Substitute past values of variables while a backward function runs."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from retrotape.tf.hooks_ops import thread
 from retrotape.tf.listener import Past
 from retrotape.tf.scopes import Scope
 
-_pasts: dict[bytes, dict[Any, Past]] = {}  # by token of a `tf.py_function` in a function that runs in the past
+_pasts: dict[bytes, dict[Any, Past]] = {}  # by token of a `tf.py_function` in a function that runs with past values
 
 
 class variables_as(Scope):
-    """Let reads of variables give what `past` says that they held, for backward functions that read them."""
+    """Substitute the values of `past` for reads of variables in the block."""
 
     def __init__(self, past: Past) -> None:
         self._past, self._before = past, thread.past
 
     def is_idle(self) -> bool:
-        """Say whether the block was left."""
+        """Return whether the block has ended."""
         return not self._inside
 
     def enter(self) -> None:
@@ -36,7 +36,7 @@ class variables_as(Scope):
 
 
 class python_in(Scope):
-    """Let Python code in a function, which runs on any thread, see the past too."""
+    """Substitute past values in Python code of a function too, which may run on any thread."""
 
     def __init__(self, function: Any, past: Past) -> None:
         self._tokens, self._past = python_tokens(function), past
@@ -54,12 +54,12 @@ class python_in(Scope):
 
 def _only(pasts: tuple[Past, ...]) -> Past:
     if any(past is not pasts[0] for past in pasts):
-        text = "Python code in a tf.function runs for several backward functions at once. Ask one tape at a time."
+        text = "Python code in a tf.function runs for several backward functions at once. Query one tape at a time."
         raise TapeUseError(text)
     return pasts[0]
 
 
 def past_of(token: bytes | str) -> Past | None:
-    """Return what the Python code of that token is to see, on whatever thread TensorFlow runs it."""
+    """Return the past values for the Python code with a token, on whatever thread it runs."""
     pasts = _pasts.get(token if isinstance(token, bytes) else token.encode())
     return _only(tuple(pasts.values())) if pasts else None

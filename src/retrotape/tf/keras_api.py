@@ -1,7 +1,7 @@
-"""Keras' side: which Keras variable a `tf.Variable` belongs to, and when a layer is called.
+"""Hooks in Keras: which Keras variable owns a `tf.Variable`, and when a layer is called.
 
-A `tf.Variable` does not know the Keras variable around it, and only that one knows whether its layer is frozen. It is
-told of here while a tape records:
+A `tf.Variable` has no reference to the Keras variable that owns it, and only that one knows whether its layer is
+frozen. While a tape records, the owner is found from:
 
 ==============================================  ==================================================================
 `keras.Variable.value`, a property              every read of a Keras variable passes it
@@ -30,24 +30,24 @@ from retrotape.tf.hook_table import original
 
 
 def imported() -> Any | None:
-    """Return Keras, if the program has imported it, on whatever backend."""
+    """Return Keras if the program has imported it, with any backend."""
     keras = sys.modules.get("keras")
     whole = hasattr(keras, "Layer") and hasattr(keras, "Variable") and hasattr(keras, "backend")
-    return keras if whole else None  # else not there, or half imported
+    return keras if whole else None  # else not imported, or only partially
 
 
 def loaded() -> Any | None:
-    """Return Keras, if the program has imported it and runs it on TensorFlow."""
+    """Return Keras if the program has imported it with the TensorFlow backend."""
     keras = imported()
     return keras if keras is not None and keras.backend.backend() == "tensorflow" else None
 
 
 def refuse_other_backend(value: Any, role: str) -> None:
-    """Raise if a value belongs to a Keras that runs on something else than TensorFlow: it cannot be recorded.
+    """Raise if a value belongs to Keras with another backend than TensorFlow: it cannot be recorded.
 
     Args:
-      value: What the user gave: a variable, a tensor, an optimizer.
-      role: What it was to be.
+      value: A variable, tensor or optimizer from user code.
+      role: What it was passed as.
     """
     keras = imported()
     backend = "tensorflow" if keras is None else keras.backend.backend()
@@ -59,7 +59,7 @@ def refuse_other_backend(value: Any, role: str) -> None:
 
 
 def variables_of(optimizer: Any) -> list[Any]:
-    """Return the variables that an optimizer changes."""
+    """Return the variables that an optimizer updates."""
     return list(optimizer._trainable_variables)
 
 
@@ -67,13 +67,13 @@ _hooked: Any = None  # Keras, once its hooks are in the table
 
 
 def add_hooks(on_variable: Callable[[Any], None], on_layer: Callable[[str, Callable[[], Any]], Any]) -> None:
-    """Tell `on_variable` of each Keras variable that is read, and let `on_layer` run each call of a layer.
+    """Call `on_variable` for each Keras variable that is read, and run each layer call through `on_layer`.
 
-    Keras may be imported at any time; called again, this adds nothing.
+    Keras may be imported at any time. Calling this again adds nothing.
 
     Args:
       on_variable: Takes the variable.
-      on_layer: Takes the name of the layer and what runs it, and returns what that returns.
+      on_layer: Takes the name of the layer and a function that runs it, and returns its result.
     """
     global _hooked
     keras = None if _hooked is not None else loaded()
@@ -82,12 +82,12 @@ def add_hooks(on_variable: Callable[[Any], None], on_layer: Callable[[str, Calla
     check_keras(keras, version)
     owner = next(cls for cls in keras.Variable.__mro__ if isinstance(vars(cls).get("value"), property))
     hook_table.add_hooks(
-        (owner, "value", _noting(owner, on_variable)), (keras.Layer, "__call__", _scoped(keras.Layer, on_layer))
+        (owner, "value", _observed(owner, on_variable)), (keras.Layer, "__call__", _scoped(keras.Layer, on_layer))
     )
     _hooked = keras
 
 
-def _noting(owner: Any, on_variable: Callable[[Any], None]) -> property:
+def _observed(owner: Any, on_variable: Callable[[Any], None]) -> property:
     before: property = vars(owner)["value"]
     assert before.fget is not None
 
@@ -101,7 +101,7 @@ def _noting(owner: Any, on_variable: Callable[[Any], None]) -> property:
 
 
 def _scoped(owner: Any, on_layer: Callable[[str, Callable[[], Any]], Any]) -> Callable[..., Any]:
-    @wraps(vars(owner)["__call__"])  # also its module, by which AutoGraph knows that it is not to be rewritten
+    @wraps(vars(owner)["__call__"])  # also its module, by which AutoGraph knows not to convert it
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
         call = original[owner, "__call__"]
         return on_layer(getattr(self, "name", type(self).__name__), lambda: call(self, *args, **kwargs))
@@ -110,7 +110,7 @@ def _scoped(owner: Any, on_layer: Callable[[str, Callable[[], Any]], Any]) -> Ca
 
 
 def variables_around() -> Iterator[Any]:
-    """Yield the Keras variables of layers that run now, or that a `tf.function` which runs now can see."""
+    """Yield the Keras variables of layers on the call stack, and in the scope of `tf.function`s on it."""
     keras = loaded()
     frame: Any = sys._getframe(1)
     seen: set[int] = set()
@@ -125,7 +125,7 @@ def variables_around() -> Iterator[Any]:
 
 
 def _variables_of(value: Any, keras: Any) -> Iterator[Any]:
-    """Yield the Keras variables of a layer, or of a list, a dictionary or an object that has some."""
+    """Yield the Keras variables of a layer, or of a container or object with layers or variables."""
     for item in (value, *_inside(value, keras)):
         if isinstance(item, keras.Layer):
             yield from item.variables

@@ -1,4 +1,4 @@
-"""What a thread tells of while tapes record on it."""
+"""The interfaces that the hooks call while tapes record on a thread."""
 
 from __future__ import annotations
 
@@ -9,37 +9,37 @@ from retrotape._types import Tensor
 
 
 class Listener(Protocol):
-    """What a thread tells of while tapes record on it."""
+    """Is notified of what runs on a thread while tapes record there."""
 
     def on_op(self, op: Any, inputs: Any, attrs: Any, outputs: Any, op_name: Any = None, graph: Any = None) -> None:
-        """An eager op, or a function, has run. This is TensorFlow's own signature: a call less for each op."""
+        """An eager op, or a function, has run. This is TensorFlow's callback signature, which saves a call per op."""
 
     def on_tangents(self, op: str, inputs: Any, attrs: Any, outputs: Any) -> None:
-        """A forward accumulator is about to compute the tangents of an op, whose `on_op` may come after that."""
+        """A forward accumulator is about to compute the tangents of an op, possibly before its `on_op`."""
 
     def passes_tangents(self) -> bool:
-        """Say whether the `tf.stop_gradient` that is running lets tangents pass."""
+        """Return whether the running `tf.stop_gradient` lets tangents pass."""
 
     def on_backward(self, name: str, outputs: Sequence[Tensor], inputs: Sequence[Tensor], backward: Callable) -> None:
-        """`outputs` go back to `inputs` by `backward`, whatever ops made them."""
+        """`backward` is the backward function from `outputs` to `inputs`, whatever ops produced them."""
 
     def on_read(self, handle: Tensor) -> None:
         """The value behind a handle is about to be read."""
 
     def forget(self) -> None:
-        """A value that was about to be read was not: what variables hold is not known any more."""
+        """A read failed: the values of variables are no longer known."""
 
     def on_gather(self, handles: Sequence[Tensor]) -> None:
-        """A part of the value behind these handles is about to be read."""
+        """Slices of the values behind these handles are about to be read."""
 
     def on_update(self, op: str, handles: Sequence[Tensor]) -> None:
-        """The values behind these handles are about to be changed."""
+        """The values behind these handles are about to be updated."""
 
-    def on_updated(self, noted: Any) -> None:
-        """Variables were changed, as was `noted`, by an op that did not fail."""
+    def on_updated(self, stamp: Any) -> None:
+        """Variables were updated at the time of `stamp`, by an op that succeeded."""
 
     def recording(self) -> bool:
-        """Say whether anything is being recorded now."""
+        """Return whether anything is being recorded now."""
 
     def on_variable(self, variable: Any) -> None:
         """`variable` was read."""
@@ -54,15 +54,15 @@ class Listener(Protocol):
         """The body of a `tf.py_function` is about to run: run it."""
 
     def on_host_read(self, tensor: Tensor, how: str) -> None:
-        """Python is about to see the value of `tensor`, by the method `how`."""
+        """Python is about to read the value of `tensor` with the method `how`."""
 
     def in_replica(self) -> Listener:
-        """A replica begins on this thread, started by the one that tells of it: return who is told here."""
+        """A replica begins on this thread, started from the listener's: return the listener for this thread."""
 
     def on_merge_call(self, given: Sequence[Any], run: Callable[[], Any]) -> Any:
-        """A replica is about to wait for the others and for what is done with the values of all: run it."""
+        """A replica is about to run a merge call, which waits for the others: run it."""
 
-    def on_reduction(self, alone: bool, has_backward: bool, run: Callable[[], Any]) -> Any:
+    def on_reduction(self, single: bool, has_backward: bool, run: Callable[[], Any]) -> Any:
         """A replica is about to run `all_reduce` or `all_gather`, which may record a backward function: run it."""
 
     def on_all_reduce(self, op: str, size: int, values: Sequence[Any], run: Callable[[], Any]) -> Any:
@@ -82,10 +82,10 @@ class Past(Protocol):
     """What variables held at an earlier time, for a backward function that reads them."""
 
     def value(self, handle: Tensor) -> Tensor | None:
-        """Return what the variable held; None where nothing is known of it."""
+        """Return the past value of the variable; None if it is not known."""
 
     def stand_in(self, handle: Tensor) -> Tensor | None:
-        """Return the handle of a variable that holds that value; None where nothing is known of it."""
+        """Return the handle of a variable that holds that value; None if it is not known."""
 
     def on_write(self, handles: Sequence[Tensor]) -> None:
-        """These variables are about to be changed: from now on they hold what they hold."""
+        """These variables are about to be written: from now on they have their current values."""

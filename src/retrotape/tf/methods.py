@@ -1,4 +1,4 @@
-"""Methods of tapes: one at a time, and not rewritten by AutoGraph inside a `tf.function`."""
+"""Decorators for methods of tapes: locked, and not converted by AutoGraph inside a `tf.function`."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def locked(method: _Method) -> _Method:
-    """Let a method run one at a time on one tape, and keep AutoGraph from rewriting it."""
+    """Hold the lock of the tape while a method runs, and exclude the method from AutoGraph."""
 
     @wraps(method)
-    def alone(self: Any, *args: Any, **options: Any) -> Any:
+    def wrapper(self: Any, *args: Any, **options: Any) -> Any:
         with self._lock:  # a query may record what an earlier result was computed from
             return method(self, *args, **options)
 
-    return as_is(alone)  # type: ignore[return-value]
+    return as_is(wrapper)  # type: ignore[return-value]
 
 
 def query(method: _Method) -> _Method:
-    """Mark a method as a query: `locked`, and names can stand for tensors and variables."""
+    """Mark a method as a query: `locked`, and it accepts names of tensors and variables."""
 
     @wraps(method)
     def with_names(self: Any, *args: Any, **options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What users hand in, taken apart: nests of tensors, variables, Keras variables, ragged and sparse tensors."""
+"""Flatten what users pass: nests of tensors, variables, Keras variables, ragged and sparse tensors."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def has_derivative(part: Any) -> bool:
 
 
 class Parts(NamedTuple):
-    """A nest, taken apart.
+    """A flattened nest.
 
     Attributes:
       nest: The nest.
-      items: Its items; of a Keras variable, the variable inside.
+      items: Its items; for a Keras variable, the variable inside.
       parts: The tensors and variables that each item consists of.
       flat: All of them in one list.
       owners: The Keras variables among the items, by `id` of the variable inside.
@@ -91,7 +91,7 @@ def _parts(item: Any, role: str) -> list[Any]:
     if _is_composite(item) and role == WATCHED:
         return [part for part in tf.nest.flatten(item, expand_composites=True) if isinstance(part, tf.Tensor)]
     if isinstance(item, tf.IndexedSlices) and role == "target":
-        return [item.values]  # a sparse gradient that is asked about: its rows are all there is of it
+        return [item.values]  # a sparse gradient as a target: only its rows have values
     try:
         found = functions.components([item]) if _is_composite(item) else []
     except ValueError:  # TensorFlow does not know which of its tensors a derivative is about
@@ -107,7 +107,7 @@ def _is_composite(item: Any) -> bool:
 
 
 def seeds_for(targets: Sequence[Tensor], given: Any, make_ones: Callable[[Tensor], Tensor]) -> list[Any]:
-    """Return what flows into each target that has a derivative: ones, or what was given, as tensors or `Fitted`."""
+    """Return the seed of each differentiable target: ones, or the given output gradients, as tensors or `Fitted`."""
     if given is None:
         return [make_ones(target) for target in targets if has_derivative(target)]
     flat = functions.components([unwrap(item) for item in tf.nest.flatten(given)])
@@ -128,16 +128,16 @@ def seeds_for(targets: Sequence[Tensor], given: Any, make_ones: Callable[[Tensor
 
 
 class Fitted(NamedTuple):
-    """An output gradient of another shape than its target; the two are brought together where it is used.
+    """An output gradient of another shape than its target, which is broadcast where it is used.
 
-    Not before: who asks for a derivative with respect to the output gradient must find how it was used.
+    Not earlier, so that the broadcast is recorded and derivatives with respect to the output gradient are connected.
     """
 
     seed: Tensor
     target: Tensor
 
     def tensor(self) -> Tensor:
-        """Return it in the shape of the target: without spare dimensions of one in front, and broadcast."""
+        """Return it in the shape of the target: without extra leading dimensions of size one, and broadcast."""
         spare = max(self.seed.shape.rank - self.target.shape.rank, 0)
         return tf.broadcast_to(
             tf.squeeze(self.seed, list(range(spare))) if spare else self.seed, _shape_of(self.target)
@@ -171,7 +171,7 @@ def _fitting(seed: Any, target: Tensor) -> Tensor | Fitted:
 
 
 def _can_broadcast(shape: tf.TensorShape, wanted: tf.TensorShape) -> bool:
-    """Say whether a shape of another rank or size can become the wanted one; the stock tape takes [1, 3] for [3]."""
+    """Return whether a shape fits the wanted one after broadcasting; the stock tape accepts [1, 3] for [3]."""
     spare = max(shape.rank - wanted.rank, 0)
     short = [None] * (wanted.rank - shape.rank) + list(shape[spare:])
     pairs = zip(short, wanted, strict=True)
@@ -179,7 +179,7 @@ def _can_broadcast(shape: tf.TensorShape, wanted: tf.TensorShape) -> bool:
 
 
 def zeros_wanted(unconnected_gradients: Any) -> bool:
-    """Say whether sources without path get zeros, as `unconnected_gradients` has it."""
+    """Return whether unconnected sources get zeros, according to `unconnected_gradients`."""
     try:
         return tf.UnconnectedGradients(unconnected_gradients) is tf.UnconnectedGradients.ZERO
     except ValueError:
@@ -202,16 +202,16 @@ def zeros_like(part: Any) -> Tensor:
 
 
 def describe(part: Any) -> str:
-    """Return what to call a source or target in a message."""
+    """Return a description of a source or target for messages."""
     kind = f"{part.dtype.name}[{','.join('?' if d is None else str(d) for d in part.shape)}]"
     return f"{part.name!r} ({kind})" if is_variable(part) else f"tensor {kind}"
 
 
 def single(value: Any, method: str, role: str) -> Any:
-    """Return the one tensor or variable that a method takes, alone or in a nest, or raise."""
+    """Return the single tensor or variable in a nest, or raise."""
     parts = take_apart(value, role).flat
     if len(parts) != 1:
         raise ShapeMismatchError(
-            f"{method} takes one {role}, got {len(parts)} in a {type(value).__name__}; ask once for each of them."
+            f"{method} takes one {role}, got {len(parts)} in a {type(value).__name__}; call it once for each of them."
         )
     return parts[0]

@@ -1,6 +1,6 @@
-"""Every private name of TensorFlow and Keras that retrotape uses, and why there is no public way.
+"""Every private name of TensorFlow and Keras that retrotape uses, and what for.
 
-`_compatibility` checks the table before anything records, and a test compares it with the source. A line reads
+`compatibility` checks the table before anything records, and a test compares it with the source. A line reads
 `module:Class.name(parameters)`; modules are those of `tensorflow.python` unless they begin with `tensorflow`.
 Parameters are checked where they are given: those of a hook, which TensorFlow itself calls, must be all there are;
 those of what we call must come first, and `...` leaves the rest open.
@@ -23,15 +23,15 @@ HOOKED = {
     "eager.polymorphic_function.concrete_function:ConcreteFunction._call_flat(self, tensor_inputs, captured_inputs)": (
         "calls of a `tf.function`"
     ),
-    "ops.script_ops:EagerFunc.__call__(self, device, token, args)": "what a `tf.py_function` is given, and gives",
+    "ops.script_ops:EagerFunc.__call__(self, device, token, args)": "inputs and outputs of a `tf.py_function`",
     "ops.script_ops:py_func_common(func, inp, ...)": "what a `tf.numpy_function` in eager code reads",
     "framework.ops:_EagerTensorBase._numpy(self)": "where Python reads a value",
-    "framework.ops:get_gradient_function(op)": "`tf.recompute_grad` around random draws would draw anew",
+    "framework.ops:get_gradient_function(op)": "`tf.recompute_grad` around random ops would draw other values",
     "distribute.mirrored_run:_MirroredReplicaThread.record_thread_local_eager_context_state(self)": (
         "a replica's thread records for the tapes that are open where `strategy.run` was called"
     ),
     "distribute.mirrored_run:_MirroredReplicaThread.restore_thread_local_eager_context_state(self)": "the same",
-    "distribute.mirrored_run:_MirroredReplicaContext._merge_call(self, fn, args, kwargs)": "where replicas meet",
+    "distribute.mirrored_run:_MirroredReplicaContext._merge_call(self, fn, args, kwargs)": "where replicas synchronize",
     "distribute.distribute_lib:ReplicaContextBase.all_reduce(self, reduce_op, value, options)": "recorded as a sum",
     "distribute.distribute_lib:ReplicaContext.all_gather(self, value, axis, options)": "recorded as a concatenation",
     "distribute.cross_device_ops:CollectiveAllReduce._all_reduce_per_replica_values"
@@ -72,7 +72,7 @@ CALLED = {
     "pywrap_tfe:TFE_Py_TapeSetIsStopped": "stock tapes do not see what is recomputed",
     "pywrap_tfe:TFE_Py_TapeSetStopOnThread": "the same",
     "pywrap_tfe:TFE_Py_TapeSetRestartOnThread": "the same",
-    "pywrap_tfe:TFE_Py_TapeSetRecordOperation": "stock tapes go back through what we compute",
+    "pywrap_tfe:TFE_Py_TapeSetRecordOperation": "backward functions of what we compute, for stock tapes",
     "pywrap_tfe:TFE_Py_TapeVariableAccessed": "stock tapes and custom gradients see the reads that we make",
     "pywrap_tfe:TFE_Py_VariableWatcherVariableAccessed": "the same",
     "eager.record:stop_recording()": "stock tapes do not see what is recomputed",
@@ -109,7 +109,7 @@ CALLED = {
     "eager.polymorphic_function.concrete_function:_ForwardBackwardCall.forward(self)": "the same",
     "eager.polymorphic_function.concrete_function:_ForwardBackwardCall._functions": "what a gradient captures",
     "eager.polymorphic_function.concrete_function:_TapeGradientFunctions._backward": "the same",
-    f"{_FUNCTION}._first_order_tape_functions": "gradients that do not draw anew, apart from those of stock tapes",
+    f"{_FUNCTION}._first_order_tape_functions": "gradients that keep random draws, separate from those of stock tapes",
     f"{_FUNCTION}._higher_order_tape_functions": "the same",
     f"{_FUNCTION}.captured_inputs": "what a function reads besides its arguments",
     f"{_FUNCTION}.function_type": "the types of its outputs",
@@ -121,8 +121,8 @@ CALLED = {
     "framework.func_graph:FuncGraph.captures": "what a graph captures",
     "framework.func_graph:FuncGraph.external_captures": "the same",
     "framework.func_graph:FuncGraph.internal_captures": "the same",
-    "framework.func_graph:FuncGraph.inputs": "what a graph takes",
-    "framework.func_graph:FuncGraph.outputs": "what a graph gives",
+    "framework.func_graph:FuncGraph.inputs": "inputs of a graph",
+    "framework.func_graph:FuncGraph.outputs": "outputs of a graph",
     "framework.func_graph:FuncGraph.structured_outputs": "the same",
     "framework.func_graph:FuncGraph.variables": "which variables a function reads",
     "framework.ops:Graph._is_function(self, name)": "functions that a graph calls",
@@ -138,7 +138,7 @@ CALLED = {
     "distribute.values:DistributedVariable._distributed_container": "the same",
     "distribute.values:DistributedVariable._values": "the parts of a variable, one for each device",
     "distribute.values:SyncOnReadVariable": "variables that differ between replicas",
-    "distribute.cross_device_ops:CollectiveAllReduce._group_size": "how many replicas take part",
+    "distribute.cross_device_ops:CollectiveAllReduce._group_size": "the number of replicas",
 }
 
 BACKEND = "keras:backend.backend()"

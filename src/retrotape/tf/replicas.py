@@ -1,4 +1,4 @@
-"""Replicas of a `tf.distribute.Strategy`: their threads, where they meet, and the parts of their variables."""
+"""Replicas of a `tf.distribute.Strategy`: their threads, synchronization and components of variables."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _Collective = cross_device_ops.CollectiveAllReduce
 
 
 def handles_of(variable: Any) -> list[Tensor]:
-    """Return the handles of a variable: where it consists of one for each device, all; inside a replica, its own."""
+    """Return the handles of a variable: for a distributed one, one per device; inside a replica, its own."""
     if not isinstance(variable, DistributedVariable):
         return [variable.handle]
     return [handle_of(variable)] if _inside_replica() else [part.handle for part in variable._values]
@@ -44,17 +44,17 @@ def _inside_replica() -> bool:
 
 
 def values_of(value: Any) -> list[Any]:
-    """Return the values that a value of a strategy has, one for each replica; of another value, itself."""
+    """Return the values of a distributed value, one per replica; for any other value, itself."""
     return list(getattr(value, "_values", None) or [value])
 
 
 def differs_by_replica(variable: Any) -> bool:
-    """Say whether each replica may have a value of its own of a variable, which are aggregated when it is read."""
+    """Return whether a variable may have a different value on each replica, aggregated on read."""
     return isinstance(variable, SyncOnReadVariable) and len(variable._values) > 1
 
 
 def handle_of(variable: Any) -> Tensor:
-    """Return the handle of a variable; of one that consists of several, that of the replica that asks, or the first."""
+    """Return the handle of a variable; for a distributed one, that of the current replica, or else the first."""
     if not isinstance(variable, DistributedVariable):
         return variable.handle
     return variable.handle if _inside_replica() else variable._values[0].handle
@@ -67,9 +67,9 @@ _REDUCTIONS = ("ReplicaContextBase.all_reduce.", "ReplicaContext.all_gather.")
 
 
 def is_elsewhere(rule: Any) -> bool:
-    """Say whether a gradient function is that of an `all_reduce` or `all_gather`, and not of the replica that asks.
+    """Return whether a gradient function is that of an `all_reduce` or `all_gather` outside the current replica.
 
-    Who asks outside has the operations of all replicas, and those say how the reduction goes back.
+    Outside the replicas, the operations of all replicas are recorded, and the reduction is differentiated through them.
     """
     found = list(values_in(rule))
     reduces = any(
@@ -82,21 +82,21 @@ def is_elsewhere(rule: Any) -> bool:
 
 
 def is_reduced(node: Any) -> bool:
-    """Say whether a node of a function is the end of an `all_reduce` or `all_gather`."""
+    """Return whether a node of a function has the gradient of an `all_reduce` or `all_gather`."""
     name = node.attr["_gradient_op_type"].s.decode()
     return name in ops.gradient_registry.list() and is_elsewhere(ops.gradient_registry.lookup(name))
 
 
 def in_its_replica(backward: Any, where: Callable[[], str]) -> AbstractContextManager[Any]:
-    """Let a backward function that communicates with other replicas run where it was made, or raise."""
+    """Return the replica context that a backward function has to run in, or raise if it cannot be entered."""
     found = next((value for value in values_in(backward) if isinstance(value, distribute_lib.ReplicaContextBase)), None)
     if found is None or tf.distribute.get_replica_context() is found:
         return nullcontext()
     count = found.strategy.num_replicas_in_sync
-    if count == 1 and not isinstance(found, _Threaded):  # that of a thread can be entered only there
+    if count == 1 and not isinstance(found, _Threaded):  # a threaded context can be entered only on its thread
         return found
     raise ReplicaError.on_path(
-        f"an all_reduce or all_gather of {count} replica{'s'[: count > 1]} (at {where()}), outside of its replica"
+        f"an all_reduce or all_gather of {count} replica{'s'[: count > 1]} (at {where()}), outside its replica"
     )
 
 
@@ -105,14 +105,14 @@ def in_its_replica(backward: Any, where: Callable[[], str]) -> AbstractContextMa
 
 def _record_state(self: Any) -> None:
     original[_Thread, "record_thread_local_eager_context_state"](self)
-    self._retrotape = thread.listener, thread.graph_logs
+    self._retrotape = thread.listener, thread.graph_sessions
 
 
 def _restore_state(self: Any) -> None:
     original[_Thread, "restore_thread_local_eager_context_state"](self)
     data = context.context()._thread_local_data
     data.op_callbacks = list(data.op_callbacks)  # not the list of the thread that called `run`
-    listener, thread.graph_logs = getattr(self, "_retrotape", (None, ()))
+    listener, thread.graph_sessions = getattr(self, "_retrotape", (None, ()))
     if listener is not None:
         thread.listener = mine = listener.in_replica()
         data.op_callbacks = [mine.on_op if one == listener.on_op else one for one in data.op_callbacks]
@@ -132,12 +132,12 @@ def _merge_call(self: Any, fn: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _merge_in_graph(run: Callable[[], Any]) -> Any:
-    """Tell the tapes inside of a replica which operations are not its own: all replicas add to one graph."""
+    """Mark the operations of other replicas on tapes inside a replica: all replicas add to one graph."""
     _, inherited = getattr(threading.current_thread(), "_retrotape", (None, ()))
-    own = [log for log in thread.graph_logs if not any(log is other for other in inherited)]
+    own = [session for session in thread.graph_sessions if not any(session is other for other in inherited)]
     with ExitStack() as stack:
-        for log in own:
-            stack.enter_context(log.merging())
+        for session in own:
+            stack.enter_context(session.merging())
         return run()
 
 
@@ -156,9 +156,9 @@ def _reducing(replica: Any, value: Any, run: Callable[[], Any]) -> Any:
     if listener is None or not tf.executing_eagerly():
         return run()
     sparse = any(isinstance(item, tf.IndexedSlices) for item in tf.nest.flatten(value))
-    # One replica that runs on the thread that called `run`: what it does to reduce are ops like any others.
-    alone = replica.strategy.num_replicas_in_sync == 1 and not isinstance(replica, _Threaded)
-    return listener.on_reduction(alone, not sparse, run)
+    # A single replica on the thread that called `run` reduces with ordinary ops, which are recorded.
+    single = replica.strategy.num_replicas_in_sync == 1 and not isinstance(replica, _Threaded)
+    return listener.on_reduction(single, not sparse, run)
 
 
 # ---------------------------------------------------------------------- communication

@@ -1,4 +1,4 @@
-"""A variable of a tape that was loaded: a name and the values that it had, but nothing that can be assigned."""
+"""A variable of a loaded tape: it has a name and values, but cannot be assigned."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class _Handle:
 
 
 class SavedVariable:
-    """What stands for a variable on a loaded tape: a source like any other, and a key of `Gradients`.
+    """A variable on a loaded tape, for use as a source and as a key of `Gradients`.
 
     Attributes:
       name: As it was when the tape was saved; Keras' path for a Keras variable.
       dtype: Its dtype.
       shape: Its shape.
       trainable: Whether it was trainable when the tape was saved.
-      frozen: Whether it was a weight of a Keras layer that was not to be trained.
+      frozen: Whether it was a weight of a frozen Keras layer.
     """
 
     __slots__ = ("__weakref__", "_load", "dtype", "frozen", "handle", "name", "shape", "trainable")

@@ -1,7 +1,7 @@
-"""Blocks that are left in every case: also where an exception comes before the first line of `__exit__`.
+"""Context managers that always exit, even if an exception occurs before the first line of `__exit__`.
 
-Python runs signal handlers between any two instructions, so Ctrl-C may come when a `with` statement has just called
-`__exit__` and nothing of it has run. The one thing that still happens then is that the statement drops what it holds.
+Python runs signal handlers between any two instructions, so KeyboardInterrupt may occur when a `with` statement has
+just called `__exit__` and none of it has run. All that still happens then is that the statement drops its references.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from weakref import ref
 
 
 class _Spent:
-    """A guard that does nothing any more. It has no `__del__`: an exception in one is lost, and Ctrl-C must not be."""
+    """A disarmed guard. It has no `__del__`, which would swallow exceptions such as KeyboardInterrupt."""
 
     __slots__ = ("__weakref__", "close", "mark")
 
 
 class Guard(_Spent):
-    """Calls `close`, with its mark, when whoever holds it drops it before it is spent."""
+    """Calls `close` with its mark if it is garbage-collected before it is disarmed."""
 
     __slots__ = ()
 
@@ -35,7 +35,7 @@ class Guard(_Spent):
 
 
 def spend(guard: Guard | None) -> None:
-    """Let a guard do nothing any more."""
+    """Disarm a guard."""
     if guard is not None:
         guard.__class__ = _Spent  # type: ignore[assignment]
 
@@ -43,10 +43,10 @@ def spend(guard: Guard | None) -> None:
 def make_exit(
     leave: Callable[..., None], owner: Any, close: Callable[[ref[Guard]], None]
 ) -> tuple[Callable[..., None], ref[Guard]]:
-    """Return what a `with` statement is to call at the end of its block, and the mark of the guard in it.
+    """Return the exit function for a `with` statement, and the mark of the guard in it.
 
-    Nobody but the statement holds it. It is not a method written in Python: the frame of one would hold it too, and
-    the traceback the frame, for as long as anybody keeps the exception.
+    Only the statement references it. It is not a Python method: its frame would reference it too, and a traceback
+    would keep that frame alive as long as the exception.
     """
     guarded: Any = partial(leave, owner)
     guarded.guard = guard = Guard(close)
@@ -54,7 +54,7 @@ def make_exit(
 
 
 class _ExitOf:
-    """The `__exit__` of a class: a new one for an instance, for the class a function, as `ExitStack` wants it."""
+    """Descriptor of `__exit__`: a new guarded function per instance; on the class a plain one, for `ExitStack`."""
 
     def __get__(self, scope: Scope | None, owner: type) -> Callable[..., None]:
         if scope is None:
@@ -73,7 +73,7 @@ class Scope:
         """Begin the block."""
 
     def leave(self) -> None:
-        """End the block, or what was begun of it; run again where an exception came in between."""
+        """End the block, even if `enter` was interrupted; rerun if an exception interrupts it."""
 
     def _abandon(self, _: ref[Guard]) -> None:
         _leave(self)
@@ -98,7 +98,7 @@ def _leave(scope: Scope, *_: Any) -> None:
 
 
 def again(step: Callable[[], None]) -> None:
-    """Run a step that bears being run twice; once more if an exception comes in between, which is raised then."""
+    """Run an idempotent step; if an exception interrupts it, run it again and reraise."""
     try:
         step()
     except BaseException:
@@ -107,7 +107,7 @@ def again(step: Callable[[], None]) -> None:
 
 
 class setting(Scope):
-    """Let attributes of an object have other values within a block.
+    """Set attributes of an object for one block.
 
     >>> from types import SimpleNamespace
     >>> lamp = SimpleNamespace(lit=False)

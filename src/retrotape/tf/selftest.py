@@ -1,8 +1,8 @@
-"""A self test for versions of TensorFlow that nobody has tried: what is recorded gives the right derivatives.
+"""A self test for untested versions of TensorFlow: recording gives the right derivatives.
 
-retrotape uses what is private in TensorFlow. That the names are there is checked always (`_compatibility`); that they
-still do the same shows here, on programs whose derivatives are known. On a version where recording missed an op, the
-number would be wrong; so this finds out first, and raises.
+retrotape uses private APIs of TensorFlow. `compatibility` always checks that the names exist; this checks that they
+still behave the same, on programs with known derivatives. On a version where recording misses an op, gradients would
+be wrong, so this raises first.
 """
 
 from __future__ import annotations
@@ -14,31 +14,31 @@ from typing import Any
 
 from retrotape.errors import IncompatibleTensorFlowError, UntriedTensorFlowWarning
 from retrotape.tf import keras_api
-from retrotape.tf.compatibility import check_keras, is_release, is_tried, shown
+from retrotape.tf.compatibility import check_keras, is_release, is_tested, shown
 from retrotape.tf.core import StockTape, tf
 
 MakeTape = Callable[[], Any]
-Pairs = list[tuple[Any, Any]]  # what a tape gives, and what is right
+Pairs = list[tuple[Any, Any]]  # result of a tape, expected value
 
 _lock = threading.Lock()
 _checked = False
-_tester: threading.Thread | None = None  # what runs the self test
+_tester: threading.Thread | None = None  # runs the self test
 
 
 def check_once(make_tape: MakeTape) -> None:
-    """Raise if recording on this TensorFlow and Keras cannot be trusted; look once for each.
+    """Raise if recording on this TensorFlow and Keras cannot be trusted; check once for each.
 
-    A final release of a version that the tests have run on is trusted. Nightlies, candidates and vendors' builds pass
-    the self test first, and so does any other version, which is then warned about.
+    Final releases of tested versions are trusted. Nightlies, release candidates and vendor builds have to pass the
+    self test first, and so do untested versions, which also cause a warning.
     """
     global _checked
     check_keras(keras_api.imported(), _version())
     if _checked or threading.current_thread() is _tester:  # the self test records too
         return
     with _lock:  # a tape on another thread waits for the result
-        if not _checked and not (is_tried(_version()) and is_release(_version())):
+        if not _checked and not (is_tested(_version()) and is_release(_version())):
             check(make_tape)
-            if not is_tried(_version()):
+            if not is_tested(_version()):
                 warnings.warn(UntriedTensorFlowWarning(shown(_version())), stacklevel=3)
         _checked = True
 
@@ -48,7 +48,7 @@ def _version() -> object:
 
 
 def check(make_tape: MakeTape) -> None:
-    """Run the programs of the self test, on a thread of their own: away from open tapes, graphs and strategies."""
+    """Run the programs of the self test on a separate thread, without open tapes, graphs and strategies."""
     global _tester
     failures: list[BaseException] = []
     _tester = threading.Thread(target=_run, args=(make_tape, failures), name="retrotape self test", daemon=True)
@@ -65,7 +65,7 @@ def _run(make_tape: MakeTape, failures: list[BaseException]) -> None:
         except MemoryError as error:
             failures.append(error)
             return
-        except Exception as error:  # whatever it is: on a TensorFlow that is as expected there is none
+        except Exception as error:  # any: on a compatible TensorFlow there is none
             first = str(error).strip().partition("\n")[0].rstrip(".")  # TensorFlow adds whole tracebacks
             detail = f"the self test of {what} failed with {type(error).__name__}: {first}"
             failures.append(IncompatibleTensorFlowError(shown(_version()), detail))
@@ -82,7 +82,7 @@ def _equal(got: Any, expected: Any) -> bool:
 
 
 def _reads(make_tape: MakeTape) -> Pairs:
-    """A variable that is given straight to an op, one that a function reads, and one that is read for nothing."""
+    """A variable passed directly to an op, one read in a function, and one whose value is not used."""
     x, v, w = tf.constant([0.3, -1.2]), tf.Variable([2.0, 0.5]), tf.Variable(1.0)
     function = tf.function(lambda value: value * tf.tanh(v))
     with StockTape() as stock, make_tape() as tape:
@@ -95,7 +95,7 @@ def _reads(make_tape: MakeTape) -> Pairs:
 
 
 def _custom(make_tape: MakeTape) -> Pairs:
-    """A gradient that is not the derivative of what is computed, and one that is computed again with other draws."""
+    """A custom gradient that differs from the true one, and a `tf.recompute_grad` around a random op."""
     x = tf.constant(3.0)
     seven = tf.custom_gradient(lambda value: (tf.identity(value), lambda upstream: 7.0 * upstream))
     draw = tf.recompute_grad(lambda value: value * tf.random.uniform([], 1.0, 2.0))
@@ -144,7 +144,7 @@ def _inside(make_tape: MakeTape) -> Pairs:
             y = value * value * v
         return tape.gradient(y, [value, v])
 
-    # AutoGraph has nothing to rewrite here, and would look for the source.
+    # AutoGraph has nothing to convert here, and would need the source.
     of_value, of_variable = tf.function(square, autograph=False)(tf.constant(3.0))
     return [(of_value, 30.0), (of_variable, 9.0)]
 

@@ -1,4 +1,4 @@
-"""Stock tapes, those of TensorFlow: stopped for a while, or open for a while."""
+"""Stop or open stock tapes (TensorFlow's own) for one block."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from retrotape.tf.scopes import Scope
 
 
 class stop_stock_tapes(Scope):
-    """Let no stock tape of this thread hear what runs meanwhile."""
+    """Stop the stock tapes of this thread for one block."""
 
     _stopped = True
 
@@ -29,14 +29,14 @@ class stop_stock_tapes(Scope):
 
 
 class watching(Scope):
-    """Let TensorFlow believe that somebody watches `tensors`, so that a function tells how it goes back."""
+    """Watch `tensors` with a stock tape, so that TensorFlow builds the backward functions of calls in the block."""
 
     def __init__(self, tensors: Sequence[Tensor], persistent: bool) -> None:
         self._tensors, self._persistent = tensors, persistent
         self._tapes: list[Any] = [None]
 
-    # Not by tf.GradientTape: it may be interrupted when TensorFlow has the tape and it does not know that. Here what
-    # TensorFlow has and what is in the list change in one step, for `map` and `iter` run no Python code in between.
+    # Not a tf.GradientTape: an interrupt between pushing and storing the tape would leave it open. Here TensorFlow's
+    # tape set and the list change atomically, since `map` and `iter` run no Python code in between.
 
     def enter(self) -> None:
         """Begin the block."""

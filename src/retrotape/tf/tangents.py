@@ -1,7 +1,7 @@
-"""Tangents that forward accumulators hold: of what a function is called with, and of what it returns.
+"""Tangents that forward accumulators hold for the inputs and outputs of function calls.
 
-TensorFlow computes the tangents of a function's outputs inside a rewritten call, whose derivative it gets wrong or
-leaves out. Here they are the outputs of an ordinary function, which takes the tangents of the inputs as arguments.
+TensorFlow computes the tangents of a function's outputs inside a rewritten call, whose derivative is wrong or missing.
+Here they are outputs of an ordinary function, which takes the tangents of the inputs as arguments.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ Indices = tuple[tuple[tuple[int, int], ...], ...]  # for each accumulator, which
 
 
 class Tangents(NamedTuple):
-    """The tangents of some tensors, numbered on from these."""
+    """The tangents of some tensors, numbered after them."""
 
     indices: Indices
     tensors: list[Tensor]
 
 
 def tangents_of(tensors: Sequence[Tensor]) -> Tangents | None:
-    """Return the tangents that forward accumulators of this thread hold for `tensors`; None where there are none."""
+    """Return the tangents that forward accumulators of this thread hold for `tensors`; None if there are none."""
     if not core.stock_tape_listens():
         return None
     indices, found = pywrap_tfe.TFE_Py_PackJVPs(list(tensors))
@@ -35,25 +35,25 @@ def tangents_of(tensors: Sequence[Tensor]) -> Tangents | None:
 
 
 def tangents_for(call: FunctionCall) -> Tangents | None:
-    """Return the tangents of what a function is called with; None where there are none, or nothing is returned."""
+    """Return the tangents of the inputs of a call; None if there are none, or the function has no outputs."""
     return tangents_of(_inputs(call)) if functions.output_types(call.function) else None
 
 
 def _inputs(call: FunctionCall) -> list[Tensor]:
-    own = hasattr(call.function, "constants")  # made here: what it captures is not for others to know
+    own = hasattr(call.function, "constants")  # made here: its captures are internal
     return list(call.arguments) if own else [*call.arguments, *call.captures]
 
 
 def link(copy: Tensor, tensor: Tensor) -> None:
-    """Let accumulators and stock tapes take `copy`, which may be the handle of a variable, for `tensor`."""
+    """Make accumulators and stock tapes treat `copy`, which may be the handle of a variable, as `tensor`."""
     core.pass_tangents(tensor, copy)
     record.record_operation_backprop_only("Identity", [copy], [tensor], lambda grad: [grad])
 
 
 def widened(call: FunctionCall, tangents: Tangents) -> tuple[FunctionCall, FunctionCall]:
-    """Return a call that computes the tangents of what `call` returns too, and the same call as it can be run.
+    """Return a call that also computes the tangents of `call`'s outputs, as it is recorded and as it is run.
 
-    That one is given copies, for which no accumulator holds a tangent, or tangents would be computed of it in turn.
+    The latter takes copies of the inputs, which have no tangents: otherwise accumulators would differentiate it too.
     """
     function = with_tangents(call.function, tangents)
     inputs = [*_inputs(call), *tangents.tensors]
@@ -68,14 +68,14 @@ def widened(call: FunctionCall, tangents: Tangents) -> tuple[FunctionCall, Funct
 
 
 def narrowed(call: FunctionCall, wide: FunctionCall, outputs: Sequence[Tensor]) -> Any:
-    """Let accumulators hold the tangents that a widened call has computed, and return what `call` returns."""
+    """Pass the tangents that a widened call computed to the accumulators, and return the result of `call`."""
     indices = wide.function.output_indices
     record.record_operation_forwardprop_only("tangents", list(outputs), wide.arguments, None, indices)
     return call.function.function_type.pack_output(outputs[: len(functions.output_types(call.function))])
 
 
 def without_tangents(call: FunctionCall, outputs: int) -> FunctionCall:
-    """Return the call that was widened, where nobody asks for more than its own `outputs`."""
+    """Return the original of a widened call, if its own outputs cover the first `outputs`."""
     function = call.function.narrow()
     if function is None or outputs > len(functions.output_types(function)):
         return call
@@ -89,7 +89,7 @@ made: WeakSet[Any] = WeakSet()  # functions that `with_tangents` has returned
 def with_tangents(function: Any, tangents: Tangents) -> Any:
     """Return the function from a concrete function's inputs and their tangents to its outputs and their tangents.
 
-    The result's `output_indices` says which of its outputs are the tangents of which others, and `second` which are
+    Its attribute `output_indices` says which outputs are the tangents of which others, and `second` which are
     tangents of tangents.
     """
     kinds = tuple((tensor.dtype, tuple(tensor.shape)) for tensor in tangents.tensors)
@@ -100,7 +100,7 @@ def with_tangents(function: Any, tangents: Tangents) -> Any:
 
 
 def _widen(function: Any, indices: Indices, kinds: Sequence[Kind]) -> Any:
-    """Widen a function by one accumulator after the other, the innermost first."""
+    """Widen a function for one accumulator after the other, innermost first."""
     result, found, count, done = function, [], len(functions.output_types(function)), 0
     for pairs in indices:
         own: tuple[tuple[int, int], ...] = ()
@@ -108,7 +108,7 @@ def _widen(function: Any, indices: Indices, kinds: Sequence[Kind]) -> Any:
             result, own = _widen_once(result, pairs, kinds[done : done + len(pairs)])
             done += len(pairs)
         found.append(own)
-    result.narrow = ref(function)  # weakly, or what is known of a function would keep it
+    result.narrow = ref(function)  # weak: `_known` must not keep the function alive
     result.output_indices = tuple(found)
     result.second = {tangent for pairs in found for primal, tangent in pairs if primal >= count}
     made.add(result)
@@ -138,14 +138,16 @@ def _widen_once(
 
 
 def _jvps(outputs: Sequence[Tensor], inputs: Sequence[Tensor], tangents: Sequence[Tensor]) -> list[Tensor | None]:
-    """Return the tangents of `outputs` in a graph: a gradient is linear in what flows in, and this is its transpose."""
+    """Return the tangents of `outputs` in a graph, by transposing the gradient, which is linear in its seeds."""
     smooth = [position for position, output in enumerate(outputs) if core.is_trainable(output)]
     seeds = [tf.ones_like(outputs[position]) for position in smooth]
     grads = tf.gradients([outputs[position] for position in smooth], list(inputs), seeds)
     pairs = [(grad, tangent) for grad, tangent in zip(grads, tangents, strict=True) if grad is not None]
     found: list[Tensor | None] = [None] * len(outputs)
     if pairs:
-        back = tf.gradients([tf.convert_to_tensor(grad) for grad, _ in pairs], seeds, [tangent for _, tangent in pairs])
-        for position, tangent in zip(smooth, back, strict=True):
+        transposed = tf.gradients(
+            [tf.convert_to_tensor(grad) for grad, _ in pairs], seeds, [tangent for _, tangent in pairs]
+        )
+        for position, tangent in zip(smooth, transposed, strict=True):
             found[position] = None if tangent is None else tf.convert_to_tensor(tangent)
     return found

@@ -1,4 +1,4 @@
-"""One of the values that a variable had on a tape, as something to differentiate by."""
+"""One of the values that a variable had on a tape, for use as a source."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from retrotape.tf.core import tf
 
 
 class Version:
-    """Value number `number` of a variable: what `tape.at` and `tape.versions` give.
+    """Value number `number` of a variable, as returned by `tape.at` and `tape.versions`.
 
     Attributes:
       variable: The variable.
@@ -23,7 +23,7 @@ class Version:
         self, variable: Any, number: int, count: int, var: int, token: object, load: Callable[[int], Any]
     ) -> None:
         self.variable, self.number, self.count = variable, number, count
-        self.var, self.token = var, token  # the token is the trace's: vars mean nothing on another one
+        self.var, self.token = var, token  # the token is that of the trace the var belongs to
         self._load = load
 
     @property
