@@ -80,7 +80,9 @@ class Values:
         value = self._recomputed.pop(var, None)
         # A kept value stays known, also if it is kept for another var. And while anything is recording, events that are
         # not yet recorded may still refer to this tensor.
-        if value is None or self._kept.get(self._origin(var)) is value or current_stack().recording():
+        if value is None or current_stack().recording():
+            return
+        if any(self._kept.get(same) is value for same in (var, self._origin(var))):
             return
         if self._trace.tensors.by_identity.get(identity_of(value)) == var:
             self._trace.tensors.by_identity.pop(identity_of(value), None)
