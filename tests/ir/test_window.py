@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
+import pickle
 
+import pytest
+import tensorflow as tf
+
+import retrotape as rt
 from retrotape.ir import Builder, TensorType
 from retrotape.ir._window import Window
 
@@ -54,3 +58,25 @@ def test_what_is_appended_to_a_copy_is_not_in_the_base():
     copy.facts.discrete.add(1)
     assert (len(base.program.types), base.facts.discrete) == (1, {0})
     assert (len(copy.program.types), copy.facts.discrete) == (2, {0, 1})
+
+
+def test_a_program_can_be_pickled_without_what_only_this_process_knows():
+    with rt.Tape() as tape:
+        tf.sin(tf.constant(1.0)) * 2.0
+    program = tape.program
+    copy = pickle.loads(pickle.dumps(program))
+    assert copy == program
+    assert str(copy) == str(program)
+
+
+def test_facts_of_a_snapshot_do_not_grow():
+    v = tf.Variable(2.0)
+    with rt.Tape() as tape:
+        v.assign_add(1.0)
+        program = tape.program
+        times = len(program.facts.times)
+        versions = [len(history.versions) for history in program.facts.histories.values()]
+        v.assign_add(1.0)
+        assert len(tape.program.facts.times) > times
+    assert len(program.facts.times) == times
+    assert [len(history.versions) for history in program.facts.histories.values()] == versions

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import retrotape as rt
+from retrotape.record import Recorder
 
 KEEPS = ("needed", "all", "leaves", "segments", "disk")
 
@@ -69,3 +72,53 @@ def test_the_fork_and_the_trace_grow_apart():
         y + 1.0
     assert len(tape._recorded().trace.program.eqns) == first + 1
     assert len(fork.program.eqns) == first
+
+
+@pytest.mark.parametrize("keep", KEEPS)
+def test_they_share_nothing_that_changes(keep):
+    tape, _, _ = tape_of_a_cube(keep)
+    trace = tape._recorded().trace
+    fork = trace.fork()
+    assert vars(fork).keys() == vars(trace).keys()
+    shared = {name for name, value in vars(trace).items() if value is vars(fork)[name] and not _is_immutable(value)}
+    assert shared <= {"_dtype_of", "guard", "token"}
+
+
+def _is_immutable(value):
+    return value is None or isinstance(value, (bool, int, float, str, tuple))
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_a_fork_is_freed_without_the_garbage_collector(name):
+    @tf.function
+    def energy(v):
+        return tf.reduce_sum(v * v * tf.sin(v))
+
+    x = tf.constant([1.0, -2.0, 0.5])
+    with rt.Tape() as tape:
+        y = energy(x * 2.0)
+    gc.collect()
+    gc.disable()
+    try:
+        before = sum(isinstance(each, Recorder) for each in gc.get_objects())
+        for _ in range(3):
+            QUERIES[name](tape, y, x)
+        assert sum(isinstance(each, Recorder) for each in gc.get_objects()) == before
+    finally:
+        gc.enable()
+
+
+def test_queries_do_not_fill_the_disk(tmp_path):
+    x = tf.random.stateless_normal([2000], [1, 2])
+    with rt.Tape(keep="disk", directory=str(tmp_path)) as tape:
+        y = x
+        tape._recorded().trace.segments.size = 1000
+        for _ in range(20):
+            y = tf.sin(y) * x
+        y = tf.reduce_sum(y)
+    offload = tape._recorded().trace._offload
+    first = tape.hvp(y, x, tf.ones_like(x))
+    size = offload._end
+    assert size
+    np.testing.assert_array_equal(first, tape.hvp(y, x, tf.ones_like(x)))
+    assert offload._end == size

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import retrotape as rt
-from retrotape.execute import Query, Values, run
+from retrotape.execute import Query, Values, apply_function, run
 from retrotape.transform import backward_program, flatten
 
 ROWS = tf.constant([[0.3, -1.2, 0.7], [2.0, 0.1, -0.4]])
@@ -30,9 +30,8 @@ def find(trace, target, *sources):
 def gradients(backward, trace, changed=None, seed=1.0):
     """Run the program on the values of the trace, `changed` ones in the place of theirs."""
     changed, values = changed or {}, Values(trace)
-    feeds = dict(backward.constants)
-    for leaf, var in zip(backward.function.captures, backward.values, strict=True):
-        feeds[leaf] = changed[var] if var in changed else values(var)
+    captured = backward.captured(lambda var: changed[var] if var in changed else values(var))
+    feeds = dict(zip(backward.function.captures, captured, strict=True))
     for leaf in backward.function.cotangents:
         kind = backward.program.types[leaf]
         feeds[leaf] = tf.fill(kind.shape, tf.constant(seed, kind.dtype))
@@ -98,6 +97,24 @@ def test_slices_of_a_table_are_three_results():
     )
 
 
+def test_rows_without_the_shape_of_the_table():
+    @tf.custom_gradient
+    def lookup(table):
+        return tf.gather(table, [1, 1]), lambda rows: tf.IndexedSlices(rows, tf.constant([1, 1]))
+
+    trace, query = of(lambda table: tf.reduce_sum(lookup(table) ** 2), ROWS)
+    ((values, indices, shape),) = gradients(backward_program(trace, query), trace)
+    found = tf.convert_to_tensor(tf.IndexedSlices(values, indices, shape))
+    np.testing.assert_allclose(found, [[0.0, 0.0, 0.0], 4.0 * ROWS[1]], rtol=1e-6)
+
+
+def test_as_a_function_of_captures_and_cotangents():
+    trace, query = of(FUNCTIONS["elementwise"], ROWS)
+    backward = backward_program(trace, query)
+    (found,) = apply_function(backward.function, backward.captured(Values(trace)), [tf.ones_like(ROWS)])
+    np.testing.assert_array_equal(found, stock(FUNCTIONS["elementwise"], ROWS)[0])
+
+
 def test_of_a_keras_model():
     keras.utils.set_random_seed(0)
     model = keras.Sequential([keras.layers.Dense(5, "tanh"), keras.layers.Dense(2, "softmax")])
@@ -114,7 +131,7 @@ def test_a_call_of_a_function_is_refused_until_it_is_inlined():
     with rt.Tape() as tape:
         target = tf.reduce_sum(cube(ROWS))
     trace = tape._recorded().trace
-    with pytest.raises(rt.errors.TapeUseError, match=r"through calls of functions .* `flatten\(trace\)`"):
+    with pytest.raises(rt.errors.TapeUseError, match=r"through function calls .* `flatten\(trace\)`"):
         backward_program(trace, find(trace, target, ROWS))
     flat = flatten(trace)
     ((found,),) = gradients(backward_program(flat, find(flat, target, ROWS)), flat)

@@ -4,7 +4,7 @@ from retrotape.execute._calls import CallGradient
 from retrotape.execute._dot import dot
 from retrotape.execute._each import differentiate_each
 from retrotape.execute._forward import ForwardPass
-from retrotape.execute._function_program import DEEPEST, bind, custom_name
+from retrotape.execute._function_program import DEEPEST, apply_function, bind, cotangent_tensors, custom_name
 from retrotape.execute._inline import held_inputs, operands_of, run_function
 from retrotape.execute._jacobian import rows, vectorizes
 from retrotape.execute._past import PastVariables
@@ -26,7 +26,9 @@ __all__ = [
     "RuleVjp",
     "Values",
     "add",
+    "apply_function",
     "bind",
+    "cotangent_tensors",
     "custom_name",
     "differentiate",
     "differentiate_each",

@@ -9,7 +9,7 @@ from typing import Any
 from retrotape._types import Cotangent, Tensor
 from retrotape.errors import TooDeepError
 from retrotape.execute._run import run_steps
-from retrotape.ir import CUSTOM, BackwardFunction, Eqn, FunctionProgram
+from retrotape.ir import CUSTOM, BackwardFunction, Eqn, FunctionProgram, TensorType
 from retrotape.record import current_stack
 from retrotape.tf.core import tf
 
@@ -68,6 +68,14 @@ def _emit(backward: BackwardFunction | None, eqn: Eqn, env: dict[int, Tensor], g
         return
     function = bind(backward.function, [env[var] for var in backward.captures], guard)
     current_stack().emit(name, outputs, [env[var] for var in backward.inputs], function)
+
+
+def cotangent_tensors(grad: Any, kind: TensorType) -> list[Tensor]:
+    """Return the tensors of a cotangent: one, or rows, their indices and the shape of the whole, which is of `kind`."""
+    if not isinstance(grad, tf.IndexedSlices):
+        return [tf.convert_to_tensor(grad)]
+    shape = tf.constant(kind.shape, grad.indices.dtype) if grad.dense_shape is None else grad.dense_shape
+    return [grad.values, grad.indices, shape]
 
 
 def _result(env: dict[int, Tensor], found: tuple[int, ...]) -> Any:

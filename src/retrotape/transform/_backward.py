@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
-from retrotape._types import Cotangent, Tensor
+from retrotape._types import Tensor
 from retrotape.errors import TapeUseError
-from retrotape.execute import Query, differentiate
+from retrotape.execute import Query, cotangent_tensors, differentiate
 from retrotape.ir import LEAF, Builder, FunctionProgram, Program, slice_to
 from retrotape.record import Trace, current_stack
 from retrotape.tf.core import tf
@@ -16,25 +17,31 @@ class BackwardProgram(NamedTuple):
     """The backward pass of a query, as a function of forward values and of the seeds of its targets.
 
     Attributes:
-      function: The program: from seeds (`cotangents`) and recorded values (`captures`) to cotangents of the sources.
-      values: For each capture, the var of the forward program whose value it takes.
-      constants: By var of the program: constants made by gradient functions, such as sizes.
+      function: The program: from seeds (`cotangents`) and from `captures` to cotangents of the sources. It can be run,
+        but not differentiated: it has no facts.
+      values: For the first captures, the var of the forward program whose value each takes.
+      constants: For the other captures, the constants that gradient functions made.
     """
 
     function: FunctionProgram
     values: tuple[int, ...]
-    constants: dict[int, Tensor]
+    constants: tuple[Tensor, ...]
 
     @property
     def program(self) -> Program:
         """The program."""
         return self.function.program
 
+    def captured(self, value_of: Callable[[int], Tensor]) -> list[Tensor]:
+        """Return the values of the captures, given the values of the forward program."""
+        return [*map(value_of, self.values), *self.constants]
+
 
 def backward_program(trace: Trace, query: Query) -> BackwardProgram:
     """Return the backward pass of a query as a program, which can run on other values.
 
-    Sizes that gradient functions read in Python become constants, so those values must have the same shapes.
+    What TensorFlow's gradient functions read in Python, such as sizes and axes, becomes part of the program. So the
+    other values must have the same shapes, and integers must be the same.
 
     Args:
       trace: A trace without function calls: see `flatten` and `portable`.
@@ -60,14 +67,12 @@ def backward_program(trace: Trace, query: Query) -> BackwardProgram:
             f"A backward function reads a value in Python at {where}: on other values it may run other ops. "
             "Use TensorFlow ops instead, such as `tf.where`."
         )
-    results = [() if grad is None else tuple(map(fork.var_of, _tensors(grad))) for grad in found]
+    kinds = [types[source[0]] for source in query.sources]
+    results = [
+        () if grad is None else tuple(map(fork.var_of, cotangent_tensors(grad, kind)))
+        for grad, kind in zip(found, kinds, strict=True)
+    ]
     return _Extraction(fork, known, [fork.var_of(seed) for seed in seeds]).extract(results)
-
-
-def _tensors(grad: Cotangent) -> list[Tensor]:
-    if isinstance(grad, tf.IndexedSlices):
-        return [grad.values, grad.indices, grad.dense_shape]
-    return [grad]
 
 
 class _Extraction:
@@ -92,9 +97,9 @@ class _Extraction:
             self._map.update(zip(eqn.outputs, outputs, strict=True))
             builder.append(eqn.op, inputs, outputs, eqn.attrs, eqn.frame)
         vars_of = tuple(tuple(map(self._var, result)) for result in results)
-        captures = tuple(self._values)
+        captures = (*self._values, *self._constants)
         function = FunctionProgram(builder.snapshot(), self._seeds, captures, vars_of)
-        return BackwardProgram(function, tuple(self._values.values()), self._constants)
+        return BackwardProgram(function, tuple(self._values.values()), tuple(self._constants.values()))
 
     def _var(self, var: int) -> int:
         """Return the new var for one of the fork: forward values and constants become leaves."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from retrotape._types import Tensor
 from retrotape.errors import NotPersistableError, RetrotapeError
-from retrotape.execute import DEEPEST, PastVariables, Values, custom_name
+from retrotape.execute import DEEPEST, PastVariables, Values, cotangent_tensors, custom_name
 from retrotape.ir import BackwardFunction, Facts, FunctionProgram, GrowingFacts, HostRead, reached_from, slice_to
 from retrotape.record import Recorder, Trace, current_stack
 from retrotape.rules import allowed
@@ -47,7 +47,10 @@ def _flat_data(trace: Trace, depth: int, freeze: Collection[str] = ()) -> Trace:
 def _as_data(trace: Trace, facts: GrowingFacts, index: int, back: BackwardFunction, depth: int) -> BackwardFunction:
     """Return a backward function as a program, given its trace and the facts of that trace."""
     inner, cotangents, results = _record_backward(trace, index, back)
-    kept = [[] if result is None else _tensors(result) for result in results]
+    kinds = [trace.program.types[var] for var in back.inputs]
+    kept = [
+        [] if result is None else cotangent_tensors(result, kind) for result, kind in zip(results, kinds, strict=True)
+    ]
     for tensors in kept:
         for tensor in tensors:
             inner.var_of(tensor)  # a cotangent that is returned unchanged was used by no op
@@ -86,12 +89,6 @@ def _record_backward(trace: Trace, index: int, back: BackwardFunction) -> tuple[
     for cotangent in cotangents:
         inner.var_of(cotangent)
     return inner, cotangents, list(found) if isinstance(found, (list, tuple)) else [found]
-
-
-def _tensors(result: Any) -> list[Tensor]:
-    if isinstance(result, tf.IndexedSlices):
-        return [result.values, result.indices, result.dense_shape]
-    return [tf.convert_to_tensor(result)]
 
 
 def _outside(trace: Trace, inner: Trace) -> dict[int, int]:
