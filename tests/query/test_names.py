@@ -256,7 +256,7 @@ def test_names_that_mean_nothing(names, error, text, squares, tmp_path):
 
 
 def test_answers_can_be_named(tmp_path):
-    """A gradient is written down when somebody asks about it; to save it is to ask about it."""
+    """A gradient is recorded when it is queried, and saving it is a query."""
     x = tf.constant([0.3, -1.2, 2.0])
     with rt.Tape() as tape:
         y = tf.reduce_sum(tf.sin(x) * x)

@@ -87,9 +87,9 @@ def test_recompute_grad_holds_no_intermediate_values():
         return tape, y
 
     plain, _ = held(deep)
-    frugal, _ = held(tf.recompute_grad(deep))
-    assert frugal.memory().bytes < plain.memory().bytes / 4
-    assert sum(eqn.op == "Sin" for eqn in frugal.program.eqns) == 20
+    recomputed, _ = held(tf.recompute_grad(deep))
+    assert recomputed.memory().bytes < plain.memory().bytes / 4
+    assert sum(eqn.op == "Sin" for eqn in recomputed.program.eqns) == 20
 
 
 def test_recompute_grad_of_a_keras_block_is_that_of_the_stock_tape():

@@ -137,7 +137,7 @@ def test_a_full_disk_leaves_values_in_memory(monkeypatch):
             for _ in range(20):
                 h = tf.tanh(h)
             loss = tf.reduce_sum(h)
-        assert tape.program.eqns  # written down now
+        assert tape.program.eqns  # recorded now
         return tape, loss
 
     with pytest.warns(UserWarning, match=r"stays in memory.*No space left"):
