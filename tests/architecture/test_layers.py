@@ -229,6 +229,6 @@ def test_every_error_is_documented():
 
 def test_the_page_names_the_layers_in_their_order():
     page = (SOURCE.parents[1] / "ARCHITECTURE.md").read_text()
-    drawn = page[page.index("errors → ir") :].split("```")[0]
-    told = [set(part.replace("\n", " ").replace(" ", "").split(",")) for part in drawn.split("→")]
-    assert told == LAYERS
+    drawn = page[page.index("errors | ir") :].split("```")[0]
+    ranks = [set(part.replace("\n", " ").replace(" ", "").split(",")) for part in drawn.split("|")]
+    assert ranks == LAYERS

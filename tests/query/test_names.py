@@ -143,7 +143,8 @@ def test_unknown_names_in_questions(parts):
 def test_tensors_of_this_process_are_not_on_a_loaded_tape(parts):
     loaded = parts["loaded"]
     with pytest.raises(
-        NotRecordedError, match=r"made in this process, and the tape was loaded. Ask for .*tape\['name'\]"
+        NotRecordedError,
+        match=r"made in this process, and the tape was loaded. Use a tensor of the tape: .*tape\['name'\]",
     ):
         loaded.gradient(parts["loss"], "x")
     assert loaded.gradient("loss", parts["x"]) is None

@@ -56,7 +56,7 @@ def test_a_message_has_so_many_bytes_in_all():
     ("what", "text"),
     [
         (tf.Variable(1.0), "Got ResourceVariable, which cannot be sent to another process: give names"),
-        (object(), "Got object, which is not sent"),
+        (object(), "Got object, which cannot be sent"),
         (
             tf.raw_ops.EmptyTensorList(
                 element_shape=tf.constant([], tf.int32), max_num_elements=1, element_dtype=tf.float32
