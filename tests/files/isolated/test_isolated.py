@@ -159,6 +159,15 @@ def test_what_a_process_prints_is_safe_to_print():
     assert len(str(found)) < 500
 
 
+@pytest.fixture
+def ctrl_c_raises():
+    """Let SIGINT raise as in a terminal: a shell has its background jobs ignore it, and Python leaves that so."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c_raises")
 def test_ctrl_c_ends_the_query_and_never_gives_its_result_to_another(path):
     held = rt.load(path, isolate=True)
     child = held._process._child
