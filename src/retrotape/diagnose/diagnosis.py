@@ -15,7 +15,7 @@ from retrotape.errors import NotRecordedError, TapeUseError
 from retrotape.execute import Values
 from retrotape.record import EagerSession, Session
 from retrotape.tf.core import identity_of, tf
-from retrotape.tf.methods import locked, query
+from retrotape.tf.methods import locked, locked_with_names
 from retrotape.tf.nests import VARIABLES, describe, has_derivative, single, take_apart
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Diagnosis(ABC):
     def _record_result(self, part: Any, session: EagerSession) -> bool:
         """Record how a result of this tape was computed; return whether it is one."""
 
-    @query
+    @locked_with_names
     def first_nonfinite(self, target: Any = None) -> Nonfinite | None:
         """Return the op that produced the first NaN or infinity, not one that passed it on; None if all is finite.
 
@@ -161,7 +161,7 @@ class Diagnosis(ABC):
 
         return Tensors(find(trace, Wanted(op, layer, name, line, call), self._names()), take)
 
-    @query
+    @locked_with_names
     def value(self, tensor: Any) -> Any:
         """Return the value of a tensor, variable or name on this tape: recorded, or recomputed.
 
@@ -180,7 +180,7 @@ class Diagnosis(ABC):
         with session.trace.explained():
             return Values(session.trace)(var)
 
-    @query
+    @locked_with_names
     def why(self, target: Any, source: Any, *, through_updates: bool = False, since: int | None = None) -> Explanation:
         """Return why a target has a gradient with respect to a source, or none, as a short printable report.
 

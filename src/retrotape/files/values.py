@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from threading import Lock
+
 import numpy as np
 
 from retrotape._types import Tensor
 from retrotape.files import store
 from retrotape.tf.core import tf
 
+_publishing = Lock()
 _SMALL = 2**16  # bytes up to which a copy costs less than sharing memory
 _SHARED = frozenset(("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16"))
 
@@ -26,7 +29,10 @@ class InFile:
     def load(self) -> Tensor:
         """Return the value, always the same tensor."""
         if self._loaded is None:
-            self._loaded = self._read()
+            found = self._read()
+            with _publishing:  # another thread may have read it meanwhile, for another trace
+                if self._loaded is None:
+                    self._loaded = found
         return self._loaded
 
     def _read(self) -> Tensor:

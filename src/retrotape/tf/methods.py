@@ -22,8 +22,8 @@ def locked(method: _Method) -> _Method:
     return as_is(wrapper)  # type: ignore[return-value]
 
 
-def query(method: _Method) -> _Method:
-    """Mark a method as a query: `locked`, and it accepts names of tensors and variables."""
+def locked_with_names(method: _Method) -> _Method:
+    """As `locked`; and names of tensors and variables are accepted in their place."""
 
     @wraps(method)
     def with_names(self: Any, *args: Any, **options: Any) -> Any:
