@@ -7,7 +7,7 @@ from importlib.resources import files
 
 from retrotape.cli._tape import SavedTape, refuse_nonsense
 from retrotape.errors import UnsafeTapeError
-from retrotape.ir import CUSTOM, Func, Functions, Program, Proto
+from retrotape.ir import OWN_OPS, Func, Functions, Program, Proto
 
 _LARGEST_CONSTANT = 2**22  # bytes in an attribute; larger constants are stored as tensors
 
@@ -16,7 +16,7 @@ _LARGEST_CONSTANT = 2**22  # bytes in an attribute; larger constants are stored 
 def allowed_ops() -> frozenset[str]:
     """Return the names of the ops that a tape may have, read as text: importing the list would load TensorFlow."""
     listed = (files("retrotape") / "rules" / "allowed_ops.txt").read_text()
-    return frozenset(listed.split()) | {CUSTOM}
+    return frozenset(listed.split()) | OWN_OPS
 
 
 def check_meaning(tape: SavedTape) -> None:

@@ -43,12 +43,14 @@ from retrotape.errors._queries import (
     UntriedTensorFlowWarning,
     grouped,
 )
+from retrotape.errors._workers import IncompleteTapeError, MissingWorkerError, ShardMismatchError
 
 __all__ = [
     "AmbiguousNameError",
     "CorruptTapeError",
     "EmptyTapeError",
     "IncompatibleTensorFlowError",
+    "IncompleteTapeError",
     "InterruptedTapeError",
     "IsolationError",
     "KerasBackendError",
@@ -57,6 +59,7 @@ __all__ = [
     "MissingGradientError",
     "MissingGradientWarning",
     "MissingTensorFlowError",
+    "MissingWorkerError",
     "NoRuleError",
     "NotASourceError",
     "NotDifferentiableError",
@@ -70,6 +73,7 @@ __all__ = [
     "ReplicaError",
     "RetrotapeError",
     "ShapeMismatchError",
+    "ShardMismatchError",
     "TapeUseError",
     "TapeVersionError",
     "TapeWriteError",

@@ -81,6 +81,11 @@ _INSIDE = (
     "the block: `with rt.Tape() as tape: ...`."
 )
 
+_ON_EVERY_WORKER = (
+    "Save the tape on every worker, `tape.save('job/', names)`, and query the whole: `rt.load('job/')`; or open the "
+    "tape inside the replica function and query it there."
+)
+
 
 class ReplicaError(NotRecordedError):
     """The result depends on other replicas of a `tf.distribute.Strategy`, which the tape has not recorded."""
@@ -93,6 +98,12 @@ class ReplicaError(NotRecordedError):
     def on_path(cls, what: str) -> ReplicaError:
         """Return the error for a path through `what`."""
         return cls(f"The path from the source to the target passes {what}, which this tape has not recorded")
+
+    @classmethod
+    def across_workers(cls, op: str, replicas: int, where: str) -> ReplicaError:
+        """Return the error for a path through a collective op whose other inputs are on other workers."""
+        problem = f"The path from the source to the target passes an {op} of {replicas} replicas (at {where})"
+        return cls(f"{problem}, and this tape has only the values of one worker", _ON_EVERY_WORKER)
 
 
 class NotDifferentiableError(RetrotapeError, TypeError):

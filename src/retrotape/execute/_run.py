@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from functools import partial
 
 from retrotape._types import Tensor
-from retrotape.ir import CUSTOM, Eqn, Program
+from retrotape.errors import LostValueError
+from retrotape.ir import COLLECTIVES, CUSTOM, Eqn, Program, replicas_of
 from retrotape.record import Trace, for_execution, for_rule
 from retrotape.rules import FORWARD, new_values
 from retrotape.tf import core
@@ -74,6 +75,12 @@ def run_eqn(eqn: Eqn, inputs: list[Tensor]) -> list[Tensor]:
     announce(eqn)
     if eqn.op == CUSTOM:
         return inputs[len(inputs) - len(eqn.outputs) :]
+    if eqn.op in COLLECTIVES:
+        raise LostValueError(
+            f"The result of an {eqn.op} of {replicas_of(eqn)} replicas can be computed only from the tapes "
+            "of all workers",
+            "Save the tape on every worker, `tape.save('job/', names)`, and query the whole: `rt.load('job/')`.",
+        )
     if eqn.op in FORWARD:
         attrs = {name: for_rule(value) for name, value in eqn.attrs}
         # New tensors, so that each identifies one var.

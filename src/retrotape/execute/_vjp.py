@@ -24,7 +24,7 @@ from retrotape.execute._refusals import (
 )
 from retrotape.execute._values import Values
 from retrotape.execute._walk import add, walk
-from retrotape.ir import BackwardFunction, Eqn, FunctionProgram
+from retrotape.ir import COLLECTIVES, BackwardFunction, Eqn, FunctionProgram, replicas_of
 from retrotape.record import (
     TRAINABLE,
     Trace,
@@ -131,6 +131,8 @@ class RuleVjp:
         rule = (RULES.get(eqn.op) or lookup(eqn.op)) if operation is None else lookup_operation(operation)
         if isinstance(rule, NoGradient):
             return [None] * len(eqn.inputs)
+        if eqn.op in COLLECTIVES:
+            raise ReplicaError.across_workers(eqn.op, replicas_of(eqn), self._where(eqn))
         if eqn.op.startswith("Collective"):
             raise ReplicaError.on_path(f"{eqn.op} (at {self._where(eqn)}), by which replicas communicate")
         if not isinstance(rule, Rule):

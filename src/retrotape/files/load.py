@@ -58,6 +58,7 @@ class Opened(NamedTuple):
     names: dict[str, Any]  # a TensorRef, or a SavedVariable
     redacted: frozenset[str]
     fields: Mapping[str, Any]
+    mirrored: dict[int, str]  # names of variables that all workers of a job keep equal, by key of their history
 
 
 def read(
@@ -93,6 +94,7 @@ class _Reader:
         eqns = [with_defaults(eqn) for eqn in self._program.eqns]
         self._builder = Builder(replace(self._program, eqns=eqns), FrameTable(self._places()))
         self._trace = new_trace(self._builder, guard)
+        self._mirrored: dict[int, str] = {}
 
     def _places(self) -> Iterator[Place]:
         for number, frame in enumerate(map(printable_frame, self._program.frames)):
@@ -109,7 +111,7 @@ class _Reader:
         trace.python_constants = {var: reads - 0.5 for var, reads in fields.python_constants}  # between two host reads
         names = self._names()
         self._withhold(names)
-        return Opened(trace, names, frozenset(fields.redacted), self._container.meta)
+        return Opened(trace, names, frozenset(fields.redacted), self._container.meta, self._mirrored)
 
     def _add_facts(self) -> None:
         facts, program = self._builder.facts, self._program
@@ -141,7 +143,7 @@ class _Reader:
 
     def _add_variables(self) -> None:
         trace, facts = self._trace, self._builder.facts
-        for name, trainable, versions, made_by, frozen in self._fields.variables:
+        for name, trainable, versions, made_by, frozen, mirrored in self._fields.variables:
             kind = self._program.types[versions[-1]]
 
             def load(var: int = versions[-1]) -> Tensor:
@@ -154,6 +156,8 @@ class _Reader:
             facts.histories[key] = history
             facts.history_of.update(dict.fromkeys(versions, history))
             trace.variables[key] = variable
+            if mirrored:
+                self._mirrored[key] = name
 
     def _add_host_reads(self) -> None:
         """Restore the order of equations, host reads and layer calls."""

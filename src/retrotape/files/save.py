@@ -16,11 +16,12 @@ from retrotape.errors import NotRecordedError, ReplicaError
 from retrotape.files import store
 from retrotape.files.document import Document, backward_functions_to_json
 from retrotape.files.kept import VALUES, Kept
-from retrotape.ir import CUSTOM, UNCOUNTED, Program
+from retrotape.ir import OWN_OPS, UNCOUNTED, Program
 from retrotape.record import Trace, histories_in, python_constants
 from retrotape.tf import core
 from retrotape.tf.core import identity_of, tf, whole_of
 from retrotape.tf.nests import VARIABLES, TensorRef, describe, unwrap
+from retrotape.tf.workers import is_mirrored
 from retrotape.transform import Pruned, portable
 
 
@@ -34,6 +35,10 @@ class Prepared(NamedTuple):
     def size(self) -> int:
         """Return how many bytes the file will have."""
         return store.estimate(self._entries(), self.tensors, self.document.fields)
+
+    def with_fields(self, more: Mapping[str, Any]) -> Prepared:
+        """Return the same with more fields."""
+        return self._replace(document=self.document._replace(fields={**self.document.fields, **more}))
 
     def _entries(self) -> dict[str, bytes]:
         return {
@@ -198,6 +203,7 @@ def _variables(trace: Trace, moved: Mapping[int, int]) -> list[dict[str, Any]]:
                 "name": _name_of(trace, history, number),
                 "trainable": variable is not None and trace.is_trainable(variable),
                 **({"frozen": True} if variable is not None and trace.is_frozen(variable) else {}),
+                **({"mirrored": True} if is_mirrored(variable) else {}),
                 "read": variable is not None,
                 "versions": list(history.versions),
                 "made_by": [moved.get(index, -1) for index in history.made_by],
@@ -240,4 +246,4 @@ def _opdefs(program: Program, functions: Mapping[str, Any]) -> bytes:
     names = {eqn.op for eqn in program.eqns}
     for function in functions.values():
         names |= {eqn.op for eqn in Program.parse(function["program"]).eqns}
-    return core.op_list([name for name in sorted(names) if name != CUSTOM])
+    return core.op_list([name for name in sorted(names) if name not in OWN_OPS])

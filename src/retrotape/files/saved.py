@@ -13,6 +13,7 @@ from retrotape.record import EagerSession, current_stack
 from retrotape.tf.core import tf
 from retrotape.tf.methods import locked
 from retrotape.tf.nests import unwrap
+from retrotape.tf.workers import job_of
 
 if TYPE_CHECKING:
     from retrotape.files.save import Prepared
@@ -48,12 +49,16 @@ class Saved(ABC):
         freeze: Collection[str] = (),
         store: Path | None = None,
         overwrite: bool = True,
+        timeout: float = 20.0,
         **named: Any,
     ) -> int:
         """Write the tape to a file that `rt.load` reads without the model's code, and return its size in bytes.
 
         The file holds the program and the values that it started from: weights, and the data that were used. Anyone
         who has the file has these values; `redact` leaves out those that others should not see.
+
+        Under a multi-worker strategy, call it on every worker: each writes a shard into the folder `path`, and the tape
+        is there when all have. `rt.load` opens the folder as one tape of the whole job.
 
         Args:
           path: The file; with `store`, a folder.
@@ -63,11 +68,13 @@ class Saved(ABC):
           freeze: Ops whose results are kept as constants because the ops cannot be saved.
           store: A folder for the tensors of many tapes, each of them once.
           overwrite: Whether an existing file may be replaced.
+          timeout: Under a multi-worker strategy, how many seconds to wait for a worker that does not respond.
           **named: Names as keywords: `tape.save(path, x=x, loss=loss)`. One that is also an option goes into `names`.
 
         Raises:
           NotPersistableError: If a recorded op cannot be saved.
           TapeWriteError: If the file cannot be written; what was there before is still there.
+          MissingWorkerError: If another worker has failed or does not respond; what was there before is still there.
 
         >>> import os, tempfile
         >>> x = tf.constant(3.0)
@@ -80,8 +87,20 @@ class Saved(ABC):
         """
         given = with_keywords(names, named)
         with current_stack().unrecorded():  # neither recomputed values nor host reads
-            prepared = self._prepared(given, values=values, redact=redact, freeze=freeze)
-            return prepared.write(path, overwrite=overwrite, store_in=store)
+            job = job_of(self._eager("save").trace.variables.values())
+            if job is None:
+                prepared = self._prepared(given, values=values, redact=redact, freeze=freeze)
+                return prepared.write(path, overwrite=overwrite, store_in=store)
+            from retrotape.files.shards import save_shard  # imported late: most programs have one worker
+
+            return save_shard(
+                job,
+                path,
+                lambda: self._prepared(given, values=values, redact=redact, freeze=freeze),
+                overwrite=overwrite,
+                timeout=timeout,
+                store_in=store,
+            )
 
     @locked
     def size(self, values: str = "leaves") -> int:
@@ -149,7 +168,7 @@ def with_keywords(names: Mapping[str, Any] | None, named: Mapping[str, Any]) -> 
         return names
     for name, value in named.items():
         if not any(isinstance(unwrap(part), (tf.Tensor, tf.Variable)) for part in tf.nest.flatten(value)):
-            suggestion = did_you_mean(name, ["names", "values", "redact", "freeze", "store", "overwrite"])
+            suggestion = did_you_mean(name, ["names", "values", "redact", "freeze", "store", "overwrite", "timeout"])
             raise TypeError(
                 f"save got {name}={value!r}, which is neither an option nor a tensor to be called {name!r}.{suggestion}"
             )

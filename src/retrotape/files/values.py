@@ -26,6 +26,11 @@ class InFile:
         self.identity, self.nbytes = None, info.nbytes
         self._loaded: Tensor | None = None  # one for all traces that have it, which connects what they record
 
+    @property
+    def digest(self) -> str:
+        """The sha256 of its bytes, as the file has it."""
+        return self._info.sha256
+
     def load(self) -> Tensor:
         """Return the value, always the same tensor."""
         if self._loaded is None:

@@ -2,6 +2,7 @@
 
 from retrotape.ir._builder import Builder
 from retrotape.ir._check import check
+from retrotape.ir._collectives import can_return, has_own_attrs, replicas_of
 from retrotape.ir._facts import (
     FOREVER,
     UNCOUNTED,
@@ -17,10 +18,15 @@ from retrotape.ir._fields import NONSENSE, Fields, LayerRow, Malformed, makes_no
 from retrotape.ir._function_programs import Functions
 from retrotape.ir._graph import Equations, differentiable_inputs, reached_from, slice_to
 from retrotape.ir._program import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    BROADCAST,
+    COLLECTIVES,
     CUSTOM,
     DTYPE_NAMES,
     DTYPE_NUMBERS,
     LEAF,
+    OWN_OPS,
     Attr,
     AttrValue,
     DType,
@@ -37,12 +43,17 @@ from retrotape.ir._program import (
 from retrotape.ir._text import parse, render
 
 __all__ = [
+    "ALL_GATHER",
+    "ALL_REDUCE",
+    "BROADCAST",
+    "COLLECTIVES",
     "CUSTOM",
     "DTYPE_NAMES",
     "DTYPE_NUMBERS",
     "FOREVER",
     "LEAF",
     "NONSENSE",
+    "OWN_OPS",
     "UNCOUNTED",
     "Attr",
     "AttrValue",
@@ -69,13 +80,16 @@ __all__ = [
     "TensorType",
     "VariableHistory",
     "bytes_of",
+    "can_return",
     "check",
     "differentiable_inputs",
+    "has_own_attrs",
     "makes_no_sense",
     "parse",
     "printable_frame",
     "reached_from",
     "read_program",
     "render",
+    "replicas_of",
     "slice_to",
 ]

@@ -32,6 +32,7 @@ class VariableRow(NamedTuple):
     versions: tuple[int, ...]
     made_by: tuple[int, ...]
     frozen: bool
+    mirrored: bool
 
 
 class HostReadRow(NamedTuple):
@@ -118,7 +119,10 @@ class Fields:
             if not isinstance(frozen, bool) or (frozen and trainable):
                 raise Malformed(f"variable {name!r} is trainable and frozen")
             taken.update(versions)
-            found.append(VariableRow(printable(name), trainable, versions, made_by, frozen))
+            mirrored = row.get("mirrored", False)  # only on the workers of a job
+            if not isinstance(mirrored, bool):
+                raise Malformed(f"variable {name!r} is neither mirrored nor not")
+            found.append(VariableRow(printable(name), trainable, versions, made_by, frozen, mirrored))
         return found
 
     @cached_property

@@ -22,7 +22,12 @@ from typing import Any, NamedTuple, Union
 from retrotape.ir._facts import Facts
 
 LEAF = -1
-CUSTOM = "custom_gradient"  # not an op of TensorFlow: an equation that has a backward function of its own
+# Not ops of TensorFlow: an equation that has a backward function of its own, and three by which the workers of a
+# job communicate. One worker has recorded only its own values; the programs of all workers together give the result.
+CUSTOM = "custom_gradient"
+ALL_REDUCE, ALL_GATHER, BROADCAST = "all_reduce", "all_gather", "broadcast"
+COLLECTIVES = frozenset((ALL_REDUCE, ALL_GATHER, BROADCAST))
+OWN_OPS = COLLECTIVES | {CUSTOM}
 
 DTYPE_NAMES = {
     1: "float32",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from retrotape.ir import CUSTOM, Attr, AttrValue, DType, Eqn, Func, Proto, Shape
+from retrotape.ir import COLLECTIVES, OWN_OPS, Attr, AttrValue, DType, Eqn, Func, Proto, Shape
 from retrotape.tf import core
 from retrotape.tf.core import tf
 
@@ -31,6 +31,8 @@ def canonical(op: str, attrs: Any) -> tuple[Attr, ...]:
 
 
 def _canonical(op: str, attrs: Any) -> tuple[Attr, ...]:
+    if op in COLLECTIVES:
+        return attrs
     definition = core.op_def(op)
     if definition is None or not attrs:  # attributes of a function call only say how to run it
         return ()
@@ -131,7 +133,7 @@ def for_rule(value: AttrValue) -> Any:
 
 def with_defaults(eqn: Eqn) -> Eqn:
     """Add the default attributes, which files omit."""
-    if eqn.op == CUSTOM:
+    if eqn.op in OWN_OPS:
         return eqn
     attrs = dict(default_attrs(eqn.op))
     attrs.update(eqn.attrs)
@@ -140,5 +142,5 @@ def with_defaults(eqn: Eqn) -> Eqn:
 
 def without_defaults(eqn: Eqn) -> Eqn:
     """Remove attributes that have their default value: an older TensorFlow may not know them."""
-    defaults = () if eqn.op == CUSTOM else default_attrs(eqn.op)
+    defaults = () if eqn.op in OWN_OPS else default_attrs(eqn.op)
     return eqn._replace(attrs=tuple(pair for pair in eqn.attrs if pair not in defaults))

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from retrotape._types import Place, Tensor
 from retrotape.ir import (
+    BROADCAST,
     CUSTOM,
     FOREVER,
     LEAF,
@@ -206,6 +207,9 @@ class Recorder(Histories):
         if features.kind is Kind.CALL:  # unknown function: it may have assigned any of its inputs
             self.append_call(op, inputs, outputs, frame, range(len(inputs)))
             return
+        if features.kind is Kind.SEND:
+            self._append_broadcast(op, inputs, attrs, outputs, frame)
+            return
         ins, histories = self._operands(inputs)
         if op == "AssignVariableOp" and histories[0] is not None:
             ins, inputs, histories = ins[1:], inputs[1:], histories[:1]
@@ -240,6 +244,17 @@ class Recorder(Histories):
         builder.append("ReadVariableOp", (version,), self._define(outputs), attrs, frame)
         if self.keep != "leaves" or builder.producers[version] == LEAF or version in builder.facts.opaque:
             self.values.setdefault(version, outputs[0])
+
+    def _append_broadcast(
+        self, op: str, inputs: tuple[Tensor, ...], attrs: tuple[Attr, ...], outputs: tuple[Tensor, ...], frame: int
+    ) -> None:
+        """Record that a worker sends a value to all others, or receives one: a variable gets its first value so."""
+        sent = op.startswith("CollectiveBcastSend")
+        ins, outs = tuple(self.var_of(tensor) for tensor in inputs[:sent]), self._define(outputs)
+        # Newer ops take the number of replicas as an input: after the value, if there is one.
+        size = dict(attrs).get("group_size") or int(inputs[sent])
+        self._builder.append(BROADCAST, ins, outs, (("replicas", size),), frame)
+        self.values.update(zip(outs, outputs, strict=True))
 
     @whole
     def append_call(

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from retrotape._types import Tensor
 from retrotape.errors import ReplicaError
+from retrotape.ir import ALL_GATHER, ALL_REDUCE
 from retrotape.record._frames import here
 from retrotape.record._histories import same
 from retrotape.record._recorder import Event, Recorder
@@ -130,11 +131,12 @@ class Replicas(Variables):
             )
 
     def _write_sum(self, op: str, size: int, given: list[Tensor], made: list[Tensor]) -> None:
-        if size > len(given):
-            self._refuse(self.active, f"an all-reduce over {size} replicas in several processes", given, made)
-            return
         if made[0].dtype != given[0].dtype:  # the mean of integers
             self._refuse(self.active, "an all-reduce of integers", given, made)
+            return
+        if size > len(given):
+            self._write(ALL_REDUCE, given, (("reduction", op.encode()), ("replicas", size)), made[0])
+            self._alias_copies(made)
             return
         dtype, total = given[0].dtype, made[0]
         with self.unrecorded():
@@ -148,7 +150,8 @@ class Replicas(Variables):
 
     def _write_concatenation(self, axis: int, size: int, given: list[Tensor], made: list[Tensor]) -> None:
         if size > len(given):
-            self._refuse(self.active, f"an all-gather over {size} replicas in several processes", given, made)
+            self._write(ALL_GATHER, given, (("axis", axis), ("replicas", size)), made[0])
+            self._alias_copies(made)
             return
         with self.unrecorded():
             where = tf.constant(axis)

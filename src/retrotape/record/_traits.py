@@ -8,7 +8,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from retrotape.ir import CUSTOM, Eqn
+from retrotape.ir import COLLECTIVES, CUSTOM, Eqn
 from retrotape.rules import FORWARD, NoGradient, Rule, lookup
 from retrotape.tf import core
 
@@ -24,6 +24,7 @@ class Kind(Enum):
     READ = "reads a variable: its value takes the place of the handle"
     WRITE = "changes a variable: the new value is one more output"
     CALL = "a function; what it does to variables stands in its graph"
+    SEND = "sends a value to all workers, or receives it"
 
 
 class Keep(NamedTuple):
@@ -63,10 +64,14 @@ def _exclusions() -> dict[str, list]:
 def traits(op: str) -> Traits:
     """Return the traits of `op`, which may be the name of a function."""
     definition = core.op_def(op)
+    if op in COLLECTIVES:  # needs the values of other workers, so it cannot be recomputed
+        return Traits(Kind.PLAIN, NOTHING, NOTHING, False)
     if definition is None:
         return Traits(Kind.CALL, NOTHING, NOTHING, False)
     kind = Kind.PLAIN
-    if op in _READS:
+    if op.startswith("CollectiveBcast"):
+        kind = Kind.SEND
+    elif op in _READS:
         kind = Kind.READ
     elif op not in _BYSTANDERS and any(arg.type == RESOURCE for arg in definition.input_arg):
         kind = Kind.WRITE

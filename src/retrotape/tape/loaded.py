@@ -235,9 +235,9 @@ def load(
 
 def load_here(path: Path, *, isolated: bool = False, **options: Any) -> LoadedTape:
     """Return the tape in a file, held by this process; `isolated` says that the process exists only for it."""
-    from retrotape.files.load import read
+    from retrotape.files.shards import read_any
 
-    opened = read(path, isolated=isolated, **options)
+    opened = read_any(path, isolated=isolated, **options)
     return LoadedTape(opened.trace, opened.names)
 
 

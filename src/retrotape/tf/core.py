@@ -33,6 +33,7 @@ try:
     # Most are re-exported for `hooks` and `functions`.
     from tensorflow.core.framework import op_def_pb2
     from tensorflow.python import pywrap_tfe as pywrap_tfe
+    from tensorflow.python.distribute import collective_all_reduce_strategy
     from tensorflow.python.distribute import cross_device_ops as cross_device_ops
     from tensorflow.python.distribute import distribute_lib as distribute_lib
     from tensorflow.python.distribute import mirrored_run as mirrored_run
@@ -64,6 +65,7 @@ except ImportError as error:
 EagerTensor = ops.EagerTensor
 DistributedVariable = distribute_values.DistributedVariable
 SyncOnReadVariable = distribute_values.SyncOnReadVariable
+CollectiveStrategy = collective_all_reduce_strategy.CollectiveAllReduceExtended
 EagerTensorBase = ops._EagerTensorBase
 FallbackException = eager_core._FallbackException
 StockTape = backprop.GradientTape  # not `tf.GradientTape`, which `rt.install` may have replaced

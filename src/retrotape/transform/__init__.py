@@ -6,16 +6,20 @@ from retrotape.transform._join import TraceVar, join
 from retrotape.transform._portable import portable
 from retrotape.transform._prune import WITHOUT_BYTES, Pruned
 from retrotape.transform._replay import replay
+from retrotape.transform._shard_checks import Shard
+from retrotape.transform._shards import join_shards
 
 __all__ = [
     "WITHOUT_BYTES",
     "BackwardProgram",
     "Pruned",
+    "Shard",
     "TraceVar",
     "backward_program",
     "flatten",
     "flatten_if_possible",
     "join",
+    "join_shards",
     "portable",
     "replay",
 ]

@@ -51,12 +51,13 @@ def _common_clock(traces: Sequence[Trace], links: Mapping[TraceVar, TraceVar]) -
             times = traces[which].facts.times
             before = [moved[other].get(time, time) for other in needs[which] for time in traces[other].facts.times]
             if times and before and max(before) >= min(times):
-                moved[which] = {time: next_time() for time in sorted(_all_times(traces[which].facts))}
+                moved[which] = {time: next_time() for time in sorted(all_times(traces[which].facts))}
         waiting.difference_update(ready)
     return moved
 
 
-def _all_times(facts: Facts) -> set[int]:
+def all_times(facts: Facts) -> set[int]:
+    """Return the times of equations, host reads and layer calls."""
     calls = (time for call in facts.layer_calls.values() for time in (call.begin, call.end))
     return {*facts.times, *(read.time for read in facts.host_reads), *calls}
 

@@ -10,7 +10,7 @@ from typing import Any
 from retrotape._types import Tensor
 from retrotape.errors import LostValueError, NotRecordedError, ReplayError, ReplicaError, TapeUseError
 from retrotape.execute import Values, evaluator, run_steps
-from retrotape.ir import Builder, Eqn, TensorType, bytes_of
+from retrotape.ir import COLLECTIVES, Builder, Eqn, TensorType, bytes_of, replicas_of
 from retrotape.record import (
     RESOURCE,
     Trace,
@@ -122,6 +122,13 @@ class _Replay:
         self._check_reads(len(self._old.program.eqns))
 
     def _is_drawn_again(self, eqn: Eqn, depends: bool) -> bool:
+        if eqn.op in COLLECTIVES and depends:
+            where = self._old.program.frame_of(eqn)
+            raise ReplicaError(
+                f"An {eqn.op} of {replicas_of(eqn)} replicas (at {where}) depends on the new values, and on "
+                "those of the other workers, which this tape does not have",
+                "Save the tape on every worker, `tape.save('job/', names)`, and replay the whole: `rt.load('job/')`.",
+            )
         if eqn.op in allowed():  # it draws random numbers
             return self._resample
         types = self._old.program.types

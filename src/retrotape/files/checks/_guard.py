@@ -19,7 +19,7 @@ from retrotape.files.checks._op_guards import GUARDS, RECOMPUTED
 from retrotape.files.checks._ops import STRING_BYTES
 from retrotape.files.checks._shapes import REMEMBERED, Kinds, Shapes, is_known
 from retrotape.files.checks._updates import as_plain, update_shapes, workspace
-from retrotape.ir import CUSTOM, DTYPE_NUMBERS, Eqn, TensorType, bytes_of
+from retrotape.ir import DTYPE_NUMBERS, OWN_OPS, Eqn, TensorType, bytes_of
 from retrotape.record import current_stack, default_attrs
 from retrotape.rules import allowed
 from retrotape.tf import core
@@ -71,7 +71,7 @@ class Guard:
           UnsafeTapeError: If its outputs would differ from the file, be too large, or have no known bound.
           CorruptTapeError: If it cannot run on these inputs.
         """
-        if eqn.op == CUSTOM:
+        if eqn.op in OWN_OPS:
             return run_eqn(eqn, inputs)
         sizes = self.check(eqn, inputs, types, resized=resized)
         try:
@@ -84,7 +84,7 @@ class Guard:
 
     def check(self, eqn: Eqn, inputs: Sequence[Tensor], types: Types, *, resized: bool = False) -> list[int]:
         """Return how many bytes each result has at most, or raise where the op may not run on these inputs."""
-        if eqn.op == CUSTOM:
+        if eqn.op in OWN_OPS:
             return []
         kinds = tuple([TensorType(core.eager_dtype(tensor), core.shape_of(tensor)) for tensor in inputs])
         try:
@@ -115,7 +115,7 @@ class Guard:
             if grad is not None:
                 self.check_gradient(eqn.op, types[var], grad)
         # An op that is not allowed was recorded in this process, by a second derivative.
-        if eqn.op == CUSTOM or eqn.op not in allowed():
+        if eqn.op in OWN_OPS or eqn.op not in allowed():
             return
         for var in eqn.outputs if eqn.op in RECOMPUTED else ():
             value(var)

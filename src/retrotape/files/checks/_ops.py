@@ -10,7 +10,22 @@ from typing import Any
 import numpy as np
 
 from retrotape.errors import CorruptTapeError, TapeVersionError, UnsafeTapeError
-from retrotape.ir import CUSTOM, DTYPE_NAMES, LEAF, DType, Eqn, Func, Program, Proto, Shape, TensorType, bytes_of
+from retrotape.ir import (
+    COLLECTIVES,
+    CUSTOM,
+    DTYPE_NAMES,
+    LEAF,
+    DType,
+    Eqn,
+    Func,
+    Program,
+    Proto,
+    Shape,
+    TensorType,
+    bytes_of,
+    can_return,
+    has_own_attrs,
+)
 from retrotape.record import Kind, default_attrs, traits
 from retrotape.rules import allowed
 from retrotape.tf import core
@@ -107,6 +122,10 @@ class OpCheck:
             if names != ["name"]:
                 raise UnsafeTapeError(self._path, "a custom gradient has other attributes than its name")
             return
+        if eqn.op in COLLECTIVES:
+            if not has_own_attrs(eqn):
+                raise UnsafeTapeError(self._path, f"an {eqn.op} has attributes that it never has")
+            return
         definition = core.op_def(eqn.op)
         if definition is None:
             raise TapeVersionError(
@@ -145,6 +164,8 @@ class OpCheck:
         given, made = ([types[var] for var in variables] for variables in (eqn.inputs, eqn.outputs))
         if eqn.op == CUSTOM:
             fits = made and given[len(given) - len(made) :] == made
+        elif eqn.op in COLLECTIVES:
+            fits = can_return(eqn, given, made)
         else:
             fits = _has_signature(eqn, [kind.dtype for kind in given], [kind.dtype for kind in made])
         if not fits:

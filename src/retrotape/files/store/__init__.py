@@ -6,6 +6,34 @@ unpacked, and nothing in it is run.
 
 from retrotape.files.store._container import Container, open_tape
 from retrotape.files.store._format import Limits, Stored, TensorInfo
+from retrotape.files.store._manifest import (
+    Manifest,
+    ShardFile,
+    check_folder,
+    describe_file,
+    is_sharded,
+    read_manifest,
+    shard_name,
+    verify_shards,
+    write_manifest,
+)
 from retrotape.files.store._write import estimate, write
 
-__all__ = ["Container", "Limits", "Stored", "TensorInfo", "estimate", "open_tape", "write"]
+__all__ = [
+    "Container",
+    "Limits",
+    "Manifest",
+    "ShardFile",
+    "Stored",
+    "TensorInfo",
+    "check_folder",
+    "describe_file",
+    "estimate",
+    "is_sharded",
+    "open_tape",
+    "read_manifest",
+    "shard_name",
+    "verify_shards",
+    "write",
+    "write_manifest",
+]

@@ -1,0 +1,195 @@
+"""How the workers of a job save one tape together: nobody publishes it before everybody has written a shard.
+
+Every worker posts that it is there. When all are, the leader opens a run; each worker writes its shard and posts the
+shard's digest. When the leader has all digests, it writes the manifest, which makes the shards a tape, and posts the
+outcome. Whoever waits for a worker that has failed, or that does not respond in time, raises and names it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from retrotape.errors import MissingWorkerError, RetrotapeError, TapeWriteError
+from retrotape.files import store
+from retrotape.tf.workers import LEADER, Job
+
+_POLL = 0.25  # seconds between two looks at who has failed
+_SLACK = 4.0  # seconds that others wait longer than the leader, so that its message arrives first
+_SLOWEST = 2**23  # bytes a second that every disk is assumed to write
+_numbers = [0]  # of the next save, the same on every worker
+
+
+class Meeting:
+    """One save of all workers.
+
+    Args:
+      job: The workers.
+      path: The folder.
+      timeout: How many seconds to wait for a worker that does not respond.
+    """
+
+    def __init__(self, job: Job, path: str, timeout: float) -> None:
+        self._job, self._path, self._timeout = job, path, timeout
+        self._leads = job.worker == LEADER
+        self._number = _numbers[0]
+        self._seen = False  # whether the leader has opened or refused this run
+        with self._explained():
+            while job.read(self._key("outcome"), 0) is not None:  # others have given up on it while this one was absent
+                self._number += 1
+        _numbers[0] = self._number + 1
+
+    def abandon(self, error: BaseException) -> None:
+        """Tell the others that this worker cannot save."""
+        with contextlib.suppress(ConnectionError):
+            self._job.post(self._key("here", self._job.worker), json.dumps({"error": _told(error)}))
+
+    def save(self, size: int, write: Callable[[str, str], int], overwrite: bool) -> int:
+        """Write the shard of this worker, and return its size once the tape is published.
+
+        Args:
+          size: About how many bytes this worker will write.
+          write: Writes the shard of a run to a path, and returns its size.
+          overwrite: Whether another tape in the folder may be replaced.
+
+        Raises:
+          MissingWorkerError: If another worker has failed or does not respond; nothing was published.
+        """
+        try:
+            with self._explained():
+                self._post("here", {"bytes": size}, self._job.worker)
+                run, seconds = self._open()
+                return self._write(run, seconds, write, overwrite)
+        except MissingWorkerError:
+            if not self._seen:  # the leader may still come: be at the same number then
+                _numbers[0] = min(_numbers[0], self._number)
+            raise
+
+    # ------------------------------------------------------------------ the three steps
+
+    def _open(self) -> tuple[str, float]:
+        """Return the name of the run, and how many seconds every worker has for writing."""
+        if not self._leads:
+            (opened,) = self._await([LEADER], lambda _: self._key("run"), self._timeout + _SLACK, "has not called save")
+            self._seen = True
+            return opened["run"], opened["seconds"]
+        self._seen = True
+        everyone = range(self._job.workers)
+        here = self._await(everyone, lambda worker: self._key("here", worker), self._timeout, "has not called save")
+        seconds = self._timeout + max(each["bytes"] for each in here) / _SLOWEST
+        run = os.urandom(16).hex()
+        self._post("run", {"run": run, "seconds": seconds})
+        return run, seconds
+
+    def _write(self, run: str, seconds: float, write: Callable[[str, str], int], overwrite: bool) -> int:
+        name = store.shard_name(self._job.worker, self._job.workers, run)
+        path = os.path.join(self._path, name)
+        try:
+            size = write(path, run)
+            self._post("shard", store.describe_file(path)._asdict(), self._job.worker)
+        except Exception as error:
+            self._post("shard", {"error": _told(error)}, self._job.worker)
+            if self._leads:
+                self._end({self._job.worker: _told(error)})
+            raise
+        try:
+            if self._leads:
+                self._publish(run, seconds, overwrite)
+            else:
+                self._await([LEADER], lambda _: self._key("outcome"), seconds + _SLACK, "has not published it")
+        except (RetrotapeError, ConnectionError):
+            self._remove(path)
+            raise
+        return size
+
+    def _publish(self, run: str, seconds: float, overwrite: bool) -> None:
+        everyone = range(self._job.workers)
+        rows = self._await(everyone, lambda worker: self._key("shard", worker), seconds, "has not written its shard")
+        shards = tuple(store.ShardFile(**row) for row in rows)
+        try:
+            self._check_visible(shards)
+            before = self._shards_before()
+            store.write_manifest(self._path, store.Manifest(run, shards), overwrite=overwrite)
+        except Exception as error:
+            self._end({self._job.worker: _told(error)})
+            raise
+        self._post("outcome", {})
+        for name in before - {shard.file for shard in shards}:
+            self._remove(os.path.join(self._path, name))
+
+    def _check_visible(self, shards: Iterable[store.ShardFile]) -> None:
+        """Raise if a shard is not in the folder as this worker sees it."""
+        for shard in shards:
+            path, until = os.path.join(self._path, shard.file), time.monotonic() + _SLACK
+            while not (os.path.isfile(path) and os.path.getsize(path) == shard.bytes):  # network disks take a moment
+                if time.monotonic() > until:
+                    problem = f"worker {self._job.worker} does not see {shard.file}, which another worker has written"
+                    raise TapeWriteError(self._path, problem, "Save to a folder that all workers share.")
+                time.sleep(_POLL)
+
+    def _shards_before(self) -> set[str]:
+        """Return the shards of the tape that is replaced."""
+        try:
+            return {shard.file for shard in store.read_manifest(self._path).shards}
+        except (RetrotapeError, OSError):
+            return set()
+
+    # ------------------------------------------------------------------ messages
+
+    def _key(self, *parts: object) -> str:
+        return "/".join(map(str, ("retrotape", "save", self._number, *parts)))
+
+    def _post(self, what: str, message: dict[str, Any], worker: int | None = None) -> None:
+        self._job.post(self._key(what) if worker is None else self._key(what, worker), json.dumps(message))
+
+    def _await(
+        self, workers: Iterable[int], key: Callable[[int], str], seconds: float, reason: str
+    ) -> list[dict[str, Any]]:
+        """Return a message of each worker; raise if one has failed, or has not sent it in time."""
+        waiting, found = set(workers), dict[int, dict[str, Any]]()
+        until = time.monotonic() + seconds
+        while waiting:
+            for worker in sorted(waiting):
+                text = self._job.read(key(worker), _POLL / len(waiting))
+                if text is not None:
+                    found[worker] = json.loads(text)
+                    waiting.discard(worker)
+            failed = {number: f"failed: {why}" for number, why in self._job.failed().items() if number in waiting}
+            failed |= {number: each["error"] for number, each in found.items() if "error" in each}
+            failed |= {int(number): why for each in found.values() for number, why in each.get("missing", {}).items()}
+            if not failed and waiting and time.monotonic() > until:
+                failed = dict.fromkeys(waiting, f"{reason} within {seconds:.0f} seconds")
+            if failed:
+                raise self._missing(failed)
+        return [found[worker] for worker in sorted(found)]
+
+    def _missing(self, workers: dict[int, str]) -> MissingWorkerError:
+        if self._leads:
+            self._end(workers)
+        return MissingWorkerError(self._path, workers, self._job.workers)
+
+    def _end(self, missing: dict[int, str]) -> None:
+        """Tell the others why there will be no tape."""
+        for what in ("run", "outcome"):
+            with contextlib.suppress(ConnectionError):
+                self._post(what, {"missing": missing})
+
+    @contextlib.contextmanager
+    def _explained(self) -> Any:
+        """Name the leader if its message store does not respond."""
+        try:
+            yield
+        except ConnectionError as error:
+            raise MissingWorkerError(self._path, {LEADER: f"failed: {error}"}, self._job.workers) from error
+
+    def _remove(self, path: str) -> None:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+
+
+def _told(error: BaseException) -> str:
+    return f"could not save: {type(error).__name__}: {error}"

@@ -1,0 +1,92 @@
+"""The workers of a multi-worker strategy: which one this is, and messages between them.
+
+Messages go through the key-value store of TensorFlow's coordination service, not through collective ops: a message can
+be sent from any thread while training goes on, and it is known who has not sent one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from retrotape.tf.core import CollectiveStrategy, DistributedVariable, SyncOnReadVariable, context, tf, whole_of
+
+LEADER = 0  # the worker that runs the coordination service
+
+
+class Job:
+    """The workers of a strategy.
+
+    Attributes:
+      worker: The number of this one.
+      workers: How many there are.
+    """
+
+    def __init__(self, strategy: Any) -> None:
+        extended = strategy.extended
+        self.worker: int = extended._id_in_cluster
+        self.workers: int = extended._num_workers
+        spec = strategy.cluster_resolver.cluster_spec()
+        self._tasks = [(job, spec.num_tasks(job)) for job in ("chief", "worker") if job in spec.jobs]
+
+    def post(self, key: str, text: str) -> None:
+        """Leave a message for all workers.
+
+        Raises:
+          ConnectionError: If the first worker, which holds the messages, does not respond.
+        """
+        try:
+            context.context().set_config_key_value(key, text)
+        except tf.errors.AlreadyExistsError:  # of an attempt that failed
+            context.context().delete_config_key_value(key)
+            context.context().set_config_key_value(key, text)
+        except tf.errors.OpError as error:
+            raise ConnectionError(_first_line(error)) from error
+
+    def read(self, key: str, seconds: float) -> str | None:
+        """Return a message; None if it has not arrived after some time.
+
+        Raises:
+          ConnectionError: If the first worker, which holds the messages, does not respond.
+        """
+        try:
+            found = context.context().get_config_key_value(key, max(1, int(1000 * seconds)))
+        except (tf.errors.DeadlineExceededError, tf.errors.NotFoundError):
+            return None
+        except tf.errors.OpError as error:
+            raise ConnectionError(_first_line(error)) from error
+        return found.decode() if isinstance(found, bytes) else found
+
+    def failed(self) -> dict[int, str]:
+        """Return the workers that TensorFlow knows to have failed, each with the reason."""
+        try:
+            states = context.context().get_task_states(self._tasks)
+        except tf.errors.OpError as error:
+            return {LEADER: _first_line(error)}
+        return {number: _first_line(state) for number, state in enumerate(states) if state is not None}
+
+
+def _first_line(error: Any) -> str:
+    message = str(getattr(error, "message", None) or error).strip()
+    return message.splitlines()[0].rstrip(".") if message else type(error).__name__
+
+
+def is_mirrored(variable: Any) -> bool:
+    """Return whether a variable is, on this worker, a copy of one that all workers keep equal."""
+    whole = variable if isinstance(variable, DistributedVariable) else whole_of(variable)
+    return whole is not None and not isinstance(whole, SyncOnReadVariable) and _is_job(whole.distribute_strategy)
+
+
+def job_of(variables: Iterable[Any]) -> Job | None:
+    """Return the job that variables belong to, or else the one whose scope this is; None if there is none."""
+    for variable in variables:
+        whole = whole_of(variable)
+        strategy = None if whole is None else whole.distribute_strategy
+        if _is_job(strategy):
+            return Job(strategy)
+    strategy = tf.distribute.get_strategy() if tf.distribute.has_strategy() else None
+    return Job(strategy) if _is_job(strategy) else None
+
+
+def _is_job(strategy: Any) -> bool:
+    return isinstance(getattr(strategy, "extended", None), CollectiveStrategy) and strategy.extended._num_workers > 1

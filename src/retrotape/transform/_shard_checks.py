@@ -1,0 +1,105 @@
+"""What the shards of a job have to agree on: collective ops and mirrored variables."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from retrotape.errors import ShardMismatchError
+from retrotape.ir import COLLECTIVES, FunctionProgram, VariableHistory
+from retrotape.record import Trace
+from retrotape.tf.core import identity_of, tf
+from retrotape.tf.nests import TensorRef
+
+
+class Shard(NamedTuple):
+    """What one worker has recorded.
+
+    Attributes:
+      trace: Its trace.
+      names: What its names refer to: a `TensorRef`, or a variable.
+      mirrored: The names of its mirrored variables, by key of their history.
+    """
+
+    trace: Trace
+    names: Mapping[str, Any]
+    mirrored: Mapping[int, str]
+
+
+def meetings(traces: Sequence[Trace]) -> list[list[int]]:
+    """Return the equations of each trace at which all workers meet; raise if the workers do not agree on them."""
+    found = [[at for at, eqn in enumerate(trace.program.eqns) if eqn.op in COLLECTIVES] for trace in traces]
+    for which, places in enumerate(found[1:], 1):
+        for at, (left, right) in enumerate(zip(found[0], places, strict=False)):
+            if _communicated(traces[0], left) != _communicated(traces[which], right):
+                here, there = _shown(traces[0], left), _shown(traces[which], right)
+                raise ShardMismatchError(f"collective op {at} is {here} on worker 0 and {there} on worker {which}")
+        if len(places) != len(found[0]):
+            raise ShardMismatchError(
+                f"worker 0 ran {len(found[0])} collective ops and worker {which} ran {len(places)}",
+                "Open and close the tape at the same place on every worker.",
+            )
+    return found
+
+
+def _communicated(trace: Trace, index: int) -> Any:
+    eqn = trace.program.eqns[index]
+    return eqn.op, eqn.attrs, trace.program.types[eqn.outputs[0]]
+
+
+def _shown(trace: Trace, index: int) -> str:
+    eqn = trace.program.eqns[index]
+    return f"{eqn.op} of {trace.program.types[eqn.outputs[0]]} (at {trace.program.frame_of(eqn)})"
+
+
+def homes(shards: Sequence[Shard]) -> dict[str, tuple[int, VariableHistory]]:
+    """Return, for each mirrored variable, the first worker that has it, and its history there."""
+    found: dict[str, tuple[int, VariableHistory]] = {}
+    for which, shard in enumerate(shards):
+        for key, name in shard.mirrored.items():
+            history = shard.trace.facts.histories[key]
+            if name in found:
+                _compare(name, shards, found[name], (which, history))
+            else:
+                found[name] = which, history
+    return found
+
+
+def _compare(
+    name: str, shards: Sequence[Shard], left: tuple[int, VariableHistory], right: tuple[int, VariableHistory]
+) -> None:
+    """Raise if the histories of a mirrored variable on two workers do not agree."""
+    (home, ours), (which, theirs) = left, right
+    if len(ours.versions) != len(theirs.versions):
+        raise ShardMismatchError(
+            f"{name!r} has {len(ours.versions)} values on worker {home} and {len(theirs.versions)} on worker {which}",
+            "Open and close the tape at the same place on every worker.",
+        )
+    for number, pair in enumerate(zip(ours.versions, theirs.versions, strict=True)):
+        kinds, digests = [], []
+        for worker, var in zip((home, which), pair, strict=True):
+            trace = shards[worker].trace
+            kinds.append((trace.program.types[var], trace.program.producers[var] >= 0))
+            digests.append(None if kinds[-1][1] else digest(trace, var))
+        if kinds[0] != kinds[1] or (None not in digests and digests[0] != digests[1]):
+            raise ShardMismatchError(f"value {number} of {name!r} differs between worker {home} and worker {which}")
+
+
+def named_vars(shard: Shard) -> set[int]:
+    found = (shard.trace.tensors.get(identity_of(what)) for what in shard.names.values() if isinstance(what, TensorRef))
+    return {var for var in found if var is not None}
+
+
+def digest(trace: Trace, var: int) -> str | None:
+    """Return a digest of the value of a leaf; None if there is no value."""
+    value = trace.values.get(var)
+    if isinstance(value, tf.Tensor):
+        return hashlib.sha256(value.numpy().tobytes()).hexdigest()
+    return getattr(value, "digest", None)
+
+
+def content(function: FunctionProgram) -> Any:
+    nested = sorted(function.program.facts.backward_functions.items())
+    inner = tuple((at, back.inputs, back.outputs, back.captures, content(back.function)) for at, back in nested)
+    return str(function.program), function.cotangents, function.captures, function.results, inner

@@ -1,0 +1,297 @@
+"""Joins the traces of all workers of a job into the trace of the whole job.
+
+Workers run the same code on different data and meet at collective ops. So the traces are copied in turns, up to the
+next collective op, whose inputs on all workers are then known: an all-reduce becomes an ordinary sum, which has an
+ordinary gradient.
+
+What every worker computes alike, from mirrored variables and results of collective ops, is one value of the whole job:
+it is copied once, from the first worker. Updates of mirrored variables have to be such values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
+from typing import Any
+
+from retrotape.errors import ShardMismatchError
+from retrotape.ir import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    BROADCAST,
+    Attr,
+    BackwardFunction,
+    DType,
+    Eqn,
+    FunctionProgram,
+    TensorType,
+    replicas_of,
+)
+from retrotape.record import TRAINABLE, Trace, is_deterministic, next_time
+from retrotape.tf.core import identity_of, tf
+from retrotape.tf.nests import TensorRef
+from retrotape.transform._join import Joiner, all_times
+from retrotape.transform._shard_checks import Shard, content, digest, homes, meetings, named_vars
+
+_SMALL = 16  # elements: a constant of the code, which is the same on every worker; a batch of data is larger
+_INT32 = TensorType(3, ())
+
+
+def join_shards(shards: Sequence[Shard]) -> tuple[Trace, dict[str, Any]]:
+    """Return the trace of a whole job, and its names.
+
+    A name that refers to one value of the whole job stays as it is; any other gets the prefix `shard_0/`, `shard_1/`
+    and so on.
+
+    Raises:
+      ShardMismatchError: If the shards do not belong to one run.
+    """
+    joiner = _ShardJoiner(shards)
+    joiner.run()
+    return joiner.joined, joiner.names()
+
+
+class _ShardJoiner(Joiner):
+    def __init__(self, shards: Sequence[Shard]) -> None:
+        super().__init__([shard.trace for shard in shards])
+        self._shards = shards
+        self._homes = homes(shards)
+        self._named = [named_vars(shard) for shard in shards]
+        # By what an equation computes: those of the first worker, in order, and how many of them others have matched.
+        self._known: dict[Any, list[Eqn]] = {}
+        self._matched: list[dict[Any, int]] = [{} for _ in shards]
+        self._constants: dict[int, Any] = {}  # by var of the joined trace: a key that equal constants share
+        self._signatures: dict[int, Any] = {}  # of backward functions, by id
+
+    def run(self) -> None:
+        """Copy all equations, in lockstep."""
+        places = meetings(self._traces)
+        moved = self._common_clock(places)
+        starts = [0] * len(self._traces)
+        for at in range(len(places[0]) + 1):
+            for which, trace in enumerate(self._traces):
+                end = places[which][at] if at < len(places[which]) else len(trace.program.eqns)
+                for index in range(starts[which], end):
+                    self.add(which, index, moved[which][trace.facts.times[index]])
+                starts[which] = end + 1
+            if at < len(places[0]):
+                self._meet(at, [own[at] for own in places], moved)
+        for which, trace in enumerate(self._traces):
+            self.finish(which, trace, moved[which])
+        self._order_reads(moved)
+
+    def _common_clock(self, places: Sequence[Sequence[int]]) -> list[dict[int, int]]:
+        """Return, for each trace, a map from its times to common ones, in the order in which equations are copied."""
+        moved: list[dict[int, int]] = [{} for _ in self._traces]
+        waiting = [iter(sorted(all_times(trace.facts))) for trace in self._traces]
+        for at in range(len(places[0]) + 1):
+            for which, trace in enumerate(self._traces):
+                end = trace.facts.times[places[which][at]] if at < len(places[which]) else None
+                for time in waiting[which]:
+                    moved[which][time] = next_time()
+                    if time == end:
+                        break
+        return moved
+
+    # ------------------------------------------------------------------ equations
+
+    def add(self, which: int, index: int, time: int) -> None:
+        """Copy an equation, unless the first worker has computed the same from the same values."""
+        trace = self._traces[which]
+        eqn = trace.program.eqns[index]
+        if is_deterministic(eqn.op):
+            key = self._key(which, index, eqn)
+            if which == 0:
+                super().add(which, index, time)
+                self._known.setdefault(key, []).append(self._builder.eqns[-1])
+                return
+            twin = self._twin(which, key)
+            if twin is not None:
+                for var, same in zip(eqn.outputs, twin.outputs, strict=True):
+                    self._connect(which, var, same)
+                return
+        self._check_updates(which, eqn)
+        super().add(which, index, time)
+
+    def _twin(self, which: int, key: Any) -> Eqn | None:
+        """Return the first worker's next equation that computes the same."""
+        found, count = self._known.get(key, ()), self._matched[which].get(key, 0)
+        self._matched[which][key] = count + 1
+        return found[count] if count < len(found) else None
+
+    def _key(self, which: int, index: int, eqn: Eqn) -> Any:
+        """Return what an equation computes: the op, its inputs, and which values of variables it makes."""
+        facts = self._traces[which].facts
+        inputs = tuple(self._number(which, var) for var in eqn.inputs)
+        versions = []
+        for var in eqn.outputs:
+            history = facts.history_of.get(var)
+            name = None if history is None else self._shards[which].mirrored.get(history.key, (which, history.key))
+            versions.append(None if history is None else (name, history.versions.index(var)))
+        back = facts.backward_functions.get(index)
+        function = None if back is None else self._signature(which, back)
+        return eqn.op, eqn.attrs, inputs, tuple(versions), function
+
+    def _number(self, which: int, var: int) -> Any:
+        """Return what identifies the value of an input: its var, or its content if it is a constant."""
+        found = self._present(which, var)
+        return self._constants.get(found, found)
+
+    def _signature(self, which: int, back: BackwardFunction) -> Any:
+        captures = tuple(self._number(which, var) for var in back.captures)
+        assert isinstance(back.function, FunctionProgram)  # every function of a file is one
+        known = self._signatures.get(id(back.function))
+        if known is None:
+            known = self._signatures[id(back.function)] = content(back.function)
+        return known, captures
+
+    def _check_updates(self, which: int, eqn: Eqn) -> None:
+        """Raise if an equation updates a mirrored variable in a way that the first worker did not."""
+        trace, names = self._traces[which], self._shards[which].mirrored
+        for var in eqn.outputs if which else ():
+            history = trace.facts.history_of.get(var)
+            if history is not None and history.key in names:
+                number, where = history.versions.index(var), trace.program.frame_of(eqn)
+                raise ShardMismatchError(
+                    f"update {number} of {names[history.key]!r} (at {where}) was computed on worker {which} from "
+                    "values that worker 0 does not have, so the variable may differ between workers",
+                    "Reduce what is assigned over all replicas first: `context.all_reduce('SUM', value)`.",
+                )
+
+    def _leaf(self, which: int, var: int) -> int:
+        new = super()._leaf(which, var)
+        kind = self._traces[which].program.types[var]
+        if var not in self._named[which] and prod(size or 0 for size in kind.shape or ()) <= _SMALL:
+            found = digest(self._traces[which], var)
+            if found is not None:
+                self._constants[new] = kind, found
+        return new
+
+    # ------------------------------------------------------------------ collective ops
+
+    def _meet(self, at: int, places: Sequence[int], moved: Sequence[Mapping[int, int]]) -> None:
+        """Copy the collective op that all workers ran next, as an op on the values of all of them."""
+        eqns = [trace.program.eqns[place] for trace, place in zip(self._traces, places, strict=True)]
+        first, attrs = eqns[0], dict(eqns[0].attrs)
+        inputs = [self._present(which, var) for which, eqn in enumerate(eqns) for var in eqn.inputs]
+        expected = 1 if first.op == BROADCAST else replicas_of(first)
+        if len(inputs) != expected:
+            raise ShardMismatchError(
+                f"collective op {at}, {first.op} at {self._traces[0].program.frame_of(first)}, has {expected} inputs, "
+                f"and the shards have {len(inputs)}"
+            )
+        kind = self._traces[0].program.types[first.outputs[0]]
+        time = max(moved[which][trace.facts.times[places[which]]] for which, trace in enumerate(self._traces))
+        out = self._combine(first, attrs, inputs, kind, time)
+        for which, eqn in enumerate(eqns):
+            self._connect(which, eqn.outputs[0], out)
+
+    def _combine(self, eqn: Eqn, attrs: Mapping[str, Any], inputs: list[int], kind: TensorType, time: int) -> int:
+        dtype = ("T", DType(kind.dtype))
+        if eqn.op == ALL_GATHER:
+            axis = self._constant(tf.constant(attrs["axis"]), _INT32)
+            gathered = (("N", len(inputs)), dtype, ("Tidx", DType(_INT32.dtype)))
+            return self._append("ConcatV2", (*inputs, axis), gathered, kind, eqn, time)
+        if eqn.op != ALL_REDUCE:
+            return self._append("Identity", tuple(inputs), (dtype,), kind, eqn, time)
+        total = self._append("AddN", tuple(inputs), (("N", len(inputs)), dtype), kind, eqn, time)
+        if attrs["reduction"] == b"SUM":
+            return total
+        count = self._constant(tf.constant(len(inputs), kind.dtype), TensorType(kind.dtype, ()))
+        return self._append("RealDiv", (total, count), (dtype,), kind, eqn, next_time())
+
+    def _append(
+        self, op: str, inputs: tuple[int, ...], attrs: tuple[Attr, ...], kind: TensorType, at: Eqn, time: int
+    ) -> int:
+        builder = self._builder
+        (out,) = builder.define([kind])
+        if kind.dtype not in TRAINABLE:
+            builder.facts.discrete.add(out)
+        frame = self.joined.frames.number(self._traces[0].frames.place(at.frame))
+        builder.append(op, inputs, (out,), attrs, frame)
+        builder.facts.times.append(time)
+        return out
+
+    def _constant(self, value: Any, kind: TensorType) -> int:
+        leaf = self._builder.leaf(kind)
+        self.joined.values[leaf] = value
+        self.joined.tensors.alias(identity_of(value), leaf)
+        if kind.dtype not in TRAINABLE:
+            self._builder.facts.discrete.add(leaf)
+        return leaf
+
+    # ------------------------------------------------------------------ variables
+
+    def _present(self, which: int, var: int) -> int:
+        return self._var(which, var)  # exactly that version: another worker may be ahead
+
+    def _var(self, which: int, var: int) -> int:
+        found = self._maps[which].get(var)
+        history = self._traces[which].facts.history_of.get(var)
+        name = None if history is None else self._shards[which].mirrored.get(history.key)
+        if found is not None or history is None or name is None:
+            return super()._var(which, var)
+        home, ours = self._homes[name]
+        if home == which:
+            return super()._var(which, var)
+        version = ours.versions[history.versions.index(var)]
+        found = self._maps[home].get(version)
+        if found is None:
+            if self._traces[home].program.producers[version] >= 0:
+                raise ShardMismatchError(
+                    f"worker {which} has updated {name!r} before a value of worker {home} is known"
+                )
+            found = super()._var(home, version)
+        self._connect(which, var, found)
+        return found
+
+    def finish(self, which: int, trace: Trace, moved: Mapping[int, int] = {}) -> None:
+        """Copy facts that belong to no equation."""
+        super().finish(which, trace, moved)
+        for key, name in self._shards[which].mirrored.items():
+            if self._homes[name][0] != which:
+                self.joined.variables.pop(key, None)
+
+    def _order_reads(self, moved: Sequence[Mapping[int, int]]) -> None:
+        """Number the host reads of all workers, and say between which of them a constant was made by Python."""
+        facts, joined = self._builder.facts, self.joined
+        facts.host_reads.sort(key=lambda read: read.time)
+        numbers = {read.time: number for number, read in enumerate(facts.host_reads)}
+        facts.host_reads[:] = [read._replace(moment=number) for number, read in enumerate(facts.host_reads)]
+        joined.python_constants = {}
+        for which, trace in enumerate(self._traces):
+            own = {read.moment: numbers[moved[which].get(read.time, read.time)] for read in trace.facts.host_reads}
+            for var, moment in (trace.python_constants or {}).items():
+                before = own.get(int(moment - 0.5), -1)
+                joined.python_constants[self._var(which, var)] = before + 0.5
+
+    # ------------------------------------------------------------------ names
+
+    def names(self) -> dict[str, Any]:
+        """Return what the names of the whole job refer to."""
+        common = set.intersection(*(set(mapped.values()) for mapped in self._maps))
+        found: dict[str, Any] = {}
+        for name, which, what in self._all_names():
+            key = None if isinstance(what, TensorRef) else identity_of(what.handle)
+            mirrored = self._shards[which].mirrored.get(key) if key is not None else None
+            if mirrored is not None:
+                if self._homes[mirrored][0] == which:
+                    found[name] = what
+                continue
+            var = self.joined.tensors.get(identity_of(what)) if key is None else None
+            same = var in common and all(
+                self._refers_to(other, name) in (None, var) for other in range(len(self._shards))
+            )
+            found.setdefault(name if same else f"shard_{which}/{name}", what)
+        return found
+
+    def _all_names(self) -> Iterator[tuple[str, int, Any]]:
+        for which, shard in enumerate(self._shards):
+            yield from ((name, which, what) for name, what in shard.names.items())
+
+    def _refers_to(self, which: int, name: str) -> int | None:
+        """Return the var of a name of one worker; −1 if it is a variable, None if the worker has no such name."""
+        what = self._shards[which].names.get(name)
+        if what is None:
+            return None
+        return self.joined.tensors.get(identity_of(what)) if isinstance(what, TensorRef) else -1
