@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cache, cached_property
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from retrotape._types import Json
+from retrotape.cli._start import start_tensorflow
 from retrotape.errors import AmbiguousNameError, CorruptTapeError, UnknownNameError
 from retrotape.files import store
 from retrotape.ir import LEAF, NONSENSE, Eqn, Fields, Frame, TensorType, makes_no_sense, printable_frame, read_program
@@ -123,7 +126,9 @@ class SavedTape:
 
 @contextmanager
 def open_saved(path: str | os.PathLike[str]) -> Iterator[SavedTape]:
-    """Open a saved tape, or raise if it is malformed."""
+    """Open a saved tape, or raise if it is malformed. The shards of several workers are opened as one tape."""
+    if store.is_sharded(path):
+        path = merged(os.path.abspath(path))
     with store.open_tape(path) as container:
         with refuse_nonsense(container.path):
             tape = SavedTape(container)
@@ -137,3 +142,17 @@ def refuse_nonsense(path: str) -> Iterator[None]:
         yield
     except NONSENSE as error:
         raise CorruptTapeError(path, makes_no_sense(error)) from error
+
+
+@cache
+def merged(folder: str) -> str:
+    """Return a file of the whole tape in a folder of shards; it is removed when the process ends."""
+    store.read_manifest(folder)  # TensorFlow takes seconds: a folder without one is refused before
+    start_tensorflow()
+    from retrotape.tape.loaded import load
+
+    place = TemporaryDirectory(prefix="retrotape-")
+    atexit.register(place.cleanup)
+    path = os.path.join(place.name, "whole.tape")
+    load(folder).save(path)
+    return path

@@ -7,11 +7,13 @@ from contextlib import contextmanager
 
 import click
 
+from retrotape.cli._shards import check_shards, print_checked
 from retrotape.cli._tape import SavedTape, open_saved
 from retrotape.cli._text import console, count, one_line, print_json, printable, size
 from retrotape.cli._verbs import json_option, tape_argument
 from retrotape.cli._wellformed import check_meaning
-from retrotape.errors import CorruptTapeError, TapeVersionError, UnsafeTapeError
+from retrotape.errors import CorruptTapeError, ShardMismatchError, TapeVersionError, UnsafeTapeError
+from retrotape.files import store
 
 _LONG = 2**26  # bytes above which a progress bar is worth showing
 
@@ -23,18 +25,16 @@ _LONG = 2**26  # bytes above which a progress bar is worth showing
 def check(ctx: click.Context, file: str, as_json: bool) -> None:
     """Verify a saved tape.
 
-    Verifies every checksum, the program, the names, and that every op is one that a tape may run.
+    Verifies every checksum, the program, the names, and that every op is one that a tape may run. For a folder of
+    shards, verifies each, and that all workers ran the same collective ops.
 
     Exit code 0 if the tape is valid, 1 if it is damaged or unsafe; --json then prints an object with "ok": false.
     Checksums detect damage, not malice.
     """
+    sharded = store.is_sharded(file)
     try:
-        with open_saved(file) as tape:
-            with _progress(tape) as seen:
-                tape.container.verify(seen)
-            check_meaning(tape)
-            found = _summary(tape)
-    except (CorruptTapeError, UnsafeTapeError, TapeVersionError) as error:
+        found = check_shards(file) if sharded else _check(file)
+    except (CorruptTapeError, ShardMismatchError, TapeVersionError, UnsafeTapeError) as error:
         if not as_json:
             raise
         print_json({"path": file, "ok": False, "kind": type(error).__name__, "problem": one_line(str(error))})
@@ -42,11 +42,22 @@ def check(ctx: click.Context, file: str, as_json: bool) -> None:
     if as_json:
         print_json({"path": file, "ok": True, **found})
         return
+    if sharded:
+        print_checked(file, found)
+        return
     click.echo(
         f"ok: {printable(file)} has {count(found['equations'], 'equation')} of {count(found['ops'], 'op')}, "
         f"{count(found['names'], 'name')} and {count(found['tensors'], 'kept value')} of {size(found['bytes'])}; "
         "every checksum matches and every op is allowed."
     )
+
+
+def _check(file: str) -> dict[str, int]:
+    with open_saved(file) as tape:
+        with _progress(tape) as seen:
+            tape.container.verify(seen)
+        check_meaning(tape)
+        return _summary(tape)
 
 
 def _summary(tape: SavedTape) -> dict[str, int]:

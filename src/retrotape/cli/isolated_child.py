@@ -78,6 +78,8 @@ def files_of(path: str, limits: dict[str, Any] | None) -> list[str]:
     if not os.path.isdir(path):
         return [path]
     try:
+        if store.is_sharded(path):
+            return store.files_of(path, limits_of(limits))
         with store.open_tape(path, limits=limits_of(limits)) as container:
             return container.files()
     except (RetrotapeError, OSError):

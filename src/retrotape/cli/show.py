@@ -9,9 +9,11 @@ from typing import Any
 import click
 
 from retrotape.cli import _listing, _statistics
+from retrotape.cli._shards import describe_shards, print_shards
 from retrotape.cli._tape import Named, SavedTape, open_saved
 from retrotape.cli._text import count, print_json, printable, show_lines, size, table
 from retrotape.cli._verbs import json_option, tape_argument
+from retrotape.files import store
 from retrotape.ir import bytes_of
 
 _FEW = 12  # rows of ops and lines; --json has all
@@ -28,6 +30,10 @@ def show(file: str, as_json: bool, ops: bool, values: bool) -> None:
     Reads the program but no tensors, so it is fast however large the tape is. It detects damage to what it reads;
     `retrotape check` verifies everything.
     """
+    if store.is_sharded(file) and not (ops or values):
+        shards = describe_shards(file)
+        (print_json if as_json else print_shards)(shards)
+        return
     with open_saved(file) as tape:
         about = describe(tape)
         if ops and as_json:

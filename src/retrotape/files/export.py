@@ -11,7 +11,7 @@ from retrotape._types import Tensor
 from retrotape.errors import TapeUseError
 from retrotape.execute import Values, bind, run_steps
 from retrotape.files.save import name_everything
-from retrotape.ir import CUSTOM, LEAF, BackwardFunction
+from retrotape.ir import COLLECTIVES, CUSTOM, LEAF, BackwardFunction
 from retrotape.record import Trace, traits
 from retrotape.rules import FORWARD
 from retrotape.tf.core import tf
@@ -38,6 +38,12 @@ class _Exported(tf.Module):
     def __init__(self, trace: Trace, names: Mapping[str, Any]) -> None:
         super().__init__("tape")
         self._whole = whole = portable(trace)
+        communicated = next((eqn for eqn in whole.program.eqns if eqn.op in COLLECTIVES), None)
+        if communicated is not None:
+            raise TapeUseError(
+                f"A tape of one worker cannot be exported: {communicated.op} at {whole.program.frame_of(communicated)} "
+                "needs the others. Save it on every worker, `tape.save('job/', names)`, and export `rt.load('job/')`."
+            )
         named = name_everything(whole, names)
         self._plain = _plain_names(named)
         vars_of = {name: what["var"] for name, what in named.items() if "var" in what}

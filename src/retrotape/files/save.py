@@ -19,8 +19,9 @@ from retrotape.files.kept import VALUES, Kept
 from retrotape.ir import OWN_OPS, UNCOUNTED, Program
 from retrotape.record import Trace, histories_in, python_constants
 from retrotape.tf import core
-from retrotape.tf.core import identity_of, tf, whole_of
+from retrotape.tf.core import DistributedValues, identity_of, tf, whole_of
 from retrotape.tf.nests import VARIABLES, TensorRef, describe, unwrap
+from retrotape.tf.replicas import values_of
 from retrotape.tf.workers import is_mirrored
 from retrotape.transform import Pruned, portable
 
@@ -181,6 +182,10 @@ def _flat_names(names: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[st
             raise ValueError(f"names= takes names that can be written as text, got {name!r}.")
         if isinstance(value, Mapping):
             yield from _flat_names(value, f"{prefix}{name}/")
+        elif isinstance(value, DistributedValues) and not isinstance(value, VARIABLES):
+            parts = values_of(value)
+            several = {f"{name}/replica_{number}": part for number, part in enumerate(parts)}
+            yield from _flat_names(several if len(parts) > 1 else {name: parts[0]}, prefix)
         elif isinstance(value, (list, tuple)):
             yield from _flat_names({str(number): item for number, item in enumerate(value)}, f"{prefix}{name}/")
         else:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from retrotape.errors import did_you_mean
 from retrotape.record import EagerSession, current_stack
-from retrotape.tf.core import tf
+from retrotape.tf.core import DistributedValues, tf
 from retrotape.tf.methods import locked
 from retrotape.tf.nests import unwrap
+from retrotape.tf.replicas import values_of
 from retrotape.tf.workers import job_of
 
 if TYPE_CHECKING:
@@ -181,6 +182,7 @@ def with_keywords(names: Mapping[str, Any] | None, named: Mapping[str, Any]) -> 
 
 
 def _tensors_in(names: Any) -> Iterator[Any]:
+    names = values_of(names) if isinstance(names, DistributedValues) else names
     if isinstance(names, (Mapping, list, tuple)):
         for item in names.values() if isinstance(names, Mapping) else names:
             yield from _tensors_in(item)

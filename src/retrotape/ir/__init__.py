@@ -2,7 +2,7 @@
 
 from retrotape.ir._builder import Builder
 from retrotape.ir._check import check
-from retrotape.ir._collectives import can_return, has_own_attrs, replicas_of
+from retrotape.ir._collectives import can_return, has_own_attrs, meetings, replicas_of
 from retrotape.ir._facts import (
     FOREVER,
     UNCOUNTED,
@@ -85,6 +85,7 @@ __all__ = [
     "differentiable_inputs",
     "has_own_attrs",
     "makes_no_sense",
+    "meetings",
     "parse",
     "printable_frame",
     "reached_from",

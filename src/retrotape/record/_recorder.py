@@ -83,6 +83,7 @@ class Recorder(Histories):
         fork._build(Builder(self.program, self.frames.copy()))
         fork.values, fork.tensors = self.values.copy(), self.tensors.copy()
         fork.variables, fork.owners = self.variables.copy(), self.owners.copy()
+        fork.wholes = self.wholes.copy()
         fork.stand_ins, fork.copied_on_read = self.stand_ins.copy(), self.copied_on_read.copy()
         fork._stale, fork.began = self._stale.copy(), self.began
         fork._latest_call, fork.damaged = self._latest_call, self.damaged

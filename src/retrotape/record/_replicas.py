@@ -114,12 +114,29 @@ class Replicas(Variables):
     def _write_reduction(self, op: str, size: int, given: list[Any], made: list[Any]) -> None:
         if not any(isinstance(one, tf.IndexedSlices) for one in (*given, *made)):
             self._write_sum(op, size, given, made)
+        elif size > len(given) and all(isinstance(one, tf.IndexedSlices) for one in (*given, *made)):
+            self._write_slices(op, size, given, made)
         elif op == "SUM" and size == len(given) and self._is_concatenation(given, made):
             for part in ("values", "indices"):
                 rows = ([getattr(one, part) for one in some] for some in (given, made))
                 self._write_concatenation(0, size, *rows)
         else:
             self._refuse(self.active, "an all-reduce of tf.IndexedSlices", _flat(given), _flat(made))
+
+    def _write_slices(self, op: str, size: int, given: list[Any], made: list[Any]) -> None:
+        """Record a reduction of slices over several workers: TensorFlow gathers them, and divides for a mean."""
+        self._write_concatenation(0, size, [one.indices for one in given], [one.indices for one in made])
+        values, results = [one.values for one in given], [one.values for one in made]
+        if op != "MEAN":
+            self._write_concatenation(0, size, values, results)
+            return
+        kind = values[0].dtype
+        with self.unrecorded():
+            count = tf.constant(size, kind)
+            gathered = results[0] * count
+        self._write_concatenation(0, size, values, [gathered])
+        self._write("RealDiv", (gathered, count), ("T", kind.as_datatype_enum), results[0])
+        self._alias_copies(results)
 
     def _is_concatenation(self, given: list[Any], made: list[Any]) -> bool:
         """Return whether slices were reduced by concatenation, as TensorFlow currently does."""

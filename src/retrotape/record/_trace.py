@@ -33,6 +33,8 @@ class Trace(ABC):
       tensors: The tensors of the vars.
       frames: The places of equations, resolved to lines on demand.
       variables: The variables that were read, by identity of the handle, in order of first read.
+      wholes: The distributed variables that `variables` are components of, by the same keys; a component knows the
+        whole only as long as that is held.
       owners: By `id` of a `tf.Variable`: the Keras variable that owns it.
       python_constants: For a loaded tape: constants made by Python, and when.
       guard: For a loaded tape: checks ops before and after they run.
@@ -59,6 +61,7 @@ class Trace(ABC):
         self._build(Builder(frames=FrameTable()))
         self.variables: dict[int, Variable] = {}
         self.owners: dict[int, Any] = {}
+        self.wholes: dict[int, Any] = {}
         self.stand_ins: dict[int, int] = {}  # identity of a copied handle → that of the original
         self._resources: dict[str, int] = {}  # resource name → identity of the handle
         self._named: tuple[Any, int] = None, 0  # the histories that `_resources` covers, and how many of them

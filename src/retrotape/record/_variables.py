@@ -11,7 +11,7 @@ from retrotape.record._openings import Openings
 from retrotape.record._recorder import Recorder
 from retrotape.record._traits import traits
 from retrotape.tf import functions, hooks, replicas
-from retrotape.tf.core import identity_of, tf
+from retrotape.tf.core import identity_of, tf, whole_of
 from retrotape.tf.hooks_ops import WriteStamp
 from retrotape.tf.nests import unwrap
 from retrotape.tf.scopes import setting
@@ -58,8 +58,13 @@ class Variables(Openings):
 
     def on_variable(self, variable: Any) -> None:
         """Record that a variable is read."""
+        key = identity_of(replicas.handle_of(variable))
         for recorder in self.active:
-            recorder.variables.setdefault(identity_of(replicas.handle_of(variable)), variable)
+            if key not in recorder.variables:
+                recorder.variables[key] = variable
+                whole = whole_of(variable)
+                if whole is not None:
+                    recorder.wholes[key] = whole
 
     def on_keras_variable(self, variable: Any) -> None:
         """Record the Keras variable that owns a `tf.Variable`."""

@@ -63,6 +63,7 @@ except ImportError as error:
     raise IncompatibleTensorFlowError(version, str(error)) from error
 
 EagerTensor = ops.EagerTensor
+DistributedValues = distribute_values.DistributedValues
 DistributedVariable = distribute_values.DistributedVariable
 SyncOnReadVariable = distribute_values.SyncOnReadVariable
 CollectiveStrategy = collective_all_reduce_strategy.CollectiveAllReduceExtended

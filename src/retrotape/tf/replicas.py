@@ -11,6 +11,7 @@ from retrotape._types import Tensor
 from retrotape.errors import ReplicaError
 from retrotape.tf.closures import values_in
 from retrotape.tf.core import (
+    DistributedValues,
     DistributedVariable,
     SyncOnReadVariable,
     context,
@@ -45,7 +46,7 @@ def _inside_replica() -> bool:
 
 def values_of(value: Any) -> list[Any]:
     """Return the values of a distributed value, one per replica; for any other value, itself."""
-    return list(getattr(value, "_values", None) or [value])
+    return list(value._values) if isinstance(value, DistributedValues) else [value]
 
 
 def differs_by_replica(variable: Any) -> bool:

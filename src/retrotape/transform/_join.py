@@ -212,6 +212,7 @@ class Joiner:
         for identity, variable in trace.variables.items():
             joined.variables.setdefault(identity, variable)
         joined.owners.update(trace.owners)
+        joined.wholes.update(trace.wholes)
         for call in trace.facts.layer_calls.values():
             begin, end = (moved.get(time, time) for time in (call.begin, call.end))
             facts.layer_calls[begin] = call._replace(begin=begin, end=end)

@@ -1,4 +1,4 @@
-"""What the shards of a job have to agree on: collective ops and mirrored variables."""
+"""What the shards of a job have to agree on: mirrored variables and constants."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from retrotape.errors import ShardMismatchError
-from retrotape.ir import COLLECTIVES, FunctionProgram, VariableHistory
+from retrotape.ir import FunctionProgram, VariableHistory
 from retrotape.record import Trace
 from retrotape.tf.core import identity_of, tf
 from retrotape.tf.nests import TensorRef
@@ -25,32 +25,6 @@ class Shard(NamedTuple):
     trace: Trace
     names: Mapping[str, Any]
     mirrored: Mapping[int, str]
-
-
-def meetings(traces: Sequence[Trace]) -> list[list[int]]:
-    """Return the equations of each trace at which all workers meet; raise if the workers do not agree on them."""
-    found = [[at for at, eqn in enumerate(trace.program.eqns) if eqn.op in COLLECTIVES] for trace in traces]
-    for which, places in enumerate(found[1:], 1):
-        for at, (left, right) in enumerate(zip(found[0], places, strict=False)):
-            if _communicated(traces[0], left) != _communicated(traces[which], right):
-                here, there = _shown(traces[0], left), _shown(traces[which], right)
-                raise ShardMismatchError(f"collective op {at} is {here} on worker 0 and {there} on worker {which}")
-        if len(places) != len(found[0]):
-            raise ShardMismatchError(
-                f"worker 0 ran {len(found[0])} collective ops and worker {which} ran {len(places)}",
-                "Open and close the tape at the same place on every worker.",
-            )
-    return found
-
-
-def _communicated(trace: Trace, index: int) -> Any:
-    eqn = trace.program.eqns[index]
-    return eqn.op, eqn.attrs, trace.program.types[eqn.outputs[0]]
-
-
-def _shown(trace: Trace, index: int) -> str:
-    eqn = trace.program.eqns[index]
-    return f"{eqn.op} of {trace.program.types[eqn.outputs[0]]} (at {trace.program.frame_of(eqn)})"
 
 
 def homes(shards: Sequence[Shard]) -> dict[str, tuple[int, VariableHistory]]:

@@ -25,13 +25,14 @@ from retrotape.ir import (
     Eqn,
     FunctionProgram,
     TensorType,
+    meetings,
     replicas_of,
 )
 from retrotape.record import TRAINABLE, Trace, is_deterministic, next_time
 from retrotape.tf.core import identity_of, tf
 from retrotape.tf.nests import TensorRef
 from retrotape.transform._join import Joiner, all_times
-from retrotape.transform._shard_checks import Shard, content, digest, homes, meetings, named_vars
+from retrotape.transform._shard_checks import Shard, content, digest, homes, named_vars
 
 _SMALL = 16  # elements: a constant of the code, which is the same on every worker; a batch of data is larger
 _INT32 = TensorType(3, ())
@@ -60,12 +61,14 @@ class _ShardJoiner(Joiner):
         # By what an equation computes: those of the first worker, in order, and how many of them others have matched.
         self._known: dict[Any, list[Eqn]] = {}
         self._matched: list[dict[Any, int]] = [{} for _ in shards]
-        self._constants: dict[int, Any] = {}  # by var of the joined trace: a key that equal constants share
+        # By var of the joined trace: what identifies its value, where that is not the var itself.
+        self._numbers: dict[int, Any] = {}
+        self._sent: set[int] = set()  # inputs of broadcasts
         self._signatures: dict[int, Any] = {}  # of backward functions, by id
 
     def run(self) -> None:
         """Copy all equations, in lockstep."""
-        places = meetings(self._traces)
+        places = meetings([trace.program for trace in self._traces])
         moved = self._common_clock(places)
         starts = [0] * len(self._traces)
         for at in range(len(places[0]) + 1):
@@ -104,6 +107,7 @@ class _ShardJoiner(Joiner):
             if which == 0:
                 super().add(which, index, time)
                 self._known.setdefault(key, []).append(self._builder.eqns[-1])
+                self._follow_copy(self._builder.eqns[-1])
                 return
             twin = self._twin(which, key)
             if twin is not None:
@@ -112,6 +116,11 @@ class _ShardJoiner(Joiner):
                 return
         self._check_updates(which, eqn)
         super().add(which, index, time)
+
+    def _follow_copy(self, eqn: Eqn) -> None:
+        """Identify a copy of what was sent with what others receive: the sender goes on with the copy."""
+        if eqn.op == "Identity" and eqn.inputs[0] in self._sent:
+            self._numbers[eqn.outputs[0]] = eqn.inputs[0]
 
     def _twin(self, which: int, key: Any) -> Eqn | None:
         """Return the first worker's next equation that computes the same."""
@@ -133,9 +142,9 @@ class _ShardJoiner(Joiner):
         return eqn.op, eqn.attrs, inputs, tuple(versions), function
 
     def _number(self, which: int, var: int) -> Any:
-        """Return what identifies the value of an input: its var, or its content if it is a constant."""
+        """Return what identifies the value of an input: its var; its content, for a constant; what was sent."""
         found = self._present(which, var)
-        return self._constants.get(found, found)
+        return self._numbers.get(found, found)
 
     def _signature(self, which: int, back: BackwardFunction) -> Any:
         captures = tuple(self._number(which, var) for var in back.captures)
@@ -164,7 +173,7 @@ class _ShardJoiner(Joiner):
         if var not in self._named[which] and prod(size or 0 for size in kind.shape or ()) <= _SMALL:
             found = digest(self._traces[which], var)
             if found is not None:
-                self._constants[new] = kind, found
+                self._numbers[new] = kind, found
         return new
 
     # ------------------------------------------------------------------ collective ops
@@ -183,6 +192,9 @@ class _ShardJoiner(Joiner):
         kind = self._traces[0].program.types[first.outputs[0]]
         time = max(moved[which][trace.facts.times[places[which]]] for which, trace in enumerate(self._traces))
         out = self._combine(first, attrs, inputs, kind, time)
+        if first.op == BROADCAST:
+            self._sent.add(inputs[0])
+            self._numbers[out] = inputs[0]
         for which, eqn in enumerate(eqns):
             self._connect(which, eqn.outputs[0], out)
 

@@ -37,10 +37,6 @@ class Manifest(NamedTuple):
     run: str
     shards: tuple[ShardFile, ...]
 
-    def shard_path(self, folder: str, worker: int) -> str:
-        """Return the path of the shard of a worker."""
-        return os.path.join(folder, self.shards[worker].file)
-
 
 def shard_name(worker: int, workers: int, run: str) -> str:
     """Return the name of the file of a worker; every run has its own, so that no older tape is overwritten.
@@ -123,6 +119,13 @@ def _shard(errors: TapeErrors, row: Any) -> ShardFile:
     if type(size) is not int or size < 0:
         raise errors.corrupt(f"{MANIFEST} has a shard without a size")
     return ShardFile(file, size, digest)
+
+
+def files_of(path: str | os.PathLike[str], limits: Limits = DEFAULT_LIMITS) -> list[str]:
+    """Return the paths of the files that a tape of several workers consists of."""
+    folder = os.fsdecode(path)
+    manifest = read_manifest(folder, limits)
+    return [os.path.join(folder, name) for name in (MANIFEST, *(shard.file for shard in manifest.shards))]
 
 
 def verify_shards(path: str | os.PathLike[str], manifest: Manifest) -> None:
