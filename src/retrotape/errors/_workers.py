@@ -35,6 +35,6 @@ class MissingWorkerError(RetrotapeError, RuntimeError):
         self.path, self.workers = path, dict(workers)
         missing = "; ".join(f"worker {number} of {of} {reason}" for number, reason in sorted(workers.items()))
         super().__init__(
-            f"The tape {printable(path)} was not saved: {missing}. Nothing was published. "
+            f"The tape {printable(path)} was not saved: {missing}. What was there before is still there. "
             "Call `tape.save` on every worker, at the same place, and restart the workers that failed."
         )

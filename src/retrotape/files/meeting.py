@@ -22,6 +22,7 @@ _POLL = 0.25  # seconds between two looks at who has failed
 _SLACK = 4.0  # seconds that others wait longer than the leader, so that its message arrives first
 _SLOWEST = 2**23  # bytes a second that every disk is assumed to write
 _numbers = [0]  # of the next save, the same on every worker
+_open_runs: set[str] = set()  # that this process leads: several saves may be under way in one folder
 
 
 class Meeting:
@@ -82,10 +83,17 @@ class Meeting:
         here = self._await(everyone, lambda worker: self._key("here", worker), self._timeout, "has not called save")
         seconds = self._timeout + max(each["bytes"] for each in here) / _SLOWEST
         run = os.urandom(16).hex()
+        _open_runs.add(run)
         self._post("run", {"run": run, "seconds": seconds})
         return run, seconds
 
     def _write(self, run: str, seconds: float, write: Callable[[str, str], int], overwrite: bool) -> int:
+        try:
+            return self._write_shard(run, seconds, write, overwrite)
+        finally:
+            _open_runs.discard(run)
+
+    def _write_shard(self, run: str, seconds: float, write: Callable[[str, str], int], overwrite: bool) -> int:
         name = store.shard_name(self._job.worker, self._job.workers, run)
         path = os.path.join(self._path, name)
         try:
@@ -102,9 +110,25 @@ class Meeting:
             else:
                 self._await([LEADER], lambda _: self._key("outcome"), seconds + _SLACK, "has not published it")
         except (RetrotapeError, ConnectionError):
-            self._remove(path)
+            if not self._leads and self._published() == run:  # the leader failed after that
+                return size
+            if self._ended():  # otherwise the leader may still publish it
+                _remove(path)
             raise
         return size
+
+    def _published(self) -> str | None:
+        """Return the run of the tape in the folder."""
+        try:
+            return store.read_manifest(self._path).run
+        except (RetrotapeError, OSError):
+            return None
+
+    def _ended(self) -> bool:
+        try:
+            return self._leads or self._job.read(self._key("outcome"), 0) is not None
+        except ConnectionError:
+            return False
 
     def _publish(self, run: str, seconds: float, overwrite: bool) -> None:
         everyone = range(self._job.workers)
@@ -112,14 +136,12 @@ class Meeting:
         shards = tuple(store.ShardFile(**row) for row in rows)
         try:
             self._check_visible(shards)
-            before = self._shards_before()
             store.write_manifest(self._path, store.Manifest(run, shards), overwrite=overwrite)
         except Exception as error:
             self._end({self._job.worker: _told(error)})
             raise
         self._post("outcome", {})
-        for name in before - {shard.file for shard in shards}:
-            self._remove(os.path.join(self._path, name))
+        store.remove_other_shards(self._path, _open_runs)
 
     def _check_visible(self, shards: Iterable[store.ShardFile]) -> None:
         """Raise if a shard is not in the folder as this worker sees it."""
@@ -130,13 +152,6 @@ class Meeting:
                     problem = f"worker {self._job.worker} does not see {shard.file}, which another worker has written"
                     raise TapeWriteError(self._path, problem, "Save to a folder that all workers share.")
                 time.sleep(_POLL)
-
-    def _shards_before(self) -> set[str]:
-        """Return the shards of the tape that is replaced."""
-        try:
-            return {shard.file for shard in store.read_manifest(self._path).shards}
-        except (RetrotapeError, OSError):
-            return set()
 
     # ------------------------------------------------------------------ messages
 
@@ -186,9 +201,10 @@ class Meeting:
         except ConnectionError as error:
             raise MissingWorkerError(self._path, {LEADER: f"failed: {error}"}, self._job.workers) from error
 
-    def _remove(self, path: str) -> None:
-        with contextlib.suppress(OSError):
-            os.unlink(path)
+
+def _remove(path: str) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(path)
 
 
 def _told(error: BaseException) -> str:

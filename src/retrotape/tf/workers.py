@@ -6,12 +6,15 @@ be sent from any thread while training goes on, and it is known who has not sent
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, TimeoutError
 from typing import Any
 
 from retrotape.tf.core import CollectiveStrategy, DistributedVariable, SyncOnReadVariable, context, tf, whole_of
 
 LEADER = 0  # the worker that runs the coordination service
+_PATIENCE = 10.0  # seconds that the leader may take to answer
 
 
 class Job:
@@ -35,11 +38,12 @@ class Job:
         Raises:
           ConnectionError: If the first worker, which holds the messages, does not respond.
         """
+        service = context.context()
         try:
-            context.context().set_config_key_value(key, text)
+            _bounded(lambda: service.set_config_key_value(key, text))
         except tf.errors.AlreadyExistsError:  # of an attempt that failed
-            context.context().delete_config_key_value(key)
-            context.context().set_config_key_value(key, text)
+            _bounded(lambda: service.delete_config_key_value(key))
+            _bounded(lambda: service.set_config_key_value(key, text))
         except tf.errors.OpError as error:
             raise ConnectionError(_first_line(error)) from error
 
@@ -50,7 +54,8 @@ class Job:
           ConnectionError: If the first worker, which holds the messages, does not respond.
         """
         try:
-            found = context.context().get_config_key_value(key, max(1, int(1000 * seconds)))
+            service, wait = context.context(), max(1, int(1000 * seconds))
+            found = _bounded(lambda: service.get_config_key_value(key, wait), seconds)
         except (tf.errors.DeadlineExceededError, tf.errors.NotFoundError):
             return None
         except tf.errors.OpError as error:
@@ -58,12 +63,38 @@ class Job:
         return found.decode() if isinstance(found, bytes) else found
 
     def failed(self) -> dict[int, str]:
-        """Return the workers that TensorFlow knows to have failed, each with the reason."""
+        """Return the workers that TensorFlow knows to have failed, each with the reason; only the leader is told.
+
+        Another worker would have to ask the leader, and TensorFlow blocks all Python threads while it waits for it.
+        """
+        if self.worker != LEADER:
+            return {}
         try:
             states = context.context().get_task_states(self._tasks)
         except tf.errors.OpError as error:
             return {LEADER: _first_line(error)}
         return {number: _first_line(state) for number, state in enumerate(states) if state is not None}
+
+
+def _bounded(call: Callable[[], Any], seconds: float = 0.0) -> Any:
+    """Return the result of a call to the leader, which would wait forever for a process that is stopped.
+
+    Raises:
+      ConnectionError: If it takes longer than it should.
+    """
+    outcome: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(call())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    threading.Thread(target=run, name="retrotape-message", daemon=True).start()  # it may never end
+    try:
+        return outcome.result(seconds + _PATIENCE)
+    except TimeoutError as error:
+        raise ConnectionError(f"it does not respond within {seconds + _PATIENCE:.0f} seconds") from error
 
 
 def _first_line(error: Any) -> str:
