@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache, cached_property
+from functools import cached_property, lru_cache
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
@@ -144,7 +144,7 @@ def refuse_nonsense(path: str) -> Iterator[None]:
         raise CorruptTapeError(path, makes_no_sense(error)) from error
 
 
-@cache
+@lru_cache(8)
 def merged(folder: str) -> str:
     """Return a file of the whole tape in a folder of shards; it is removed when the process ends."""
     store.read_manifest(folder)  # TensorFlow takes seconds: a folder without one is refused before

@@ -83,7 +83,7 @@ def save_shard(
         raise
 
     def write(file: str, run: str) -> int:
-        fields = {"shard": {"run": run, "worker": job.worker, "workers": job.workers}}
-        return prepared.with_fields(fields).write(file, overwrite=True, store_in=None)
+        shard = {"run": run, "worker": job.worker, "workers": job.workers}
+        return prepared.with_fields({"features": ["shards"], "shard": shard}).write(file, overwrite=True, store_in=None)
 
     return meeting.save(prepared.size(), write, overwrite)

@@ -139,6 +139,14 @@ CALLED = {
     "distribute.values:DistributedVariable._values": "the parts of a variable, one for each device",
     "distribute.values:SyncOnReadVariable": "variables that differ between replicas",
     "distribute.cross_device_ops:CollectiveAllReduce._group_size": "the number of replicas",
+    # workers
+    "distribute.values:DistributedValues._values": "the values of all replicas of this worker",
+    "distribute.collective_all_reduce_strategy:CollectiveAllReduceExtended._id_in_cluster": "which worker this is",
+    "distribute.collective_all_reduce_strategy:CollectiveAllReduceExtended._num_workers": "how many there are",
+    "eager.context:Context.set_config_key_value(self, key, value)": "messages to other workers",
+    "eager.context:Context.get_config_key_value(self, key, timeout_in_ms)": "the same",
+    "eager.context:Context.delete_config_key_value(self, key)": "the same",
+    "eager.context:Context.get_task_states(self, job_configs)": "which workers have failed",
 }
 
 BACKEND = "keras:backend.backend()"

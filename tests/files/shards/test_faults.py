@@ -1,4 +1,4 @@
-"""Workers that are killed, stopped or absent while a tape is saved: nothing half published, and nobody waits forever."""
+"""Workers that are killed, stopped or absent during a save: nothing half published, and nobody waits forever."""
 
 from __future__ import annotations
 
@@ -65,11 +65,11 @@ def test_at_random_moments(tmp_path: Path, seed: int):
     if found["error"] == "MissingWorkerError":
         assert f"worker {worker} of 2 " in found["text"]
     for folder in tmp_path.iterdir():
-        try:
-            whole = rt.load(folder)
-        except rt.errors.IncompleteTapeError as error:
-            assert "and no manifest.json" in str(error)
+        if not (folder / "manifest.json").exists():
+            with pytest.raises(rt.errors.IncompleteTapeError, match=r"and no manifest\.json"):
+                rt.load(folder)
             continue
+        whole = rt.load(folder)
         assert whole.gradient("loss", "w").numpy().tolist() == saving_loop.gradient(float(whole["shard_1/step"]))
 
 

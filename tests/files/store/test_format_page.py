@@ -8,13 +8,14 @@ import re
 import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import keras
 import tensorflow as tf
 
 import retrotape as rt
 import retrotape.files.store
-from retrotape.files import store
+from retrotape.files import save, store
 from retrotape.files.store import Limits, Stored, write
 from retrotape.files.store import _format as format_
 from retrotape.files.store._tables import OWN
@@ -96,7 +97,10 @@ def save_every_field(path: Path) -> store.Container:
         if tf.reduce_sum(y) < 100.0:
             step.assign_add(1.0)
         loss = tf.reduce_sum(y) * step
-    tape.save(path, x=x, loss=loss)
+    with mock.patch.object(save, "is_mirrored", lambda variable: variable is not None):  # as on a worker of a job
+        prepared = tape._prepared({"x": x, "loss": loss})
+    shard = {"run": "0" * 32, "worker": 0, "workers": 2}
+    prepared.with_fields({"features": ["shards"], "shard": shard}).write(path, overwrite=True, store_in=None)
     return store.open_tape(path)
 
 

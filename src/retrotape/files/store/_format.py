@@ -11,7 +11,7 @@ from retrotape.ir import DTYPE_NAMES
 
 FORMAT = "tape/1"
 # What a reader has to support beyond tape/1. A new feature of the format adds its name here.
-FEATURES = frozenset({"blobs"})
+FEATURES = frozenset({"blobs", "shards"})
 
 ALIGN = 64  # TensorFlow's zero-copy import aborts the process if an address is not a multiple of it
 PIECE = 1 << 20  # bytes hashed and written at a time, so that they are still in the cache
