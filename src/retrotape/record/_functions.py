@@ -26,7 +26,7 @@ class FunctionTraits(NamedTuple):
     recomputes: bool  # contains a `tf.recompute_grad`
     compiled: bool  # with XLA
     communicates: bool  # with other replicas or processes
-    op_by_op: bool  # must be run op by op: Python code inside has a gradient only in eager mode
+    op_by_op: bool  # must be run op by op, for the reasons in `_runs_op_by_op`
 
 
 _known: WeakKeyDictionary[Any, FunctionTraits] = WeakKeyDictionary()
@@ -63,12 +63,20 @@ def function_traits(function: Any) -> FunctionTraits:
             any(map(core.is_recompute, functions.custom_rules(function))),
             functions.is_compiled(function),
             communicates,
-            "EagerPyFunc" in ops
-            and not communicates
-            and all(map(_runs_standalone, ops))
-            and not functions.custom_rules(function),
+            _runs_op_by_op(function, ops, communicates),
         )
     return found
+
+
+def _runs_op_by_op(function: Any, ops: set[str], communicates: bool) -> bool:
+    """Return whether a function has to be run op by op to be differentiated.
+
+    Python code inside has a gradient only in eager mode. Replicas that communicate inside are recorded together; in a
+    later query, a collective would wait for replicas that do not take part in it.
+    """
+    if not all(map(_runs_standalone, ops)):
+        return False
+    return communicates or ("EagerPyFunc" in ops and not functions.custom_rules(function))
 
 
 def is_repeatable(op: str) -> bool:

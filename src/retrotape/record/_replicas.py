@@ -17,10 +17,11 @@ from retrotape.record._frames import here
 from retrotape.record._histories import same
 from retrotape.record._recorder import Event, Recorder
 from retrotape.record._variables import Variables
-from retrotape.tf import core, hooks
+from retrotape.tf import core, hooks, replicas
 from retrotape.tf.core import identity_of, tf
 from retrotape.tf.replicas import values_of
 from retrotape.tf.scopes import setting
+from retrotape.tf.stock import stop_stock_tapes
 
 
 class Replicas(Variables):
@@ -101,6 +102,23 @@ class Replicas(Variables):
         """Run an all-gather and record it as a concatenation for each tensor."""
         return self._across(values, run, lambda *each: self._write_concatenation(axis, size, *each))
 
+    def on_collective(
+        self, kind: str, size: int, given: Sequence[Tensor], run: Callable[[], Sequence[Tensor]]
+    ) -> Sequence[Tensor]:
+        """Run and record a collective of `size` replicas, of which those with the values `given` are local."""
+        with self.unrecorded(), stop_stock_tapes():
+            made = list(run())
+        self.flush()
+        if kind == "GATHER":
+            self._write_concatenation(0, size, list(given), made)
+        elif kind in ("SUM", "MEAN"):
+            self._write_sum(kind, size, list(given), made)
+        else:
+            self._refuse(self.active, f"{kind} in a tf.function", given, made)
+        what = f"{kind} of {size} replicas in several processes"
+        core.record_on_stock_tapes(what, [one for one in made if one is not None], given, _refusal(what))
+        return made
+
     def _across(self, values: Sequence[Any], run: Callable[[], Any], write: Callable[..., None]) -> Any:
         with self.unrecorded():
             results = run()
@@ -113,21 +131,28 @@ class Replicas(Variables):
     def _write_reduction(self, op: str, size: int, given: list[Any], made: list[Any]) -> None:
         if not any(isinstance(one, tf.IndexedSlices) for one in (*given, *made)):
             self._write_sum(op, size, given, made)
-        elif op == "SUM" and size == len(given) and self._is_concatenation(given, made):
-            for part in ("values", "indices"):
-                rows = ([getattr(one, part) for one in some] for some in (given, made))
-                self._write_concatenation(0, size, *rows)
-        else:
-            self._refuse(self.active, "an all-reduce of tf.IndexedSlices", _flat(given), _flat(made))
+            return
+        if size == len(given):
+            with self.unrecorded():
+                total = core.aggregate(given)
+                wanted = total if op == "SUM" else replicas.divided(total, size)
+            if isinstance(wanted, tf.IndexedSlices) and all(_equal(wanted, one) for one in made):
+                self._write_slices(op, given, total, made)
+                return
+        self._refuse(self.active, "an all-reduce of tf.IndexedSlices", _flat(given), _flat(made))
 
-    def _is_concatenation(self, given: list[Any], made: list[Any]) -> bool:
-        """Return whether slices were reduced by concatenation, as TensorFlow currently does."""
+    def _write_slices(self, op: str, given: list[Any], total: Any, made: list[Any]) -> None:
+        """Record that slices were reduced by concatenation, as TensorFlow currently does."""
+        values = [one.values for one in made]
+        self._write_concatenation(0, len(given), [one.indices for one in given], [one.indices for one in made])
+        if op == "SUM":
+            self._write_concatenation(0, len(given), [one.values for one in given], values)
+            return
+        self._write_concatenation(0, len(given), [one.values for one in given], [total.values])
         with self.unrecorded():
-            return all(
-                same(tf.concat([getattr(one, part) for one in given], 0), getattr(result, part))
-                for result in made
-                for part in ("values", "indices")
-            )
+            count = tf.constant(len(given), total.values.dtype)
+        self._write("RealDiv", (total.values, count), ("T", total.values.dtype.as_datatype_enum), values[0])
+        self._alias_copies(values)
 
     def _write_sum(self, op: str, size: int, given: list[Tensor], made: list[Tensor]) -> None:
         if size > len(given):
@@ -173,14 +198,25 @@ class Replicas(Variables):
         if not inputs or not outputs:
             return
         place = self.place or here(4)
-
-        def backward(*_: Any) -> NoReturn:
-            raise ReplicaError.on_path(what)
-
         self.flush()
         time = self.next_time()
         for recorder in recorders:
-            recorder.append_backward(what, outputs, inputs, backward, recorder.frames.number(place), time)
+            recorder.append_backward(what, outputs, inputs, _refusal(what), recorder.frames.number(place), time)
+
+
+def _refusal(what: str) -> Callable[..., NoReturn]:
+    """Return a backward function that raises."""
+
+    def backward(*_: Any) -> NoReturn:
+        raise ReplicaError.on_path(what)
+
+    return backward
+
+
+def _equal(left: Any, right: Any) -> bool:
+    return isinstance(right, tf.IndexedSlices) and all(
+        same(getattr(left, part), getattr(right, part)) for part in ("values", "indices")
+    )
 
 
 def _flat(values: Sequence[Any]) -> list[Any]:

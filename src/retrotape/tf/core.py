@@ -64,6 +64,7 @@ except ImportError as error:
 EagerTensor = ops.EagerTensor
 DistributedVariable = distribute_values.DistributedVariable
 SyncOnReadVariable = distribute_values.SyncOnReadVariable
+Mirrored = distribute_values.Mirrored
 EagerTensorBase = ops._EagerTensorBase
 FallbackException = eager_core._FallbackException
 StockTape = backprop.GradientTape  # not `tf.GradientTape`, which `rt.install` may have replaced

@@ -144,12 +144,12 @@ def all_reduce_in_a_function(s: Setting) -> Any:
     return _reduced(s, lambda x: all_reduce("SUM", x * s.w) ** 2, tf.function), s.count * 6 * s.sum**2
 
 
-@case("ReplicaError: The path from the source to the target passes __", "mirrored")
+@case("right", "mirrored")
 def collective_in_a_function(s: Setting) -> Any:
     return all_reduce_in_a_function(s)
 
 
-@case("ReplicaError: The path from the source to the target passes __", "mirrored")
+@case("right", "mirrored")
 def collective_in_a_function_by_default(s: Setting) -> Any:
     with rt.Tape() as tape:
         y = tf.function(lambda: s.total(lambda x: all_reduce("SUM", x * s.w)))()
@@ -232,7 +232,7 @@ def around_a_reduction_in_a_graph(s: Setting) -> Any:
     return step(), s.count * 6 * s.sum**2
 
 
-@case("ReplicaError: The path from the source to the target passes Collective", "mirrored")
+@case("right", "mirrored")
 def around_a_collective_in_a_graph(s: Setting) -> Any:
     return around_a_reduction_in_a_graph(s)
 
