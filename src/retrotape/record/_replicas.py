@@ -177,8 +177,12 @@ class Replicas(Variables):
             return
         with self.unrecorded():
             where = tf.constant(axis)
-        attrs = ("N", len(given), "T", given[0].dtype.as_datatype_enum, "Tidx", tf.int32.as_datatype_enum)
-        self._write("ConcatV2", (*given, where), attrs, made[0])
+        kind = given[0].dtype.as_datatype_enum
+        if len(given) == 1:  # the gradient of ConcatV2 fails there
+            self._write("Identity", given, ("T", kind), made[0])
+        else:
+            attrs = ("N", len(given), "T", kind, "Tidx", tf.int32.as_datatype_enum)
+            self._write("ConcatV2", (*given, where), attrs, made[0])
         self._alias_copies(made)
 
     def _write(self, op: str, inputs: Sequence[Tensor], attrs: Any, output: Tensor) -> None:
