@@ -12,16 +12,19 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from retrotape._version import __version__
-from retrotape.errors import NotRecordedError, ReplicaError
+from retrotape.errors import NotRecordedError
 from retrotape.files import store
 from retrotape.files.document import Document, backward_functions_to_json
 from retrotape.files.kept import VALUES, Kept
 from retrotape.ir import CUSTOM, UNCOUNTED, Program
 from retrotape.record import Trace, histories_in, python_constants
 from retrotape.tf import core
-from retrotape.tf.core import identity_of, tf, whole_of
+from retrotape.tf.core import identity_of, tf
 from retrotape.tf.nests import VARIABLES, TensorRef, describe, unwrap
-from retrotape.transform import Pruned, portable
+from retrotape.tf.replicas import differs_by_replica, part_number, whole_behind
+from retrotape.transform import Pruned, merge_mirrored, portable
+
+_PART = "/replica_"  # before the number of a part of a variable that has a value of its own in each replica
 
 
 class Prepared(NamedTuple):
@@ -67,9 +70,9 @@ def prepare(
     if values not in VALUES:
         raise ValueError(f"values must be one of {', '.join(map(repr, VALUES))}, got {values!r}.")
     redact, freeze = _as_name_set("redact", redact), _as_name_set("freeze", freeze)
-    _refuse_parts(trace)
-    whole = portable(trace, freeze)
+    whole = single_variables(portable(trace, freeze), names)
     named = name_everything(whole, names)
+    redact |= {name for name in named for given in redact if name.startswith(f"{given}{_PART}")}
     unknown = redact - named.keys()
     if unknown:
         raise ValueError(f"redact names {sorted(unknown)}, which is not among the names {sorted(named)}.")
@@ -105,16 +108,11 @@ def prepare(
     return Prepared(Document(str(program), functions, fields), kept.tensors(), _opdefs(program, functions))
 
 
-def _refuse_parts(trace: Trace) -> None:
-    """Raise if a variable has a part in each of several replicas: in a file its name would refer to only one."""
-    for variable in trace.variables.values():
-        whole = whole_of(variable)
-        if whole is not None and len(histories_in(trace, whole)) > 1:
-            raise ReplicaError(
-                f"This tape cannot be saved: {whole.name!r} has a part in each replica",
-                "Save tapes that were opened inside the replica function: `def step(x): with rt.Tape() as tape: ...; "
-                "tape.save(...)`, or query this one in its own process.",
-            )
+def single_variables(trace: Trace, names: Mapping[str, Any]) -> Trace:
+    """Return a portable trace in which each mirrored variable is one: in a file, a name refers to all its parts."""
+    parts = [unwrap(value) for _, value in _flat_names(names)]
+    tensors = (trace.tensors.get(identity_of(part)) for part in parts if isinstance(part, (tf.Tensor, TensorRef)))
+    return merge_mirrored(trace, [var for var in tensors if var is not None])
 
 
 def _as_name_set(option: str, given: Collection[str]) -> set[str]:
@@ -137,10 +135,12 @@ def name_everything(trace: Trace, names: Mapping[str, Any]) -> dict[str, dict[st
             raise ValueError(f"names= gives the name {name!r} twice.")
         part = unwrap(value)
         if isinstance(part, VARIABLES):
-            history = next(iter(histories_in(trace, part)), None)
-            if history is None:
+            histories = histories_in(trace, part)
+            if not histories:
                 raise _absent(name, part, "no op read or assigned it while recording")
-            found[name] = {"variable": order[id(history)]}
+            for history in reversed(histories):  # several if it has a value of its own in each replica
+                which = part_number(history.handle) if history is not histories[0] else 0
+                found[f"{name}{_PART}{which}" if which else name] = {"variable": order[id(history)]}
             continue
         if not isinstance(part, (tf.Tensor, TensorRef)):
             raise TypeError(f"names={{{name!r}: ...}} takes a tensor or a variable, got {type(value).__name__}.")
@@ -186,7 +186,10 @@ def _name_of(trace: Trace, history: Any, number: int) -> str:
     variable = trace.variables.get(history.key)
     if variable is None:
         return f"variable_{number}"
-    return trace.path_of(variable)
+    whole = whole_behind(history.handle)
+    which = 0 if whole is None or not differs_by_replica(whole) else part_number(history.handle)
+    name = trace.path_of(variable if whole is None else whole)
+    return f"{name}{_PART}{which}" if which else name
 
 
 def _variables(trace: Trace, moved: Mapping[int, int]) -> list[dict[str, Any]]:

@@ -60,7 +60,7 @@ class Member:
         """SUM, MEAN or GATHER; otherwise the name of the op."""
         if self.step.op in ("CollectiveGather", "CollectiveGatherV2"):
             return "GATHER"
-        merged, last = (self._attrs.get(name) for name in ("merge_op", "final_op"))
+        merged, last = (self._attrs.get(name, b"") for name in ("merge_op", "final_op"))
         reduces = self.step.op in ("CollectiveReduce", "CollectiveReduceV2") and merged == b"Add"
         return {b"Id": "SUM", b"Div": "MEAN"}.get(last, self.step.op) if reduces else self.step.op
 
