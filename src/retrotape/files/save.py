@@ -19,12 +19,11 @@ from retrotape.files.kept import VALUES, Kept
 from retrotape.ir import CUSTOM, UNCOUNTED, Program
 from retrotape.record import Trace, histories_in, python_constants
 from retrotape.tf import core
-from retrotape.tf.core import identity_of, tf
+from retrotape.tf.core import identity_of, tf, whole_behind
 from retrotape.tf.nests import VARIABLES, TensorRef, describe, unwrap
-from retrotape.tf.replicas import differs_by_replica, part_number, whole_behind
 from retrotape.transform import Pruned, merge_mirrored, portable
 
-_PART = "/replica_"  # before the number of a part of a variable that has a value of its own in each replica
+_REPLICA = "/replica_"
 
 
 class Prepared(NamedTuple):
@@ -72,7 +71,7 @@ def prepare(
     redact, freeze = _as_name_set("redact", redact), _as_name_set("freeze", freeze)
     whole = single_variables(portable(trace, freeze), names)
     named = name_everything(whole, names)
-    redact |= {name for name in named for given in redact if name.startswith(f"{given}{_PART}")}
+    redact = {name for given in redact for name in _parts_named(given, named)}
     unknown = redact - named.keys()
     if unknown:
         raise ValueError(f"redact names {sorted(unknown)}, which is not among the names {sorted(named)}.")
@@ -110,9 +109,16 @@ def prepare(
 
 def single_variables(trace: Trace, names: Mapping[str, Any]) -> Trace:
     """Return a portable trace in which each mirrored variable is one: in a file, a name refers to all its parts."""
+    if not any(whole_behind(history.handle) is not None for history in trace.facts.histories.values()):
+        return trace
     parts = [unwrap(value) for _, value in _flat_names(names)]
     tensors = (trace.tensors.get(identity_of(part)) for part in parts if isinstance(part, (tf.Tensor, TensorRef)))
     return merge_mirrored(trace, [var for var in tensors if var is not None])
+
+
+def _parts_named(given: str, named: Collection[str]) -> list[str]:
+    """Return the names of a variable that has several, one for each replica; otherwise the name itself."""
+    return [name for name in named if name.startswith(given + _REPLICA)] or [given]
 
 
 def _as_name_set(option: str, given: Collection[str]) -> set[str]:
@@ -138,9 +144,8 @@ def name_everything(trace: Trace, names: Mapping[str, Any]) -> dict[str, dict[st
             histories = histories_in(trace, part)
             if not histories:
                 raise _absent(name, part, "no op read or assigned it while recording")
-            for history in reversed(histories):  # several if it has a value of its own in each replica
-                which = part_number(history.handle) if history is not histories[0] else 0
-                found[f"{name}{_PART}{which}" if which else name] = {"variable": order[id(history)]}
+            for history in histories:  # several if it has a value of its own in each replica
+                found[name + _part(trace, history)] = {"variable": order[id(history)]}
             continue
         if not isinstance(part, (tf.Tensor, TensorRef)):
             raise TypeError(f"names={{{name!r}: ...}} takes a tensor or a variable, got {type(value).__name__}.")
@@ -186,10 +191,12 @@ def _name_of(trace: Trace, history: Any, number: int) -> str:
     variable = trace.variables.get(history.key)
     if variable is None:
         return f"variable_{number}"
-    whole = whole_behind(history.handle)
-    which = 0 if whole is None or not differs_by_replica(whole) else part_number(history.handle)
-    name = trace.path_of(variable if whole is None else whole)
-    return f"{name}{_PART}{which}" if which else name
+    return trace.path_of(variable) + _part(trace, history)
+
+
+def _part(trace: Trace, history: Any) -> str:
+    """Return what to add to the name of a variable that has a value of its own in each replica."""
+    return f"{_REPLICA}{trace.replicas[history.key]}" if history.key in trace.replicas else ""
 
 
 def _variables(trace: Trace, moved: Mapping[int, int]) -> list[dict[str, Any]]:

@@ -99,6 +99,12 @@ def whole_of(variable: Any) -> Any | None:
     return None
 
 
+def whole_behind(handle: Tensor) -> Any | None:
+    """Return the distributed variable that a handle is a part of; None if there is none."""
+    whole = getattr(handle, "_distributed_container", None)
+    return whole() if callable(whole) else None
+
+
 def traced(function: _Function) -> _Function:
     """Return a `tf.function` for a single use, without the warning about frequent retracing."""
     compiled = tf.function(function, autograph=False)

@@ -56,16 +56,9 @@ def differs_by_replica(variable: Any) -> bool:
     return isinstance(variable, SyncOnReadVariable) and len(variable._values) > 1
 
 
-def whole_behind(handle: Tensor) -> Any | None:
-    """Return the distributed variable that a handle is a part of; None if there is none."""
-    whole = getattr(handle, "_distributed_container", None)
-    return whole() if callable(whole) else None
-
-
-def part_number(handle: Tensor) -> int:
-    """Return which part of its distributed variable a handle is, in the order of the replicas."""
-    whole = whole_behind(handle)
-    return 0 if whole is None else [identity_of(part.handle) for part in whole._values].index(identity_of(handle))
+def part_number(whole: Any, handle: Tensor) -> int:
+    """Return which part of a distributed variable a handle belongs to, in the order of the replicas."""
+    return [identity_of(part.handle) for part in whole._values].index(identity_of(handle))
 
 
 def handle_of(variable: Any) -> Tensor:

@@ -7,14 +7,16 @@ same value is proved, not assumed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from retrotape.errors import ReplicaError
+from retrotape.execute import Values
 from retrotape.ir import LEAF, Builder, DType, Eqn, GrowingFacts, VariableHistory
-from retrotape.record import Kind, Trace, new_trace, traits
-from retrotape.tf.replicas import differs_by_replica, whole_behind
+from retrotape.record import Kind, Trace, new_trace, same, traits
+from retrotape.tf.core import whole_behind
+from retrotape.tf.replicas import differs_by_replica, part_number
 from retrotape.transform._numbering import Numbering
 
 
@@ -33,6 +35,8 @@ class _Copies(NamedTuple):
 def merge_mirrored(trace: Trace, apart: Collection[int] = ()) -> Trace:
     """Return the same trace with one history for each mirrored variable.
 
+    A variable that has a value of its own in each replica keeps its histories, each of a variable with its own name.
+
     Args:
       trace: The trace, without calls.
       apart: Vars that a query may ask for: equal values do not make them the same.
@@ -43,29 +47,33 @@ def merge_mirrored(trace: Trace, apart: Collection[int] = ()) -> Trace:
     groups = _groups(trace)
     if not groups:
         return trace
-    _prove(trace, groups, apart)
-    twins: dict[int, int] = {}
-    merged: dict[int, list[int]] = {}
-    producers = trace.program.producers
+    numbering = Numbering(trace, _versions_in(groups), apart)
+    merged: list[_Copies] = []
+    others: list[_Copies] = []
     for group in groups:
-        # The version that was made first is before all uses of the others.
-        firsts = [min(versions, key=lambda var: producers[var]) for _, versions in group.versions()]
-        merged[group.histories[0].key] = firsts
-        for (_, versions), first in zip(group.versions(), firsts, strict=True):
-            twins.update((var, first) for var in versions if var != first)
-    return _Merged(trace, groups, twins, merged).trace()
+        number = None if differs_by_replica(group.whole) else _first_unproved(trace, group, numbering)
+        if number is not None and not _differ(trace, group, number):
+            raise _not_proved(trace, group, number)
+        differs = number is not None or differs_by_replica(group.whole)
+        (others if differs else merged).append(group)
+    return _Merged(trace, merged, others).trace()
 
 
 def check_mirrored(trace: Trace, whole: Any) -> None:
     """Raise unless the copies of a mirrored variable are proved to be equal, version by version."""
-    _prove(trace, [group for group in _groups(trace) if group.whole is whole], ())
+    groups = [group for group in _groups(trace) if group.whole is whole]
+    numbering = Numbering(trace, _versions_in(groups))
+    for group in groups:
+        number = _first_unproved(trace, group, numbering)
+        if number is not None:
+            raise _not_proved(trace, group, number)
 
 
 def _groups(trace: Trace) -> list[_Copies]:
     by_whole: dict[int, tuple[Any, list[VariableHistory]]] = {}
     for history in trace.facts.histories.values():
         whole = whole_behind(history.handle)
-        if whole is not None and not differs_by_replica(whole):
+        if whole is not None:
             by_whole.setdefault(id(whole), (whole, []))[1].append(history)
     return [_Copies(whole, histories) for whole, histories in by_whole.values() if len(histories) > 1]
 
@@ -73,30 +81,37 @@ def _groups(trace: Trace) -> list[_Copies]:
 # ---------------------------------------------------------------------- proof
 
 
-def _prove(trace: Trace, groups: Sequence[_Copies], apart: Collection[int]) -> None:
-    targets = [var for group in groups for history in group.histories for var in history.versions]
-    numbering = Numbering(trace, targets, apart)
-    for group in groups:
-        for number, versions in group.versions():
-            if len({numbering.number(var) for var in versions}) > 1:
-                raise _not_proved(trace, group, number, versions)
-            if len(versions) < len(group.histories):
-                _check_absent(trace, group, number)
+def _versions_in(groups: Sequence[_Copies]) -> list[int]:
+    return [var for group in groups for history in group.histories for var in history.versions]
 
 
-def _check_absent(trace: Trace, group: _Copies, number: int) -> None:
-    """Raise if a copy lacks a version, unless that is an unrecorded update after which the copy was not used."""
+def _first_unproved(trace: Trace, group: _Copies, numbering: Numbering) -> int | None:
+    """Return the first version that is not proved to be the same for all copies; None if all are."""
+    for number, versions in group.versions():
+        if len({numbering.number(var) for var in versions}) > 1 or _is_missed(trace, group, number):
+            return number
+    return None
+
+
+def _is_missed(trace: Trace, group: _Copies, number: int) -> bool:
+    """Return whether a copy lacks a version, unless that is an unrecorded update after which the copy was not used."""
     there = [history for history in group.histories if number < len(history.versions)]
-    made = min(history.made_by[number] for history in there)
-    versions = [history.versions[number] for history in there]
     last = {history.current for history in group.histories if number >= len(history.versions)}
+    if not last:
+        return False
+    made = min(history.made_by[number] for history in there)
     later = any(not last.isdisjoint(eqn.inputs) for eqn in trace.program.eqns[made + 1 :])
-    if later or any(trace.program.producers[var] != LEAF for var in versions):
-        raise _not_proved(trace, group, number, versions)
+    return later or any(trace.program.producers[history.versions[number]] != LEAF for history in there)
 
 
-def _not_proved(trace: Trace, group: _Copies, number: int, versions: Sequence[int]) -> ReplicaError:
-    program, name = trace.program, group.whole.name
+def _differ(trace: Trace, group: _Copies, number: int) -> bool:
+    """Return whether the copies have different values, as the statistics of a layer may have."""
+    versions, load = dict(group.versions())[number], Values(trace)
+    return len(versions) == len(group.histories) and not all(same(load(versions[0]), load(var)) for var in versions)
+
+
+def _not_proved(trace: Trace, group: _Copies, number: int) -> ReplicaError:
+    program, name, versions = trace.program, group.whole.name, dict(group.versions())[number]
     made = [program.eqns[program.producers[var]] for var in versions if program.producers[var] != LEAF]
     if not made:
         when = "was updated while nothing was recorded" if number else "began"
@@ -115,12 +130,25 @@ def _not_proved(trace: Trace, group: _Copies, number: int, versions: Sequence[in
 
 
 class _Merged:
-    """A trace in which `twins` are replaced by the versions that they equal. No var or equation is renumbered."""
+    """A trace in which copies are replaced by the versions that they equal. No var or equation is renumbered.
 
-    def __init__(
-        self, old: Trace, groups: Sequence[_Copies], twins: Mapping[int, int], merged: Mapping[int, Sequence[int]]
-    ) -> None:
-        self._old, self._groups, self._twins, self._merged = old, groups, twins, merged
+    Args:
+      old: The trace.
+      groups: The variables whose copies are merged.
+      others: Those that have a value of their own in each replica.
+    """
+
+    def __init__(self, old: Trace, groups: Sequence[_Copies], others: Sequence[_Copies]) -> None:
+        self._old, self._groups, self._others = old, groups, others
+        self._twins: dict[int, int] = {}
+        self._merged: dict[int, list[int]] = {}
+        producers = old.program.producers
+        for group in groups:
+            # The version that was made first is before all uses of the others.
+            firsts = [min(versions, key=lambda var: producers[var]) for _, versions in group.versions()]
+            self._merged[group.histories[0].key] = firsts
+            for (_, versions), first in zip(group.versions(), firsts, strict=True):
+                self._twins.update((var, first) for var in versions if var != first)
 
     def trace(self) -> Trace:
         """Return the trace."""
@@ -146,6 +174,11 @@ class _Merged:
             if any(variable is not None for variable in read):
                 new.variables[first.key] = whole
             new.stand_ins.update((other.key, first.key) for other in others)
+        for whole, histories in self._others:
+            for history in histories:
+                new.replicas[history.key] = part_number(whole, history.handle)
+                if history.key in new.variables:
+                    new.variables[history.key] = whole
         return new
 
     def _now(self, variables: Sequence[int]) -> tuple[int, ...]:

@@ -12,8 +12,8 @@ from hashlib import blake2b
 from retrotape._types import Tensor
 from retrotape.ir import CUSTOM, LEAF, BackwardFunction, Eqn, FunctionProgram, slice_to
 from retrotape.record import Trace, is_deterministic
-from retrotape.tf.core import EagerTensor
-from retrotape.tf.replicas import differs_by_replica, whole_behind
+from retrotape.tf.core import EagerTensor, whole_behind
+from retrotape.tf.replicas import differs_by_replica
 
 _COPIES = frozenset(("Identity", "ReadVariableOp", "AssignVariableOp"))  # the output is the input
 
