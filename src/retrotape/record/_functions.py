@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 from retrotape.record._traits import RESOURCE, makes_copies
 from retrotape.rules import has_wrong_second
-from retrotape.tf import core, functions, keras_api
+from retrotape.tf import core, functions, keras_api, replicas
 from retrotape.tf.closures import is_users, values_in
 from retrotape.tf.core import tf
 from retrotape.tf.nests import unwrap
@@ -76,7 +76,11 @@ def _runs_op_by_op(function: Any, ops: set[str], communicates: bool) -> bool:
     """
     if not all(map(_runs_standalone, ops)):
         return False
-    return communicates or ("EagerPyFunc" in ops and not functions.custom_rules(function))
+    rules = functions.custom_rules(function)
+    # TensorFlow cannot differentiate the reduction of replicas on one thread: the function is recomputed, if it can be.
+    if not all(map(is_repeatable, ops)) and any(map(replicas.is_elsewhere, rules)):
+        return True
+    return communicates or ("EagerPyFunc" in ops and not rules)
 
 
 def is_repeatable(op: str) -> bool:

@@ -36,6 +36,7 @@ try:
     from tensorflow.python.distribute import cross_device_ops as cross_device_ops
     from tensorflow.python.distribute import distribute_lib as distribute_lib
     from tensorflow.python.distribute import mirrored_run as mirrored_run
+    from tensorflow.python.distribute import ps_values as ps_values
     from tensorflow.python.distribute import values as distribute_values
     from tensorflow.python.eager import backprop as backprop
     from tensorflow.python.eager import backprop_util as backprop_util
@@ -65,6 +66,7 @@ EagerTensor = ops.EagerTensor
 DistributedVariable = distribute_values.DistributedVariable
 SyncOnReadVariable = distribute_values.SyncOnReadVariable
 Mirrored = distribute_values.Mirrored
+AggregatingVariable = ps_values.AggregatingVariable
 EagerTensorBase = ops._EagerTensorBase
 FallbackException = eager_core._FallbackException
 StockTape = backprop.GradientTape  # not `tf.GradientTape`, which `rt.install` may have replaced

@@ -139,6 +139,7 @@ CALLED = {
     "distribute.values:DistributedVariable._values": "the parts of a variable, one for each device",
     "distribute.values:SyncOnReadVariable": "variables that differ between replicas",
     "distribute.values:Mirrored": "what a reduction returns: a copy for each device",
+    "distribute.ps_values:AggregatingVariable._v": "the variable inside one of a central storage",
     "distribute.cross_device_ops:CollectiveAllReduce._group_size": "the number of replicas",
     "distribute.cross_device_ops:CollectiveAllReduce._devices": "their devices, which decide the order of a gather",
     "eager.context:Context._collective_ops_server_def": "whether replicas run in other processes",

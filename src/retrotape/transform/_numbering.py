@@ -15,7 +15,8 @@ from retrotape.record import Trace, is_deterministic
 from retrotape.tf.core import EagerTensor, whole_behind
 from retrotape.tf.replicas import differs_by_replica
 
-_COPIES = frozenset(("Identity", "ReadVariableOp", "AssignVariableOp"))  # the output is the input
+_SIZES = frozenset(("Shape", "ShapeN", "Size", "Rank"))  # equal for inputs of equal shape
+_COPIES = frozenset(("Identity", "IdentityN", "ReadVariableOp", "AssignVariableOp"))  # outputs are inputs
 
 
 class Numbering:
@@ -64,8 +65,8 @@ class Numbering:
     def _add(self, index: int, eqn: Eqn) -> None:
         if not self._apart.isdisjoint(eqn.outputs):
             key: Hashable = index
-        elif eqn.op in _COPIES and len(eqn.inputs) == len(eqn.outputs) == 1:
-            self._numbers[eqn.outputs[0]] = self.number(eqn.inputs[0])
+        elif eqn.op in _COPIES and len(eqn.inputs) == len(eqn.outputs):
+            self._numbers.update(zip(eqn.outputs, self._all(eqn.inputs), strict=True))
             return
         else:
             key = self._key(index, eqn)
@@ -79,6 +80,10 @@ class Numbering:
             return index if back is None else (CUSTOM, inputs, self._backward_key(index, back))
         if not is_deterministic(eqn.op):
             return index
+        if eqn.op in _SIZES:
+            kinds = [self._trace.program.types[var] for var in eqn.inputs]
+            if all(kind.shape is not None and None not in kind.shape for kind in kinds):
+                return eqn.op, eqn.attrs, tuple(kind.shape for kind in kinds)
         return eqn.op, eqn.attrs, inputs
 
     def _backward_key(self, index: int, back: BackwardFunction) -> Hashable:
