@@ -10,7 +10,7 @@ from typing import Any
 from retrotape._types import Tensor
 from retrotape.errors import TapeUseError
 from retrotape.execute import Values, bind, run_steps
-from retrotape.files.save import name_everything
+from retrotape.files.save import name_everything, single_variables
 from retrotape.ir import COLLECTIVES, CUSTOM, LEAF, BackwardFunction
 from retrotape.record import Trace, traits
 from retrotape.rules import FORWARD
@@ -37,7 +37,7 @@ class _Exported(tf.Module):
 
     def __init__(self, trace: Trace, names: Mapping[str, Any]) -> None:
         super().__init__("tape")
-        self._whole = whole = portable(trace)
+        self._whole = whole = single_variables(portable(trace), names)
         communicated = next((eqn for eqn in whole.program.eqns if eqn.op in COLLECTIVES), None)
         if communicated is not None:
             raise TapeUseError(

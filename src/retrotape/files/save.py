@@ -12,18 +12,20 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from retrotape._version import __version__
-from retrotape.errors import NotRecordedError, ReplicaError
+from retrotape.errors import NotRecordedError
 from retrotape.files import store
 from retrotape.files.document import Document, backward_functions_to_json
 from retrotape.files.kept import VALUES, Kept
 from retrotape.ir import OWN_OPS, UNCOUNTED, Program
 from retrotape.record import Trace, histories_in, python_constants
 from retrotape.tf import core
-from retrotape.tf.core import DistributedValues, identity_of, tf, whole_of
+from retrotape.tf.core import DistributedValues, identity_of, tf, whole_behind
 from retrotape.tf.nests import VARIABLES, TensorRef, describe, unwrap
 from retrotape.tf.replicas import values_of
 from retrotape.tf.workers import is_mirrored
-from retrotape.transform import Pruned, portable
+from retrotape.transform import Pruned, merge_mirrored, portable
+
+_REPLICA = "/replica_"
 
 
 class Prepared(NamedTuple):
@@ -73,9 +75,9 @@ def prepare(
     if values not in VALUES:
         raise ValueError(f"values must be one of {', '.join(map(repr, VALUES))}, got {values!r}.")
     redact, freeze = _as_name_set("redact", redact), _as_name_set("freeze", freeze)
-    _refuse_parts(trace)
-    whole = portable(trace, freeze)
+    whole = single_variables(portable(trace, freeze), names)
     named = name_everything(whole, names)
+    redact = {name for given in redact for name in _parts_named(given, named)}
     unknown = redact - named.keys()
     if unknown:
         raise ValueError(f"redact names {sorted(unknown)}, which is not among the names {sorted(named)}.")
@@ -111,16 +113,18 @@ def prepare(
     return Prepared(Document(str(program), functions, fields), kept.tensors(), _opdefs(program, functions))
 
 
-def _refuse_parts(trace: Trace) -> None:
-    """Raise if a variable has a part in each of several replicas: in a file its name would refer to only one."""
-    for variable in trace.variables.values():
-        whole = whole_of(variable)
-        if whole is not None and len(histories_in(trace, whole)) > 1:
-            raise ReplicaError(
-                f"This tape cannot be saved: {whole.name!r} has a part in each replica",
-                "Save tapes that were opened inside the replica function: `def step(x): with rt.Tape() as tape: ...; "
-                "tape.save(...)`, or query this one in its own process.",
-            )
+def single_variables(trace: Trace, names: Mapping[str, Any]) -> Trace:
+    """Return a portable trace in which each mirrored variable is one: in a file, a name refers to all its parts."""
+    if not any(whole_behind(history.handle) is not None for history in trace.facts.histories.values()):
+        return trace
+    parts = [unwrap(value) for _, value in _flat_names(names)]
+    tensors = (trace.tensors.get(identity_of(part)) for part in parts if isinstance(part, (tf.Tensor, TensorRef)))
+    return merge_mirrored(trace, [var for var in tensors if var is not None])
+
+
+def _parts_named(given: str, named: Collection[str]) -> list[str]:
+    """Return the names of a variable that has several, one for each replica; otherwise the name itself."""
+    return [name for name in named if name.startswith(given + _REPLICA)] or [given]
 
 
 def _as_name_set(option: str, given: Collection[str]) -> set[str]:
@@ -143,10 +147,11 @@ def name_everything(trace: Trace, names: Mapping[str, Any]) -> dict[str, dict[st
             raise ValueError(f"names= gives the name {name!r} twice.")
         part = unwrap(value)
         if isinstance(part, VARIABLES):
-            history = next(iter(histories_in(trace, part)), None)
-            if history is None:
+            histories = histories_in(trace, part)
+            if not histories:
                 raise _absent(name, part, "no op read or assigned it while recording")
-            found[name] = {"variable": order[id(history)]}
+            for history in histories:  # several if it has a value of its own in each replica
+                found[name + _part(trace, history)] = {"variable": order[id(history)]}
             continue
         if not isinstance(part, (tf.Tensor, TensorRef)):
             raise TypeError(f"names={{{name!r}: ...}} takes a tensor or a variable, got {type(value).__name__}.")
@@ -184,7 +189,7 @@ def _flat_names(names: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[st
             yield from _flat_names(value, f"{prefix}{name}/")
         elif isinstance(value, DistributedValues) and not isinstance(value, VARIABLES):
             parts = values_of(value)
-            several = {f"{name}/replica_{number}": part for number, part in enumerate(parts)}
+            several = {f"{name}{_REPLICA}{number}": part for number, part in enumerate(parts)}
             yield from _flat_names(several if len(parts) > 1 else {name: parts[0]}, prefix)
         elif isinstance(value, (list, tuple)):
             yield from _flat_names({str(number): item for number, item in enumerate(value)}, f"{prefix}{name}/")
@@ -196,7 +201,12 @@ def _name_of(trace: Trace, history: Any, number: int) -> str:
     variable = trace.variables.get(history.key)
     if variable is None:
         return f"variable_{number}"
-    return trace.path_of(variable)
+    return trace.path_of(variable) + _part(trace, history)
+
+
+def _part(trace: Trace, history: Any) -> str:
+    """Return what to add to the name of a variable that has a value of its own in each replica."""
+    return f"{_REPLICA}{trace.replicas[history.key]}" if history.key in trace.replicas else ""
 
 
 def _variables(trace: Trace, moved: Mapping[int, int]) -> list[dict[str, Any]]:

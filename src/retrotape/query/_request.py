@@ -25,6 +25,7 @@ from retrotape.tf.nests import (
 )
 from retrotape.tf.replicas import differs_by_replica
 from retrotape.tf.version import Version
+from retrotape.transform import check_mirrored
 
 _LOCAL = "Query its components, one for each replica: `strategy.experimental_local_results(variable)`."
 
@@ -111,9 +112,8 @@ def _source(
                 f"{part!r} belongs to another tape, or to what this one had recorded before it was reset. "
                 "Take it from the tape that you query: `tape.at(variable, k)`."
             )
-        history = session.history(part.variable)
-        assert history is not None
-        return (history.versions[part.number],)
+        histories = session.histories_of(part.variable)  # version by version the same, see `versions_of`
+        return tuple(history.versions[part.number] for history in histories if part.number < len(history.versions))
     if isinstance(part, VARIABLES):
         histories = session.histories_of(part)
         if not histories:
@@ -136,7 +136,9 @@ def versions_of(session: Session, variable: Any) -> tuple[Version, ...]:
         reason = "no op read or assigned it while recording"
         raise NotRecordedError(describe(variable), reason, "Use it inside the block.", role="variable")
     if len(session.histories_of(variable)) > 1:
-        raise ReplicaError(f"{describe(variable)} has values of its own in each replica", _LOCAL)
+        if differs_by_replica(variable):
+            raise ReplicaError(f"{describe(variable)} has values of its own in each replica", _LOCAL)
+        check_mirrored(session.trace, variable)
     load = Values(session.trace)
     count = len(history.versions)
     token = session.token

@@ -55,7 +55,7 @@ class Calls(Replicas):
             return self._run_unrecorded(call)
         self._notify_paused(call.written())
         if function_traits(call.function).op_by_op:
-            return self._run_op_by_op(call.function, call.arguments + call.captures)
+            return self._run_op_by_op(call)
         given = tangents.tangents_for(call)
         if given is None:
             return self._call(call, call)
@@ -76,7 +76,12 @@ class Calls(Replicas):
             finally:
                 self.dispatch()
 
-    def _run_op_by_op(self, function: Any, inputs: Sequence[Tensor]) -> Any:
+    def _run_op_by_op(self, call: hooks.FunctionCall) -> Any:
+        function, inputs = call.function, call.arguments + call.captures
+        for owner in keras_variables_in(function):
+            self.on_keras_variable(owner)
+        for variable in functions.graph_of(function).variables:
+            self.on_variable(variable)
         with setting(self, place=self.place or here(_OUTSIDE)):
             name, graph = functions.function_name(function), functions.graph_of(function)
             results = run_op_by_op(self, name, inputs, graph, effects=True)

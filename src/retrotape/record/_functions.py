@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 from retrotape.record._traits import RESOURCE, makes_copies
 from retrotape.rules import has_wrong_second
-from retrotape.tf import core, functions, keras_api
+from retrotape.tf import core, functions, keras_api, replicas
 from retrotape.tf.closures import is_users, values_in
 from retrotape.tf.core import tf
 from retrotape.tf.nests import unwrap
@@ -26,7 +26,7 @@ class FunctionTraits(NamedTuple):
     recomputes: bool  # contains a `tf.recompute_grad`
     compiled: bool  # with XLA
     communicates: bool  # with other replicas or processes
-    op_by_op: bool  # must be run op by op: Python code inside has a gradient only in eager mode
+    op_by_op: bool  # must be run op by op, for the reasons in `_runs_op_by_op`
 
 
 _known: WeakKeyDictionary[Any, FunctionTraits] = WeakKeyDictionary()
@@ -63,12 +63,24 @@ def function_traits(function: Any) -> FunctionTraits:
             any(map(core.is_recompute, functions.custom_rules(function))),
             functions.is_compiled(function),
             communicates,
-            "EagerPyFunc" in ops
-            and not communicates
-            and all(map(_runs_standalone, ops))
-            and not functions.custom_rules(function),
+            _runs_op_by_op(function, ops, communicates),
         )
     return found
+
+
+def _runs_op_by_op(function: Any, ops: set[str], communicates: bool) -> bool:
+    """Return whether a function has to be run op by op to be differentiated.
+
+    Python code inside has a gradient only in eager mode. Replicas that communicate inside are recorded together; in a
+    later query, a collective would wait for replicas that do not take part in it.
+    """
+    if not all(map(_runs_standalone, ops)):
+        return False
+    rules = functions.custom_rules(function)
+    # TensorFlow cannot differentiate the reduction of replicas on one thread: the function is recomputed, if it can be.
+    if not all(map(is_repeatable, ops)) and any(map(replicas.is_elsewhere, rules)):
+        return True
+    return communicates or ("EagerPyFunc" in ops and not rules)
 
 
 def is_repeatable(op: str) -> bool:

@@ -18,10 +18,11 @@ from retrotape.record._frames import here
 from retrotape.record._histories import same
 from retrotape.record._recorder import Event, Recorder
 from retrotape.record._variables import Variables
-from retrotape.tf import core, hooks
+from retrotape.tf import core, hooks, replicas
 from retrotape.tf.core import identity_of, tf
 from retrotape.tf.replicas import values_of
 from retrotape.tf.scopes import setting
+from retrotape.tf.stock import stop_stock_tapes
 
 
 class Replicas(Variables):
@@ -102,6 +103,23 @@ class Replicas(Variables):
         """Run an all-gather and record it as a concatenation for each tensor."""
         return self._across(values, run, lambda *each: self._write_concatenation(axis, size, *each))
 
+    def on_collective(
+        self, kind: str, size: int, given: Sequence[Tensor], run: Callable[[], Sequence[Tensor]]
+    ) -> Sequence[Tensor]:
+        """Run and record a collective of `size` replicas, of which those with the values `given` are local."""
+        with self.unrecorded(), stop_stock_tapes():
+            made = list(run())
+        self.flush()
+        if kind == "GATHER":
+            self._write_concatenation(0, size, list(given), made)
+        elif kind in ("SUM", "MEAN"):
+            self._write_sum(kind, size, list(given), made)
+        else:
+            self._refuse(self.active, f"{kind} in a tf.function", given, made)
+        what = f"{kind} of {size} replicas in several processes"
+        core.record_on_stock_tapes(what, [one for one in made if one is not None], given, _refusal(what))
+        return made
+
     def _across(self, values: Sequence[Any], run: Callable[[], Any], write: Callable[..., None]) -> Any:
         with self.unrecorded():
             results = run()
@@ -114,38 +132,38 @@ class Replicas(Variables):
     def _write_reduction(self, op: str, size: int, given: list[Any], made: list[Any]) -> None:
         if not any(isinstance(one, tf.IndexedSlices) for one in (*given, *made)):
             self._write_sum(op, size, given, made)
-        elif size > len(given) and all(isinstance(one, tf.IndexedSlices) for one in (*given, *made)):
-            self._write_slices(op, size, given, made)
-        elif op == "SUM" and size == len(given) and self._is_concatenation(given, made):
-            for part in ("values", "indices"):
-                rows = ([getattr(one, part) for one in some] for some in (given, made))
-                self._write_concatenation(0, size, *rows)
-        else:
-            self._refuse(self.active, "an all-reduce of tf.IndexedSlices", _flat(given), _flat(made))
-
-    def _write_slices(self, op: str, size: int, given: list[Any], made: list[Any]) -> None:
-        """Record a reduction of slices over several workers: TensorFlow gathers them, and divides for a mean."""
-        self._write_concatenation(0, size, [one.indices for one in given], [one.indices for one in made])
-        values, results = [one.values for one in given], [one.values for one in made]
-        if op != "MEAN":
-            self._write_concatenation(0, size, values, results)
             return
-        kind = values[0].dtype
-        with self.unrecorded():
-            count = tf.constant(size, kind)
-            gathered = results[0] * count
-        self._write_concatenation(0, size, values, [gathered])
-        self._write("RealDiv", (gathered, count), ("T", kind.as_datatype_enum), results[0])
-        self._alias_copies(results)
+        gathered = self._gathered_values(op, size, given, made)
+        if gathered is None:
+            self._refuse(self.active, "an all-reduce of tf.IndexedSlices", _flat(given), _flat(made))
+        else:
+            self._write_slices(op, size, given, gathered, made)
 
-    def _is_concatenation(self, given: list[Any], made: list[Any]) -> bool:
-        """Return whether slices were reduced by concatenation, as TensorFlow currently does."""
+    def _gathered_values(self, op: str, size: int, given: list[Any], made: list[Any]) -> Tensor | None:
+        """Return the values of all slices, if they were reduced by concatenation, as TensorFlow currently does."""
+        if not all(isinstance(one, tf.IndexedSlices) for one in (*given, *made)):
+            return None
         with self.unrecorded():
-            return all(
-                same(tf.concat([getattr(one, part) for one in given], 0), getattr(result, part))
-                for result in made
-                for part in ("values", "indices")
-            )
+            if size > len(given):  # those of other workers are known only after the division of a mean
+                values = made[0].values
+                return values * tf.cast(size, values.dtype) if op == "MEAN" else values
+            total = core.aggregate(given)
+            wanted = total if op == "SUM" else replicas.divided(total, size)
+            same = isinstance(wanted, tf.IndexedSlices) and all(_equal(wanted, one) for one in made)
+            return total.values if same else None
+
+    def _write_slices(self, op: str, size: int, given: list[Any], gathered: Tensor, made: list[Any]) -> None:
+        """Record that slices were concatenated, and divided for a mean."""
+        values = [one.values for one in made]
+        self._write_concatenation(0, size, [one.indices for one in given], [one.indices for one in made])
+        if op == "SUM":
+            self._write_concatenation(0, size, [one.values for one in given], values)
+            return
+        self._write_concatenation(0, size, [one.values for one in given], [gathered])
+        with self.unrecorded():
+            count = tf.constant(size, gathered.dtype)
+        self._write("RealDiv", (gathered, count), ("T", gathered.dtype.as_datatype_enum), values[0])
+        self._alias_copies(values)
 
     def _write_sum(self, op: str, size: int, given: list[Tensor], made: list[Tensor]) -> None:
         if made[0].dtype != given[0].dtype:  # the mean of integers
@@ -172,8 +190,12 @@ class Replicas(Variables):
             return
         with self.unrecorded():
             where = tf.constant(axis)
-        attrs = ("N", len(given), "T", given[0].dtype.as_datatype_enum, "Tidx", tf.int32.as_datatype_enum)
-        self._write("ConcatV2", (*given, where), attrs, made[0])
+        kind = given[0].dtype.as_datatype_enum
+        if len(given) == 1:  # the gradient of ConcatV2 fails there
+            self._write("Identity", given, ("T", kind), made[0])
+        else:
+            attrs = ("N", len(given), "T", kind, "Tidx", tf.int32.as_datatype_enum)
+            self._write("ConcatV2", (*given, where), attrs, made[0])
         self._alias_copies(made)
 
     def _write(self, op: str, inputs: Sequence[Tensor], attrs: Any, output: Tensor) -> None:
@@ -193,14 +215,25 @@ class Replicas(Variables):
         if not inputs or not outputs:
             return
         place = self.place or here(4)
-
-        def backward(*_: Any) -> NoReturn:
-            raise ReplicaError.on_path(what)
-
         self.flush()
         time = self.next_time()
         for recorder in recorders:
-            recorder.append_backward(what, outputs, inputs, backward, recorder.frames.number(place), time)
+            recorder.append_backward(what, outputs, inputs, _refusal(what), recorder.frames.number(place), time)
+
+
+def _refusal(what: str) -> Callable[..., NoReturn]:
+    """Return a backward function that raises."""
+
+    def backward(*_: Any) -> NoReturn:
+        raise ReplicaError.on_path(what)
+
+    return backward
+
+
+def _equal(left: Any, right: Any) -> bool:
+    return isinstance(right, tf.IndexedSlices) and all(
+        same(getattr(left, part), getattr(right, part)) for part in ("values", "indices")
+    )
 
 
 def _flat(values: Sequence[Any]) -> list[Any]:

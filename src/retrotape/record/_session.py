@@ -19,10 +19,13 @@ from retrotape.tf.scopes import Scope, again
 
 
 def histories_in(trace: Trace, variable: Variable) -> list[VariableHistory]:
-    """Return the histories of a variable, one per device it was used on."""
+    """Return the histories of a variable, one per device it was used on; one if its parts were merged."""
     handles = handles_of(variable) if isinstance(variable, core.DistributedVariable) else [variable.handle]
-    found = [trace.facts.histories.get(identity_of(handle)) for handle in handles]
-    return [history for history in found if history is not None]
+    histories, keys = trace.facts.histories, [identity_of(handle) for handle in handles]
+    found = [histories[key] for key in keys if key in histories]
+    if not found:
+        found = [histories[trace.stand_ins[key]] for key in keys if trace.stand_ins.get(key) in histories]
+    return found[:1] if len({id(history) for history in found}) == 1 else found
 
 
 class EagerSession:

@@ -36,6 +36,7 @@ class Trace(ABC):
       wholes: The distributed variables that `variables` are components of, by the same keys; a component knows the
         whole only as long as that is held.
       owners: By `id` of a `tf.Variable`: the Keras variable that owns it.
+      replicas: By identity of the handle, for a variable with a value of its own in each replica: which replica.
       python_constants: For a loaded tape: constants made by Python, and when.
       guard: For a loaded tape: checks ops before and after they run.
       token: Replaced by `clear`: invalidates what was handed out before.
@@ -65,6 +66,7 @@ class Trace(ABC):
         self.stand_ins: dict[int, int] = {}  # identity of a copied handle → that of the original
         self._resources: dict[str, int] = {}  # resource name → identity of the handle
         self._named: tuple[Any, int] = None, 0  # the histories that `_resources` covers, and how many of them
+        self.replicas: dict[int, int] = {}
         self.python_constants: dict[int, float] | None = None
         self.guard: Any = None
         self.token = object()

@@ -37,6 +37,7 @@ try:
     from tensorflow.python.distribute import cross_device_ops as cross_device_ops
     from tensorflow.python.distribute import distribute_lib as distribute_lib
     from tensorflow.python.distribute import mirrored_run as mirrored_run
+    from tensorflow.python.distribute import ps_values as ps_values
     from tensorflow.python.distribute import values as distribute_values
     from tensorflow.python.eager import backprop as backprop
     from tensorflow.python.eager import backprop_util as backprop_util
@@ -67,6 +68,8 @@ DistributedValues = distribute_values.DistributedValues
 DistributedVariable = distribute_values.DistributedVariable
 SyncOnReadVariable = distribute_values.SyncOnReadVariable
 CollectiveStrategy = collective_all_reduce_strategy.CollectiveAllReduceExtended
+Mirrored = distribute_values.Mirrored
+AggregatingVariable = ps_values.AggregatingVariable
 EagerTensorBase = ops._EagerTensorBase
 FallbackException = eager_core._FallbackException
 StockTape = backprop.GradientTape  # not `tf.GradientTape`, which `rt.install` may have replaced
@@ -99,6 +102,12 @@ def whole_of(variable: Any) -> Any | None:
         if callable(whole):
             return whole()
     return None
+
+
+def whole_behind(handle: Tensor) -> Any | None:
+    """Return the distributed variable that a handle is a part of; None if there is none."""
+    whole = getattr(handle, "_distributed_container", None)
+    return whole() if callable(whole) else None
 
 
 def traced(function: _Function) -> _Function:

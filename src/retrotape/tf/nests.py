@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from retrotape._types import Nest, Tensor
 from retrotape.errors import NotASourceError, ShapeMismatchError
 from retrotape.tf import functions, keras_api
-from retrotape.tf.core import TRAINABLE_DTYPES, CompositeTensor, tf, zeros
+from retrotape.tf.core import TRAINABLE_DTYPES, AggregatingVariable, CompositeTensor, tf, zeros
 from retrotape.tf.saved_variable import SavedVariable
 from retrotape.tf.version import Version
 
@@ -16,9 +16,10 @@ WATCHED = "watched value"  # a role, beside "source" and "target"
 
 
 def unwrap(value: Any) -> Any:
-    """Return the `tf.Variable` inside a Keras variable, anything else as it is."""
+    """Return the `tf.Variable` inside a Keras variable, or of a central storage; anything else as it is."""
     inner = getattr(value, "_value", None)
-    return inner if isinstance(inner, tf.Variable) and not isinstance(value, tf.Variable) else value
+    found = inner if isinstance(inner, tf.Variable) and not isinstance(value, tf.Variable) else value
+    return found._v if isinstance(found, AggregatingVariable) else found
 
 
 VARIABLES = (tf.Variable, SavedVariable)

@@ -138,6 +138,8 @@ CALLED = {
     "distribute.values:DistributedVariable._distributed_container": "the same",
     "distribute.values:DistributedVariable._values": "the parts of a variable, one for each device",
     "distribute.values:SyncOnReadVariable": "variables that differ between replicas",
+    "distribute.values:Mirrored": "what a reduction returns: a copy for each device",
+    "distribute.ps_values:AggregatingVariable._v": "the variable inside one of a central storage",
     "distribute.cross_device_ops:CollectiveAllReduce._group_size": "the number of replicas",
     # workers
     "distribute.values:DistributedValues._values": "the values of all replicas of this worker",
@@ -147,6 +149,8 @@ CALLED = {
     "eager.context:Context.get_config_key_value(self, key, timeout_in_ms)": "the same",
     "eager.context:Context.delete_config_key_value(self, key)": "the same",
     "eager.context:Context.get_task_states(self, job_configs)": "which workers have failed",
+    "distribute.cross_device_ops:CollectiveAllReduce._devices": "their devices, which decide the order of a gather",
+    "eager.context:Context._collective_ops_server_def": "whether replicas run in other processes",
 }
 
 BACKEND = "keras:backend.backend()"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any
 
@@ -13,10 +13,13 @@ from retrotape.tf.closures import values_in
 from retrotape.tf.core import (
     DistributedValues,
     DistributedVariable,
+    Mirrored,
     SyncOnReadVariable,
+    aggregate,
     context,
     cross_device_ops,
     distribute_lib,
+    identity_of,
     mirrored_run,
     ops,
     tf,
@@ -54,11 +57,38 @@ def differs_by_replica(variable: Any) -> bool:
     return isinstance(variable, SyncOnReadVariable) and len(variable._values) > 1
 
 
+def part_number(whole: Any, handle: Tensor) -> int:
+    """Return which part of a distributed variable a handle belongs to, in the order of the replicas."""
+    return [identity_of(part.handle) for part in whole._values].index(identity_of(handle))
+
+
 def handle_of(variable: Any) -> Tensor:
     """Return the handle of a variable; for a distributed one, that of the current replica, or else the first."""
     if not isinstance(variable, DistributedVariable):
         return variable.handle
     return variable.handle if _inside_replica() else variable._values[0].handle
+
+
+# ---------------------------------------------------------------------- devices
+
+
+def device_rank(device: str) -> tuple[Any, ...]:
+    """Return the key by which TensorFlow orders the members of a group, whatever the order of the replicas."""
+    spec = tf.DeviceSpec.from_string(device)
+    return spec.job or "", spec.replica or 0, spec.task or 0, spec.device_type or "", spec.device_index or 0
+
+
+def on_device(device: str) -> AbstractContextManager[Any]:
+    """Place ops on a device of this process; where the name is not one, TensorFlow chooses."""
+    spec = tf.DeviceSpec.from_string(device)
+    name = f"/device:{spec.device_type}:{spec.device_index}"
+    known = any(one.name.endswith(name) for one in tf.config.list_logical_devices())
+    return tf.device(name) if known else nullcontext()
+
+
+def spans_processes() -> bool:
+    """Return whether groups of replicas may have members in other processes."""
+    return context.context()._collective_ops_server_def is not None
 
 
 # ---------------------------------------------------------------------- backward functions
@@ -165,24 +195,71 @@ def _reducing(replica: Any, value: Any, run: Callable[[], Any]) -> Any:
 # ---------------------------------------------------------------------- communication
 
 
+class _InOrder:
+    """The values of a group, in the order in which TensorFlow gathers them."""
+
+    def __init__(self, ops: Any, value: Any) -> None:
+        by_device = sorted(zip(ops._devices, value.values, strict=True), key=lambda pair: device_rank(pair[0]))
+        self._values = tuple(one for _, one in by_device)
+
+
 def _reduce_across(self: Any, reduce_op: Any, values: Any, options: Any) -> Any:
     def run() -> Any:
         return original[_Collective, "_all_reduce_per_replica_values"](self, reduce_op, values, options)
 
+    def compute(given: Sequence[Any]) -> Any:
+        total = aggregate(given)
+        return total if reduce_op.value == "SUM" else divided(total, self._group_size)
+
+    if not tf.executing_eagerly():
+        return _combined(self, values, compute) if _computes(self) else run()
     listener = thread.listener
-    if listener is None or not tf.executing_eagerly():
+    if listener is None:
         return run()
-    return listener.on_all_reduce(reduce_op.value, self._group_size, values, run)
+    return listener.on_all_reduce(reduce_op.value, self._group_size, [_InOrder(self, one) for one in values], run)
 
 
 def _gather_across(self: Any, values: Any, axis: Any, options: Any) -> Any:
     def run() -> Any:
         return original[_Collective, "_batch_all_gather"](self, values, axis, options)
 
+    if not tf.executing_eagerly():
+        return _combined(self, values, lambda given: tf.concat(given, axis)) if _computes(self) else run()
     listener = thread.listener
-    if listener is None or not tf.executing_eagerly():
+    if listener is None:
         return run()
-    return listener.on_all_gather(int(axis), self._group_size, values, run)
+    return listener.on_all_gather(int(axis), self._group_size, [_InOrder(self, one) for one in values], run)
+
+
+def divided(total: Any, count: int) -> Any:
+    """Return a mean, given the sum."""
+    if isinstance(total, tf.IndexedSlices):
+        return tf.IndexedSlices(divided(total.values, count), total.indices, total.dense_shape)
+    return total / tf.cast(count, total.dtype)
+
+
+def _computes(ops: Any) -> bool:
+    """Return whether a reduction in a graph is computed with ordinary ops, which have gradients.
+
+    That is so if a tape around the replicas records the graph, and all of them are in this process.
+    """
+    return bool(thread.graph_sessions) and ops._group_size == len(ops._devices)
+
+
+def _combined(ops: Any, values: Sequence[Any], compute: Callable[[Sequence[Any]], Any]) -> list[Any]:
+    """Return what a reduction of each of `values` returns: the same for all replicas, copied to each device."""
+    results = []
+    for value in values:
+        with tf.device(ops._devices[0]):
+            made = compute(_InOrder(ops, value)._values)
+        copies = [_copied(made, device) for device in ops._devices]
+        results.append(copies[0] if len(copies) == 1 else Mirrored(copies))
+    return results
+
+
+def _copied(value: Any, device: str) -> Any:
+    with tf.device(device):
+        return tf.nest.map_structure(tf.identity, value, expand_composites=True)
 
 
 add_hooks(

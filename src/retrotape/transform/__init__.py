@@ -1,8 +1,9 @@
-"""Program → program: join, flatten, make portable, prune, replay on other values, differentiate."""
+"""Program → program: join, flatten, make portable, merge mirrored variables, prune, replay, differentiate."""
 
 from retrotape.transform._backward import BackwardProgram, backward_program
 from retrotape.transform._flatten import flatten, flatten_if_possible
 from retrotape.transform._join import TraceVar, join
+from retrotape.transform._mirrored import check_mirrored, merge_mirrored
 from retrotape.transform._portable import portable
 from retrotape.transform._prune import WITHOUT_BYTES, Pruned
 from retrotape.transform._replay import replay
@@ -16,10 +17,12 @@ __all__ = [
     "Shard",
     "TraceVar",
     "backward_program",
+    "check_mirrored",
     "flatten",
     "flatten_if_possible",
     "join",
     "join_shards",
+    "merge_mirrored",
     "portable",
     "replay",
 ]

@@ -26,6 +26,7 @@ from retrotape.rules import allowed
 from retrotape.tf import core
 from retrotape.tf.core import identity_of
 from retrotape.tf.nests import describe, is_variable
+from retrotape.tf.replicas import differs_by_replica
 from retrotape.transform._portable import portable
 from retrotape.transform._seeds import new_seeds
 
@@ -42,12 +43,12 @@ def replay(trace: Trace, given: Sequence[tuple[Any, Tensor]], resample: bool, tr
     whole = portable(trace)
     leaves: dict[int, Tensor] = {}
     for part, value in given:
-        leaf = _leaf(whole, part)
-        if leaf in leaves:
-            raise TapeUseError(
-                f"replay got two new values for {describe(part)}, which is one tensor. Give one of them."
-            )
-        leaves[leaf] = value
+        for leaf in _leaves(whole, part):
+            if leaf in leaves:
+                raise TapeUseError(
+                    f"replay got two new values for {describe(part)}, which is one tensor. Give one of them."
+                )
+            leaves[leaf] = value
     if resample:
         leaves = {**new_seeds(whole), **leaves}
     if whole.guard is not None:
@@ -63,23 +64,24 @@ def _type_of(tensor: Tensor) -> TensorType:
     return TensorType(core.eager_dtype(tensor), core.shape_of(tensor))
 
 
-def _leaf(trace: Trace, part: Any) -> int:
-    """Return the leaf that a new value replaces."""
+def _leaves(trace: Trace, part: Any) -> list[int]:
+    """Return the leaves that a new value replaces: for a variable of a strategy, one for each device."""
     histories = histories_in(trace, part) if is_variable(part) else []
-    if len(histories) > 1:
+    if len(histories) > 1 and differs_by_replica(part):
         raise ReplicaError(
-            f"{describe(part)} has a part in each replica",
+            f"{describe(part)} has a value of its own in each replica",
             "Give a new value for each part: `strategy.experimental_local_results(variable)`.",
         )
-    var = trace.tensors.find(part) if not is_variable(part) else histories[0].versions[0] if histories else None
-    if var is None:
+    var = None if is_variable(part) else trace.tensors.find(part)
+    found = [history.versions[0] for history in histories] if var is None else [var]
+    if not found:
         raise NotRecordedError(describe(part), "it was not used in what was recorded", "Use it inside the block.")
-    if trace.program.producers[var] >= 0:
+    if any(trace.program.producers[var] >= 0 for var in found):
         raise TapeUseError(
             f"{describe(part)} was computed on this tape, so it cannot get a new value. "
             "Give new values for what the tape started from."
         )
-    return var
+    return found
 
 
 class _Env(dict[int, Tensor]):

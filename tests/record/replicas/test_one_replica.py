@@ -71,11 +71,24 @@ def test_values_of_other_processes_are_refused(reduction):
     assert tape.gradient(other, x).numpy().tolist() == [12.0]  # what does not pass it is answered
 
 
-def test_the_mean_of_slices_is_refused():
+def slices(values: tf.Tensor) -> tf.IndexedSlices:
+    return tf.IndexedSlices(values, tf.constant([0]), tf.constant([1, 1]))
+
+
+@pytest.mark.parametrize(("op", "slope"), [("SUM", 2.0), ("MEAN", 2.0)])
+def test_slices_of_one_replica(op, slope):
     x = tf.constant([[3.0]])
     with rt.Tape() as tape:
-        given = tf.IndexedSlices(x * 2.0, tf.constant([0]), tf.constant([1, 1]))
-        made = tf.IndexedSlices(tf.constant([[6.0]]), tf.constant([0]), tf.constant([1, 1]))
+        given, made = slices(x * 2.0), slices(tf.constant([[6.0]]))
+        current_stack().on_all_reduce(op, 1, [Replicas(given)], lambda: [Replicas(made)])
+        y = made.values * 1.0
+    assert tape.gradient(y, x).numpy().tolist() == [[slope]]
+
+
+def test_slices_that_were_reduced_in_another_way_are_refused():
+    x = tf.constant([[3.0]])
+    with rt.Tape() as tape:
+        given, made = slices(x * 2.0), slices(tf.constant([[7.0]]))
         current_stack().on_all_reduce("MEAN", 1, [Replicas(given)], lambda: [Replicas(made)])
         y = made.values * 1.0
     with pytest.raises(rt.errors.ReplicaError, match=r"an all-reduce of tf\.IndexedSlices"):
