@@ -78,8 +78,8 @@ def combine(sent: Sequence[Sent]) -> Any:
 def _communicate(sent: Sent, result: Any, workers: int) -> Any:
     stack = current_stack()
     if sent.how == "gather":
-        return stack.on_all_gather(0, workers, [sent.value], lambda: [result])[0]
-    return stack.on_all_reduce(sent.how, workers, [sent.value], lambda: [result])[0]
+        return stack.on_all_gather(0, workers, [[sent.value]], lambda: [result])[0]
+    return stack.on_all_reduce(sent.how, workers, [[sent.value]], lambda: [result])[0]
 
 
 def save_all(folder: Path, recorded: Sequence[tuple[rt.Tape, Mapping[str, Any]]], **options: Any) -> None:

@@ -95,12 +95,12 @@ class Replicas(Variables):
             return []
         return self._own() if self._reductions and self._outer else self.active
 
-    def on_all_reduce(self, op: str, size: int, values: Sequence[Any], run: Callable[[], Any]) -> Any:
-        """Run an all-reduce and record it as a sum for each tensor."""
+    def on_all_reduce(self, op: str, size: int, values: Sequence[list[Any]], run: Callable[[], Any]) -> Any:
+        """Run an all-reduce and record it as a sum for each of `values`, which are those of the local replicas."""
         return self._across(values, run, lambda *each: self._write_reduction(op, size, *each))
 
-    def on_all_gather(self, axis: int, size: int, values: Sequence[Any], run: Callable[[], Any]) -> Any:
-        """Run an all-gather and record it as a concatenation for each tensor."""
+    def on_all_gather(self, axis: int, size: int, values: Sequence[list[Any]], run: Callable[[], Any]) -> Any:
+        """Run an all-gather and record it as a concatenation for each of `values`, those of the local replicas."""
         return self._across(values, run, lambda *each: self._write_concatenation(axis, size, *each))
 
     def on_collective(
@@ -120,13 +120,12 @@ class Replicas(Variables):
         core.record_on_stock_tapes(what, [one for one in made if one is not None], given, _refusal(what))
         return made
 
-    def _across(self, values: Sequence[Any], run: Callable[[], Any], write: Callable[..., None]) -> Any:
+    def _across(self, values: Sequence[list[Any]], run: Callable[[], Any], write: Callable[..., None]) -> Any:
         with self.unrecorded():
             results = run()
         self.flush()
-        for value, result in zip(values, results, strict=True):
-            given, made = values_of(value), values_of(result)
-            write(given, made)
+        for given, result in zip(values, results, strict=True):
+            write(given, values_of(result))
         return results
 
     def _write_reduction(self, op: str, size: int, given: list[Any], made: list[Any]) -> None:

@@ -195,12 +195,10 @@ def _reducing(replica: Any, value: Any, run: Callable[[], Any]) -> Any:
 # ---------------------------------------------------------------------- communication
 
 
-class _InOrder:
-    """The values of a group, in the order in which TensorFlow gathers them."""
-
-    def __init__(self, ops: Any, value: Any) -> None:
-        by_device = sorted(zip(ops._devices, value.values, strict=True), key=lambda pair: device_rank(pair[0]))
-        self._values = tuple(one for _, one in by_device)
+def _in_order(ops: Any, value: Any) -> list[Any]:
+    """Return the values of a group, in the order in which TensorFlow gathers them."""
+    by_device = sorted(zip(ops._devices, values_of(value), strict=True), key=lambda pair: device_rank(pair[0]))
+    return [one for _, one in by_device]
 
 
 def _reduce_across(self: Any, reduce_op: Any, values: Any, options: Any) -> Any:
@@ -216,7 +214,7 @@ def _reduce_across(self: Any, reduce_op: Any, values: Any, options: Any) -> Any:
     listener = thread.listener
     if listener is None:
         return run()
-    return listener.on_all_reduce(reduce_op.value, self._group_size, [_InOrder(self, one) for one in values], run)
+    return listener.on_all_reduce(reduce_op.value, self._group_size, [_in_order(self, one) for one in values], run)
 
 
 def _gather_across(self: Any, values: Any, axis: Any, options: Any) -> Any:
@@ -228,7 +226,7 @@ def _gather_across(self: Any, values: Any, axis: Any, options: Any) -> Any:
     listener = thread.listener
     if listener is None:
         return run()
-    return listener.on_all_gather(int(axis), self._group_size, [_InOrder(self, one) for one in values], run)
+    return listener.on_all_gather(int(axis), self._group_size, [_in_order(self, one) for one in values], run)
 
 
 def divided(total: Any, count: int) -> Any:
@@ -251,7 +249,7 @@ def _combined(ops: Any, values: Sequence[Any], compute: Callable[[Sequence[Any]]
     results = []
     for value in values:
         with tf.device(ops._devices[0]):
-            made = compute(_InOrder(ops, value)._values)
+            made = compute(_in_order(ops, value))
         copies = [_copied(made, device) for device in ops._devices]
         results.append(copies[0] if len(copies) == 1 else Mirrored(copies))
     return results

@@ -66,7 +66,7 @@ class Flattener(Joiner):
             self.add(0, index, time)
             times += [time] * (len(eqns) - len(times))  # ops inside a call get the time of the call
         self.finish(0, trace)
-        _order(self._builder.facts, times)
+        order_times(self._builder.facts, times)
         return self.joined
 
     def add(self, which: int, index: int, time: int) -> None:
@@ -229,7 +229,7 @@ def _distinct(operands: list[Tensor]) -> list[Tensor]:
     return found
 
 
-def _order(facts: GrowingFacts, times: list[int]) -> None:
+def order_times(facts: GrowingFacts, times: list[int]) -> None:
     """Give each equation, host read and layer call a unique time, in execution order."""
     calls = list(facts.layer_calls.values())
     moments = [(time, 0, number) for number, time in enumerate(times)]

@@ -31,6 +31,7 @@ from retrotape.ir import (
 from retrotape.record import TRAINABLE, Trace, is_deterministic, next_time
 from retrotape.tf.core import identity_of, tf
 from retrotape.tf.nests import TensorRef
+from retrotape.transform._flatten import order_times
 from retrotape.transform._join import Joiner, all_times
 from retrotape.transform._shard_checks import Shard, content, digest, homes, named_vars
 
@@ -82,6 +83,7 @@ class _ShardJoiner(Joiner):
         for which, trace in enumerate(self._traces):
             self.finish(which, trace, moved[which])
         self._order_reads(moved)
+        order_times(self._builder.facts, list(self._builder.facts.times))  # some have the same: make them unique
 
     def _common_clock(self, places: Sequence[Sequence[int]]) -> list[dict[int, int]]:
         """Return, for each trace, a map from its times to common ones, in the order in which equations are copied."""
@@ -102,6 +104,9 @@ class _ShardJoiner(Joiner):
         """Copy an equation, unless the first worker has computed the same from the same values."""
         trace = self._traces[which]
         eqn = trace.program.eqns[index]
+        if eqn.op == "IdentityN":
+            self._add_identities(which, eqn, time)
+            return
         if is_deterministic(eqn.op):
             key = self._key(which, index, eqn)
             if which == 0:
@@ -116,6 +121,19 @@ class _ShardJoiner(Joiner):
                 return
         self._check_updates(which, eqn)
         super().add(which, index, time)
+
+    def _add_identities(self, which: int, eqn: Eqn, time: int) -> None:
+        """Copy an equation whose outputs are its inputs, one by one: each may be the same on all workers or not."""
+        for var, made in zip(eqn.inputs, eqn.outputs, strict=True):
+            kind = self._traces[which].program.types[made]
+            attrs = (("T", DType(kind.dtype)),)
+            key = "Identity", attrs, (self._number(which, var),), (None,), None
+            twin = self._twin(which, key) if which else None
+            if twin is None:
+                out = self._append("Identity", (self._present(which, var),), attrs, kind, (which, eqn), time)
+                if which == 0:
+                    self._known.setdefault(key, []).append(self._builder.eqns[-1])
+            self._connect(which, made, out if twin is None else twin.outputs[0])
 
     def _follow_copy(self, eqn: Eqn) -> None:
         """Identify a copy of what was sent with what others receive: the sender goes on with the copy."""
@@ -203,23 +221,30 @@ class _ShardJoiner(Joiner):
         if eqn.op == ALL_GATHER:
             axis = self._constant(tf.constant(attrs["axis"]), _INT32)
             gathered = (("N", len(inputs)), dtype, ("Tidx", DType(_INT32.dtype)))
-            return self._append("ConcatV2", (*inputs, axis), gathered, kind, eqn, time)
+            return self._append("ConcatV2", (*inputs, axis), gathered, kind, (0, eqn), time)
         if eqn.op != ALL_REDUCE:
-            return self._append("Identity", tuple(inputs), (dtype,), kind, eqn, time)
-        total = self._append("AddN", tuple(inputs), (("N", len(inputs)), dtype), kind, eqn, time)
+            return self._append("Identity", tuple(inputs), (dtype,), kind, (0, eqn), time)
+        total = self._append("AddN", tuple(inputs), (("N", len(inputs)), dtype), kind, (0, eqn), time)
         if attrs["reduction"] == b"SUM":
             return total
         count = self._constant(tf.constant(len(inputs), kind.dtype), TensorType(kind.dtype, ()))
-        return self._append("RealDiv", (total, count), (dtype,), kind, eqn, next_time())
+        return self._append("RealDiv", (total, count), (dtype,), kind, (0, eqn), time)
 
     def _append(
-        self, op: str, inputs: tuple[int, ...], attrs: tuple[Attr, ...], kind: TensorType, at: Eqn, time: int
+        self,
+        op: str,
+        inputs: tuple[int, ...],
+        attrs: tuple[Attr, ...],
+        kind: TensorType,
+        source: tuple[int, Eqn],
+        time: int,
     ) -> int:
-        builder = self._builder
+        """Add an equation in place of one of a worker; return its output."""
+        builder, (which, eqn) = self._builder, source
         (out,) = builder.define([kind])
         if kind.dtype not in TRAINABLE:
             builder.facts.discrete.add(out)
-        frame = self.joined.frames.number(self._traces[0].frames.place(at.frame))
+        frame = self.joined.frames.number(self._traces[which].frames.place(eqn.frame))
         builder.append(op, inputs, (out,), attrs, frame)
         builder.facts.times.append(time)
         return out

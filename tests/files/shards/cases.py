@@ -255,6 +255,44 @@ def embedding(job: Job) -> Names:
     return trained(job, _optimizer(job, "SGD"), layers, K)
 
 
+@case
+def adam_in_a_function(job: Job) -> Names:
+    return trained(job, _optimizer(job, "Adam"), lambda: _dense("silu"), wrap=tf.function)
+
+
+@case
+def embedding_in_a_function(job: Job) -> Names:
+    import keras
+
+    layers = lambda: [keras.layers.Embedding(5, 3, name="rows")]  # noqa: E731
+    return trained(job, _optimizer(job, "SGD"), layers, K, wrap=tf.function)
+
+
+@case
+def normalization_in_a_function(job: Job) -> Names:
+    import keras
+
+    alone = not isinstance(job, Worker)
+    layers = lambda: [*_dense(), keras.layers.BatchNormalization(synchronized=not alone, name="bn")]  # noqa: E731
+    return trained(job, _optimizer(job, "SGD", momentum=0.9), layers, wrap=tf.function)
+
+
+@case
+def reductions_in_a_function(job: Job) -> Names:
+    x, w = job.batch(X), job.w
+
+    @tf.function
+    def whole() -> Any:
+        def body(x: Any) -> Any:
+            both = job.all_reduce(tf.reduce_sum(tf.sin(x * w), 0))
+            rows = job.all_gather(tf.tanh(x * w), 0)
+            return tf.reduce_sum(tf.exp(0.1 * both) * tf.reduce_sum(rows, 0)) * tf.reduce_sum(x)
+
+        return job.total(job.run(body, x))
+
+    return {"loss": whole()}
+
+
 def main(folder: Path, names: list[str]) -> None:
     """Run as a worker."""
     devices = int(os.environ.get("DEVICES", "1"))
