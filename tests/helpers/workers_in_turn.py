@@ -24,7 +24,7 @@ class Sent(NamedTuple):
     """What a worker sends to the others: how it is combined, and the value."""
 
     how: str  # SUM, MEAN, or "gather"
-    value: Any
+    value: Any  # a list where the worker has several replicas
 
 
 Program = Callable[["Side"], Generator[Sent, Any, Mapping[str, Any]]]
@@ -69,17 +69,18 @@ def record(program: Program, workers: int, values: Mapping[str, np.ndarray]) -> 
 
 def combine(sent: Sequence[Sent]) -> Any:
     """Return what the workers get for what they have sent."""
-    values = [one.value for one in sent]
+    values = [value for one in sent for value in tf.nest.flatten(one.value)]
     if sent[0].how == "gather":
         return tf.concat(values, 0)
     return tf.add_n(values) / (len(values) if sent[0].how == "MEAN" else 1)
 
 
 def _communicate(sent: Sent, result: Any, workers: int) -> Any:
-    stack = current_stack()
+    stack, given = current_stack(), tf.nest.flatten(sent.value)
+    replicas = workers * len(given)
     if sent.how == "gather":
-        return stack.on_all_gather(0, workers, [[sent.value]], lambda: [result])[0]
-    return stack.on_all_reduce(sent.how, workers, [[sent.value]], lambda: [result])[0]
+        return stack.on_all_gather(0, replicas, [given], lambda: [result])[0]
+    return stack.on_all_reduce(sent.how, replicas, [given], lambda: [result])[0]
 
 
 def save_all(folder: Path, recorded: Sequence[tuple[rt.Tape, Mapping[str, Any]]], **options: Any) -> None:

@@ -39,7 +39,8 @@ def program(seed: int, side: Side) -> Generator[Sent, Any, Mapping[str, Any]]:
         elif kind < 0.4:
             local.append(one * other + 0.3 * one)
         elif kind < 0.55:
-            common.append((yield Sent(draw.choice(("SUM", "MEAN")), one * 0.5)))
+            sent = [one * 0.5, tf.sin(other)] if draw.random() < 0.3 else one * 0.5  # two replicas, or one
+            common.append((yield Sent(draw.choice(("SUM", "MEAN")), sent)))
         elif kind < 0.65:
             rows = yield Sent("gather", tf.tanh(one))
             common.append(tf.reduce_sum(tf.reshape(rows, [-1, 3]) ** 2, 0))

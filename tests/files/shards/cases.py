@@ -17,7 +17,7 @@ import tensorflow as tf
 
 import retrotape as rt
 
-ROWS, REPLICAS = 8, 2
+ROWS, WORKERS = 8, 2
 _draw = np.random.default_rng(5)
 X = _draw.normal(size=(ROWS, 3)).astype("float32")
 Y = _draw.normal(size=(ROWS, 2)).astype("float32")
@@ -42,7 +42,7 @@ class Job:
 
     def total(self, value: Any, reduction: str = "SUM") -> Any:
         """Return the values of all replicas, reduced."""
-        return value / REPLICAS if reduction == "MEAN" else tf.identity(value)
+        return value / WORKERS if reduction == "MEAN" else tf.identity(value)
 
     def all_reduce(self, value: Any, reduction: str = "SUM") -> Any:
         """As `total`, called by a replica."""
@@ -295,10 +295,6 @@ def reductions_in_a_function(job: Job) -> Names:
 
 def main(folder: Path, names: list[str]) -> None:
     """Run as a worker."""
-    devices = int(os.environ.get("DEVICES", "1"))
-    if devices > 1:
-        cpu = tf.config.list_physical_devices("CPU")[0]
-        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * devices)
     job = Worker()
     found = {}
     for name in names:

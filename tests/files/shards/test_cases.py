@@ -27,11 +27,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def alone(name: str) -> tuple[rt.Tape, dict[str, Any]]:
-    """Return the same program in one process."""
-    return cases.record(name, cases.Job())
-
-
 def close(ours: Any, theirs: Any, tolerance: float = 1e-6) -> None:
     assert (ours is None) == (theirs is None)
     if ours is not None:
@@ -41,8 +36,8 @@ def close(ours: Any, theirs: Any, tolerance: float = 1e-6) -> None:
 
 @pytest.mark.parametrize("name", EXACT)
 def test_the_same_as_one_process(folder: Path, name: str):
-    tape, names = alone(name)
     whole = rt.load(folder / name)
+    tape, names = cases.record(name, cases.Job())
     close(whole["loss"], names["loss"])
     sources = [(variable, getattr(variable, "path", variable.name).removesuffix(":0")) for variable in _sources(tape)]
     assert sources
@@ -87,9 +82,9 @@ def test_names(folder: Path):
 def test_each_worker_keeps_its_draws(folder: Path):
     whole = rt.load(folder / "random_draws")
     draws = [op for op in whole.program.eqns if op.op == "RandomUniform"]
-    assert len(draws) == cases.REPLICAS
+    assert len(draws) == cases.WORKERS
     values = [whole.value(tensor) for tensor in whole.tensors(op="RandomUniform")]
-    halves = np.split(cases.X, cases.REPLICAS)
+    halves = np.split(cases.X, cases.WORKERS)
     want = sum(half.sum(0) * np.asarray(drawn) for half, drawn in zip(halves, values, strict=True))
     close(whole.gradient("loss", "w"), tf.constant(want))
 
