@@ -112,3 +112,15 @@ def test_why_none_names_the_op_and_the_line():
     assert cut.frame.file == example.__file__
     assert f"why_none.py:{cut.frame.line}" in printed
     assert (found["loss"].verdict.name, found["loss"].cut.op) == ("ZERO", "Relu")
+
+
+# ------------------------------------------------------------------ several processes
+
+
+def test_two_workers():
+    """Against one process with the whole batch, and finite differences."""
+    ran = run("two_workers")
+    assert "manifest.json shard-00000-of-00002-" in ran.printed
+    assert ran.numbers["apart"] < 1e-6
+    assert ran.numbers["slope"] == pytest.approx(ran.numbers["difference"], rel=1e-3)
+    assert abs(ran.numbers["slope"]) > 1.0

@@ -14,6 +14,7 @@ import pytest
 import tensorflow as tf
 
 import retrotape as rt
+from helpers.workers import outcomes, started
 
 
 class Doubling(keras.layers.Layer):
@@ -51,6 +52,7 @@ def save_layer(path: Path) -> tuple[rt.Tape, Any, Any]:
 LOADING_SIDE = """
 import json, sys
 import retrotape as rt
+from helpers.workers import outcomes, started
 
 def orders(tape, target, source):
     found = []
@@ -115,3 +117,64 @@ def test_4_2_a_layer_is_differentiated_where_its_class_does_not_exist(elsewhere)
     assert elsewhere["on another input"] == [16.0]
     assert b"Doubling" not in elsewhere["file"].read_bytes()
     check_orders(elsewhere["of the layer"], tape, curved, w)
+
+
+# ------------------------------------------------------------------ across the workers of a job
+
+WORKER = """
+import os, sys
+import tensorflow as tf, keras
+import retrotape as rt
+from helpers.workers import outcomes, started
+
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+rank = strategy.cluster_resolver.task_id
+x = [tf.constant([1.0, 2.0]), tf.constant([3.0, 4.0])][rank]
+with strategy.scope():
+    w, b = tf.Variable(0.0, name="w"), tf.Variable(0.0, name="b")
+    adam = keras.optimizers.Adam(0.1)
+
+def loss_of():
+    return tf.reduce_sum((w * x + b - 2.0 * x) ** 2) / 4.0
+
+def step():
+    with tf.GradientTape() as inner:
+        loss = loss_of()
+    adam.apply(inner.gradient(loss, [w, b]), [w, b])
+
+with rt.Tape() as tape:
+    first = strategy.reduce("SUM", strategy.run(loss_of), axis=None)
+    for _ in range(2):
+        strategy.run(step)
+    last = strategy.reduce("SUM", strategy.run(loss_of), axis=None)
+tape.save(sys.argv[1], {"first": first, "last": last, "rate": adam.learning_rate})
+print("outcome:true", flush=True)
+os._exit(0)
+"""
+
+
+def after_two_steps(rate: float) -> float:
+    """Return the loss of the same training in one process."""
+    x, w, b = tf.constant([1.0, 2.0, 3.0, 4.0]), tf.Variable(0.0), tf.Variable(0.0)
+    adam = keras.optimizers.Adam(rate)
+    for _ in range(2):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((w * x + b - 2.0 * x) ** 2)
+        adam.apply(tape.gradient(loss, [w, b]), [w, b])
+    return float(tf.reduce_mean((w * x + b - 2.0 * x) ** 2))
+
+
+def test_4_3_workers_save_their_shards_and_the_whole_is_differentiated(tmp_path):
+    (tmp_path / "worker.py").write_text(WORKER)
+    with started(tmp_path / "worker.py", tmp_path / "job") as processes:
+        assert outcomes(processes, seconds=60) == [True, True]
+    names = sorted(path.name for path in (tmp_path / "job").iterdir())
+    assert [name[:20] for name in names] == ["manifest.json", "shard-00000-of-00002", "shard-00001-of-00002"]
+    whole = rt.load(tmp_path / "job")
+    # From zero, the loss of the whole batch is the mean of (w x + b - 2 x)²: by w, -4 mean(x²); by b, -4 mean(x).
+    assert float(whole.gradient("first", "w")) == pytest.approx(-4.0 * (1 + 4 + 9 + 16) / 4.0, rel=1e-6)
+    assert float(whole.gradient("first", "b")) == pytest.approx(-4.0 * 2.5, rel=1e-6)
+    slope, step = float(whole.gradient("last", "rate", through_updates=True)), 1e-3
+    difference = (after_two_steps(0.1 + step) - after_two_steps(0.1 - step)) / (2 * step)
+    assert slope == pytest.approx(difference, rel=1e-3)
+    assert float(whole["last"]) == pytest.approx(after_two_steps(0.1), rel=1e-6)
