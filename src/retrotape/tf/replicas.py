@@ -9,6 +9,7 @@ from typing import Any
 
 from retrotape._types import Tensor
 from retrotape.errors import ReplicaError
+from retrotape.tf.after_replicas import AfterReplica
 from retrotape.tf.closures import values_in
 from retrotape.tf.core import (
     DistributedVariable,
@@ -28,6 +29,7 @@ from retrotape.tf.hooks_ops import thread
 
 _Threaded = mirrored_run._MirroredReplicaContext
 _Thread = mirrored_run._MirroredReplicaThread
+_Coordinator = tf.distribute.coordinator.ClusterCoordinator
 _Collective = cross_device_ops.CollectiveAllReduce
 
 
@@ -119,7 +121,8 @@ def is_reduced(node: Any) -> bool:
 
 def in_its_replica(backward: Any, where: Callable[[], str]) -> AbstractContextManager[Any]:
     """Return the replica context that a backward function has to run in, or raise if it cannot be entered."""
-    found = next((value for value in values_in(backward) if isinstance(value, distribute_lib.ReplicaContextBase)), None)
+    inside = (value for value in values_in(backward) if isinstance(value, distribute_lib.ReplicaContextBase))
+    found = next((value for value in inside if not isinstance(value, AfterReplica)), None)
     if found is None or tf.distribute.get_replica_context() is found:
         return nullcontext()
     count = found.strategy.num_replicas_in_sync
@@ -261,6 +264,18 @@ def _copied(value: Any, device: str) -> Any:
         return tf.nest.map_structure(tf.identity, value, expand_composites=True)
 
 
+def _schedule(self: Any, fn: Any, args: Any = None, kwargs: Any = None) -> Any:
+    listener = thread.listener
+    if listener is not None and listener.recording():
+        raise ReplicaError(
+            "A function was scheduled while a tape records: workers run it, and the tape does not record them",
+            "Open the tape inside the scheduled function: `@tf.function def step(x): with rt.Tape() as tape: ...; "
+            "return tape.gradient(...)`, then `coordinator.schedule(step, ...)`; or pause the tape around the call: "
+            "`with tape.stop_recording(): ...`.",
+        )
+    return original[_Coordinator, "schedule"](self, fn, args, kwargs)
+
+
 add_hooks(
     (_Thread, "record_thread_local_eager_context_state", _record_state),
     (_Thread, "restore_thread_local_eager_context_state", _restore_state),
@@ -269,4 +284,5 @@ add_hooks(
     (distribute_lib.ReplicaContext, "all_gather", _all_gather),
     (_Collective, "_all_reduce_per_replica_values", _reduce_across),
     (_Collective, "_batch_all_gather", _gather_across),
+    (_Coordinator, "schedule", _schedule),
 )

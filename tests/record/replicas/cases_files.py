@@ -95,7 +95,9 @@ def names_of_a_file(s: Setting) -> Any:
     return [*found, loaded.gradient("y", "Variable", through_updates=True)], [*[1.0] * s.count, s.sum]
 
 
-@case("ReplicaError: This variable cannot be treated as one: Update 1 of 'Variable:0', AssignVariableOp at ", "mirrored")
+@case(
+    "ReplicaError: This variable cannot be treated as one: Update 1 of 'Variable:0', AssignVariableOp at ", "mirrored"
+)
 def save_what_is_not_proved(s: Setting) -> Any:
     with rt.Tape() as tape:
         for part in s.local(s.w):
@@ -104,7 +106,9 @@ def save_what_is_not_proved(s: Setting) -> Any:
     return _saved(tape, y=y).gradient("y", "Variable"), 0
 
 
-@case("ReplicaError: This variable cannot be treated as one: Update 1 of 'Variable:0', AssignVariableOp at ", "mirrored")
+@case(
+    "ReplicaError: This variable cannot be treated as one: Update 1 of 'Variable:0', AssignVariableOp at ", "mirrored"
+)
 def save_with_a_name_for_what_one_replica_was_given(s: Setting) -> Any:
     """A gradient with respect to `last` would not be counted."""
     given = [tf.constant(2.0) for _ in range(s.count)]

@@ -182,8 +182,11 @@ def tape_around_training_steps(s: Setting) -> Any:
 def synchronized_normalization(s: Setting) -> Any:
     """The replicas, against one process on the whole batch."""
     kept = s.count * 2
-    rows, per_replica = ROWS[:kept], s.strategy.experimental_distribute_values_from_function(
-        lambda context: tf.constant(ROWS[2 * context.replica_id_in_sync_group :][:2])
+    rows, per_replica = (
+        ROWS[:kept],
+        s.strategy.experimental_distribute_values_from_function(
+            lambda context: tf.constant(ROWS[2 * context.replica_id_in_sync_group :][:2])
+        ),
     )
 
     def layer() -> Any:
