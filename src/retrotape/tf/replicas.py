@@ -200,8 +200,8 @@ def _reducing(replica: Any, value: Any, run: Callable[[], Any]) -> Any:
 class _InOrder:
     """The values of a group, in the order in which TensorFlow gathers them."""
 
-    def __init__(self, ops: Any, value: Any) -> None:
-        by_device = sorted(zip(ops._devices, value.values, strict=True), key=lambda pair: device_rank(pair[0]))
+    def __init__(self, reducer: Any, value: Any) -> None:
+        by_device = sorted(zip(reducer._devices, value.values, strict=True), key=lambda pair: device_rank(pair[0]))
         self._values = tuple(one for _, one in by_device)
 
 
@@ -240,21 +240,21 @@ def divided(total: Any, count: int) -> Any:
     return total / tf.cast(count, total.dtype)
 
 
-def _computes(ops: Any) -> bool:
+def _computes(reducer: Any) -> bool:
     """Return whether a reduction in a graph is computed with ordinary ops, which have gradients.
 
     That is so if a tape around the replicas records the graph, and all of them are in this process.
     """
-    return bool(thread.graph_sessions) and ops._group_size == len(ops._devices)
+    return bool(thread.graph_sessions) and reducer._group_size == len(reducer._devices)
 
 
-def _combined(ops: Any, values: Sequence[Any], compute: Callable[[Sequence[Any]], Any]) -> list[Any]:
+def _combined(reducer: Any, values: Sequence[Any], compute: Callable[[Sequence[Any]], Any]) -> list[Any]:
     """Return what a reduction of each of `values` returns: the same for all replicas, copied to each device."""
     results = []
     for value in values:
-        with tf.device(ops._devices[0]):
-            made = compute(_InOrder(ops, value)._values)
-        copies = [_copied(made, device) for device in ops._devices]
+        with tf.device(reducer._devices[0]):
+            made = compute(_InOrder(reducer, value)._values)
+        copies = [_copied(made, device) for device in reducer._devices]
         results.append(copies[0] if len(copies) == 1 else Mirrored(copies))
     return results
 
