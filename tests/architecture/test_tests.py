@@ -30,7 +30,6 @@ ACROSS = {
 # Tables longer than a file of tests may be, each with its reason.
 TABLES = {
     "files/store/hostile.py": "one way to break a file after the other",
-    "record/replicas/cases.py": "a program of its own, started once for all cases: several devices take seconds",
 }
 
 

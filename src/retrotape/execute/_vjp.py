@@ -45,6 +45,7 @@ from retrotape.rules import (
     variable_vjp,
 )
 from retrotape.tf import core, functions, hooks, replicas, tangents
+from retrotape.tf.after_replicas import after_replicas
 from retrotape.tf.core import identity_of, tf, zeros
 
 _STRING, _RESOURCE, _VARIANT = 7, 20, 21
@@ -149,6 +150,9 @@ class RuleVjp:
             grads = grads[: len(operation.outputs)]  # drop the new values of variables
         if len(grads) > 1:
             self._fill_missing(eqn, grads, ACCEPTS_NONE.get(eqn.op, ()))
+        if operation is not None and eqn.op == "IdentityN":
+            with after_replicas(operation.graph, complete=False):
+                return _flat(rule.function(operation, *grads))
         return _flat(rule.function(operation or self._view(eqn, plan), *grads))
 
     def _view(self, eqn: Eqn, plan: Plan) -> OpView:

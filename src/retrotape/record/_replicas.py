@@ -8,7 +8,7 @@ inside a replica records only that replica.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 from retrotape._types import Tensor
@@ -19,6 +19,7 @@ from retrotape.record._histories import same
 from retrotape.record._recorder import Event, Recorder
 from retrotape.record._variables import Variables
 from retrotape.tf import core, hooks, replicas
+from retrotape.tf.after_replicas import after_its_replica
 from retrotape.tf.core import identity_of, tf
 from retrotape.tf.replicas import values_of
 from retrotape.tf.scopes import setting
@@ -94,6 +95,15 @@ class Replicas(Variables):
         if self._single:
             return []
         return self._own() if self._reductions and self._outer else self.active
+
+    def for_custom(self, backward: Callable) -> Iterator[tuple[Recorder, Callable]]:
+        """Yield the recorders that get a custom gradient, each with its backward function.
+
+        Those that were opened outside of this replica run it when the replica has ended.
+        """
+        later = backward if self._parent is None else after_its_replica(backward)
+        for recorder in self.for_backward():
+            yield recorder, later if any(recorder is other for other in self._outer) else backward
 
     def on_all_reduce(self, op: str, size: int, values: Sequence[list[Any]], run: Callable[[], Any]) -> Any:
         """Run an all-reduce and record it as a sum for each of `values`, which are those of the local replicas."""

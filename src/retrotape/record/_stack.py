@@ -217,7 +217,10 @@ class Stack(Calls):
                 recorder.attach_backward(outputs, len(inputs), backward)
         elif not (self._custom and self._custom[-1] and name == "inner"):
             self._read_unheld(variable.handle for variable in variables_in(backward))
-            self.emit(name, outputs, inputs, backward)
+            self.flush()
+            place, time = self.place or here(2), next(_times)
+            for recorder, function in self.for_custom(backward):
+                recorder.append_backward(name, outputs, inputs, function, recorder.frames.number(place), time)
             if core.accumulating():
                 self.hold(outputs)
         # else `tf.recompute_grad`: its ops are recorded as recomputed instead, which gives correct higher orders too

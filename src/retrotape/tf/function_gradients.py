@@ -11,6 +11,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from retrotape._types import Tensor
+from retrotape.tf.after_replicas import after_replicas
 from retrotape.tf.core import EagerTensor, gradients_util
 from retrotape.tf.scopes import Scope
 
@@ -62,7 +63,7 @@ def build_gradient(function: Any, inputs: Sequence[Tensor]) -> list[Tensor]:
     kind = gradients_util.PossibleTapeGradientTypes(inputs)
     if kind == gradients_util.POSSIBLE_GRADIENT_TYPES_NONE:
         return []
-    with making_gradients:
+    with making_gradients, after_replicas(function._func_graph):
         call = function._select_forward_and_backward_functions(list(inputs), kind, True)
         call.forward()
     return [tensor for tensor in call._functions._backward.captured_inputs if isinstance(tensor, EagerTensor)]

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from retrotape._types import Tensor
+from retrotape.tf.after_replicas import after_replicas
 from retrotape.tf.closures import values_in
 from retrotape.tf.core import (
     EagerTensor,
@@ -172,6 +173,7 @@ def trace_rule(graph: Any, operation: Any, grads: Sequence[Tensor]) -> TracedRul
             :1
         ]:
             stack.enter_context(replica_context)
+        stack.enter_context(after_replicas(graph))
         seeds = [tf.compat.v1.placeholder(grad.dtype, grad.shape) for grad in grads]
         found = rule(operation, *seeds)
         found = list(found) if isinstance(found, (list, tuple)) else [found]

@@ -39,6 +39,9 @@ HOOKED = {
     "distribute.cross_device_ops:CollectiveAllReduce._batch_all_gather(self, per_replica_values, axis, options)": (
         "a gather that runs in a function of its own"
     ),
+    "distribute.coordinator.cluster_coordinator:ClusterCoordinator.schedule(self, fn, args, kwargs)": (
+        "what workers run is not recorded"
+    ),
 }
 
 _FUNCTION = "eager.polymorphic_function.concrete_function:ConcreteFunction"
@@ -138,6 +141,7 @@ CALLED = {
     "distribute.values:DistributedVariable._distributed_container": "the same",
     "distribute.values:DistributedVariable._values": "the parts of a variable, one for each device",
     "distribute.values:SyncOnReadVariable": "variables that differ between replicas",
+    "distribute.distribute_lib:ReplicaContextBase._replica_id_in_sync_group": "the replica of a custom gradient",
     "distribute.values:Mirrored": "what a reduction returns: a copy for each device",
     "distribute.ps_values:AggregatingVariable._v": "the variable inside one of a central storage",
     "distribute.cross_device_ops:CollectiveAllReduce._group_size": "the number of replicas",

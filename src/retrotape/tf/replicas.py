@@ -9,6 +9,7 @@ from typing import Any
 
 from retrotape._types import Tensor
 from retrotape.errors import ReplicaError
+from retrotape.tf.after_replicas import AfterReplica
 from retrotape.tf.closures import values_in
 from retrotape.tf.core import (
     DistributedValues,
@@ -29,6 +30,7 @@ from retrotape.tf.hooks_ops import thread
 
 _Threaded = mirrored_run._MirroredReplicaContext
 _Thread = mirrored_run._MirroredReplicaThread
+_Coordinator = tf.distribute.coordinator.ClusterCoordinator
 _Collective = cross_device_ops.CollectiveAllReduce
 
 
@@ -120,7 +122,8 @@ def is_reduced(node: Any) -> bool:
 
 def in_its_replica(backward: Any, where: Callable[[], str]) -> AbstractContextManager[Any]:
     """Return the replica context that a backward function has to run in, or raise if it cannot be entered."""
-    found = next((value for value in values_in(backward) if isinstance(value, distribute_lib.ReplicaContextBase)), None)
+    inside = (value for value in values_in(backward) if isinstance(value, distribute_lib.ReplicaContextBase))
+    found = next((value for value in inside if not isinstance(value, AfterReplica)), None)
     if found is None or tf.distribute.get_replica_context() is found:
         return nullcontext()
     count = found.strategy.num_replicas_in_sync
@@ -195,9 +198,9 @@ def _reducing(replica: Any, value: Any, run: Callable[[], Any]) -> Any:
 # ---------------------------------------------------------------------- communication
 
 
-def _in_order(ops: Any, value: Any) -> list[Any]:
+def _in_order(reducer: Any, value: Any) -> list[Any]:
     """Return the values of a group, in the order in which TensorFlow gathers them."""
-    by_device = sorted(zip(ops._devices, values_of(value), strict=True), key=lambda pair: device_rank(pair[0]))
+    by_device = sorted(zip(reducer._devices, values_of(value), strict=True), key=lambda pair: device_rank(pair[0]))
     return [one for _, one in by_device]
 
 
@@ -236,21 +239,21 @@ def divided(total: Any, count: int) -> Any:
     return total / tf.cast(count, total.dtype)
 
 
-def _computes(ops: Any) -> bool:
+def _computes(reducer: Any) -> bool:
     """Return whether a reduction in a graph is computed with ordinary ops, which have gradients.
 
     That is so if a tape around the replicas records the graph, and all of them are in this process.
     """
-    return bool(thread.graph_sessions) and ops._group_size == len(ops._devices)
+    return bool(thread.graph_sessions) and reducer._group_size == len(reducer._devices)
 
 
-def _combined(ops: Any, values: Sequence[Any], compute: Callable[[Sequence[Any]], Any]) -> list[Any]:
+def _combined(reducer: Any, values: Sequence[Any], compute: Callable[[Sequence[Any]], Any]) -> list[Any]:
     """Return what a reduction of each of `values` returns: the same for all replicas, copied to each device."""
     results = []
     for value in values:
-        with tf.device(ops._devices[0]):
-            made = compute(_in_order(ops, value))
-        copies = [_copied(made, device) for device in ops._devices]
+        with tf.device(reducer._devices[0]):
+            made = compute(_in_order(reducer, value))
+        copies = [_copied(made, device) for device in reducer._devices]
         results.append(copies[0] if len(copies) == 1 else Mirrored(copies))
     return results
 
@@ -258,6 +261,18 @@ def _combined(ops: Any, values: Sequence[Any], compute: Callable[[Sequence[Any]]
 def _copied(value: Any, device: str) -> Any:
     with tf.device(device):
         return tf.nest.map_structure(tf.identity, value, expand_composites=True)
+
+
+def _schedule(self: Any, fn: Any, args: Any = None, kwargs: Any = None) -> Any:
+    listener = thread.listener
+    if listener is not None and listener.recording():
+        raise ReplicaError(
+            "A function was scheduled while a tape records: workers run it, and the tape does not record them",
+            "Open the tape inside the scheduled function: `@tf.function def step(x): with rt.Tape() as tape: ...; "
+            "return tape.gradient(...)`, then `coordinator.schedule(step, ...)`; or pause the tape around the call: "
+            "`with tape.stop_recording(): ...`.",
+        )
+    return original[_Coordinator, "schedule"](self, fn, args, kwargs)
 
 
 add_hooks(
@@ -268,4 +283,5 @@ add_hooks(
     (distribute_lib.ReplicaContext, "all_gather", _all_gather),
     (_Collective, "_all_reduce_per_replica_values", _reduce_across),
     (_Collective, "_batch_all_gather", _gather_across),
+    (_Coordinator, "schedule", _schedule),
 )

@@ -40,6 +40,38 @@ def custom_gradient_after_a_reduction(s: Setting) -> Any:
     return reduced(s, lambda x: twice_back(all_reduce("SUM", twice_back(x * s.w)) ** 2)), s.count * 24 * s.sum**2
 
 
+@tf.custom_gradient
+def _reduced_back(value: Any) -> Any:
+    return tf.identity(value), lambda grad: all_reduce("SUM", grad)
+
+
+@tf.custom_gradient
+def _numbered_back(value: Any) -> Any:
+    def backward(grad: Any) -> Any:
+        return grad * tf.cast(tf.distribute.get_replica_context().replica_id_in_sync_group + 1, tf.float32)
+
+    return tf.identity(value), backward
+
+
+@case(
+    "ReplicaError: The path from the source to the target passes a custom gradient", "mirrored", "central", traced=True
+)
+def reduction_in_a_custom_gradient(s: Setting) -> Any:
+    return reduced(s, lambda x: _reduced_back(x * s.w)), s.count * s.sum
+
+
+@case()
+def replica_of_a_custom_gradient(s: Setting) -> Any:
+    return reduced(s, lambda x: _numbered_back(x * s.w)), float((s.given * np.arange(1, s.count + 1)).sum())
+
+
+@case("ReplicaError: The path from the source to the target passes a custom gradient", "mirrored", "central")
+def replica_of_a_custom_gradient_in_a_function(s: Setting) -> Any:
+    with rt.Tape() as tape:
+        y = tf.function(lambda: s.total(lambda x: _numbered_back(all_reduce("SUM", x * s.w))))()
+    return tape.gradient(y, s.w), 0
+
+
 @case(traced=True)
 def all_reduce_sum(s: Setting) -> Any:
     return reduced(s, lambda x: all_reduce("SUM", x * s.w) ** 2), s.count * 6 * s.sum**2

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 import retrotape as rt
-from record.replicas.cases_around import _dense, _slices, _slices_slope
+from record.replicas.cases_around import _dense, _reduced_back, _slices, _slices_slope
 from record.replicas.setting import Setting, all_gather, all_reduce, case, merged_sum, twice_back
 
 
@@ -54,3 +54,8 @@ def gather_in_a_graph(s: Setting) -> Any:
 def slices_in_a_graph(s: Setting) -> Any:
     found = [_inside(s, lambda x, op=op: _dense(all_reduce(op, _slices(x, x * s.w)))) for op in ("SUM", "MEAN")]
     return found, [s.count * _slices_slope(s, mean) for mean in (False, True)]
+
+
+@case("ReplicaError: The path from the source to the target passes a custom gradient", "mirrored", "central")
+def reduction_in_a_custom_gradient_in_a_graph(s: Setting) -> Any:
+    return _inside(s, lambda x: _reduced_back(x * s.w)), s.count * s.sum

@@ -6,27 +6,62 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Collection
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-from record.replicas import cases
+from record.replicas.cases import CASES
+
+# Training takes long. What is special about it is that the variables are mirrored.
+_TRAINING = ("fit", "optimizers", "save_training", "tape_around_training_steps", "tape_in_the_training_step")
+SLOW = [name for name in CASES if name.split()[0] in _TRAINING and name.split()[1] != "mirrored"]
+FAST = [name for name in CASES if name not in SLOW]
+# With four replicas, whose order is not that of the devices: whatever has to do with their number or order.
+_COUNTED = ("all_gathered", "all_reduce_slices", "gather", "gather_in_a_graph", "reduce_slices", "slices_in_a_graph")
+_COUNTED += ("all_reduce_mean", "all_reduced_update", "second_derivatives", "synchronized_normalization", "save")
+FOUR = [name for name in CASES if name.split()[0] in _COUNTED and name.split()[1] == "mirrored"]
 
 
-@pytest.fixture(scope="module")
-def outcomes() -> dict[str, str]:
-    """Return what came of all cases, with two replicas."""
-    command = [sys.executable, str(Path(__file__).with_name("cases.py")), "2"]
+@cache
+def outcomes(replicas: int, slow: bool) -> dict[str, str]:
+    """Return what came of cases, all run by one process."""
+    names: Collection[str] = (SLOW if slow else FAST) if replicas == 2 else (CASES if slow else FOUR)
+    command = [sys.executable, str(Path(__file__).with_name("cases.py")), str(replicas), *names]
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=540, env=environment, check=False)
     lines = [line for line in done.stdout.splitlines() if line.startswith("outcomes:")]
     assert lines, done.stderr[-3000:]
     return json.loads(lines[0].removeprefix("outcomes:"))
 
 
-@pytest.mark.parametrize("name", cases.CASES)
-def test_right_or_raises(outcomes: dict[str, str], name: str):
-    _, expected = cases.CASES[name]
-    assert outcomes[name].startswith(expected), outcomes[name]
+def check(replicas: int, slow: bool, name: str) -> None:
+    """Raise unless a case is right, or raises what it should."""
+    _, expected = CASES[name]
+    outcome = outcomes(replicas, slow)[name]
+    assert outcome.startswith(expected), outcome
     if expected != "right":
-        assert "`" in outcomes[name], "the error says what to type"
+        assert "`" in outcome, "the error says what to type"
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_two_replicas(name: str):
+    check(2, False, name)
+
+
+@pytest.mark.parametrize("name", FOUR)
+def test_four_replicas(name: str):
+    check(4, False, name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SLOW)
+def test_training_with_two_replicas(name: str):
+    check(2, True, name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_everything_with_four_replicas(name: str):
+    check(4, True, name)
