@@ -12,10 +12,11 @@ from retrotape.tf.core import identity_of
 class TensorMap:
     """The tensors of a trace and their vars. Several tensors may have the same var."""
 
-    __slots__ = ("by_identity",)
+    __slots__ = ("_captured", "by_identity")
 
-    def __init__(self, by_identity: dict[int, int] | None = None) -> None:
+    def __init__(self, by_identity: dict[int, int] | None = None, captured: Iterable[int] = ()) -> None:
         self.by_identity: dict[int, int] = {} if by_identity is None else by_identity
+        self._captured = set(captured)  # identities that `release` keeps
 
     def find(self, tensor: Tensor) -> int | None:
         """Return the var of `tensor`; None if it was not used."""
@@ -52,6 +53,16 @@ class TensorMap:
         """Remove a tensor."""
         self.by_identity.pop(identity, None)
 
+    def capture(self, tensors: Iterable[Tensor]) -> None:
+        """Keep these tensors known after their release: the backward function of a custom gradient may hold them."""
+        self._captured.update(map(identity_of, tensors))
+
+    def release(self, tensor: Tensor, var: int) -> None:
+        """Forget a recomputed tensor of `var`, unless it was captured."""
+        identity = identity_of(tensor)
+        if identity not in self._captured and self.by_identity.get(identity) == var:
+            self.by_identity.pop(identity, None)
+
     def new_identity(self, var: int) -> int:
         """Return a new identity, that of no tensor, mapped to `var`."""
         identity = core.next_id()
@@ -60,4 +71,4 @@ class TensorMap:
 
     def copy(self) -> TensorMap:
         """Return an independent copy."""
-        return TensorMap(self.by_identity.copy())
+        return TensorMap(self.by_identity.copy(), self._captured)
