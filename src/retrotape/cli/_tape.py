@@ -12,6 +12,7 @@ from typing import NamedTuple
 from retrotape._types import Json
 from retrotape.errors import AmbiguousNameError, CorruptTapeError, UnknownNameError
 from retrotape.files import store
+from retrotape.files.target import local
 from retrotape.ir import LEAF, NONSENSE, Eqn, Fields, Frame, TensorType, makes_no_sense, printable_frame, read_program
 
 
@@ -124,7 +125,7 @@ class SavedTape:
 @contextmanager
 def open_saved(path: str | os.PathLike[str]) -> Iterator[SavedTape]:
     """Open a saved tape, or raise if it is malformed."""
-    with store.open_tape(path) as container:
+    with store.open_tape(local(path)) as container:
         with refuse_nonsense(container.path):
             tape = SavedTape(container)
         yield tape

@@ -3,6 +3,7 @@
 from retrotape.errors._base import RetrotapeError, did_you_mean, printable
 from retrotape.errors._files import (
     AmbiguousNameError,
+    BackgroundSaveWarning,
     CorruptTapeError,
     IsolationError,
     NotPersistableError,
@@ -46,6 +47,7 @@ from retrotape.errors._queries import (
 
 __all__ = [
     "AmbiguousNameError",
+    "BackgroundSaveWarning",
     "CorruptTapeError",
     "EmptyTapeError",
     "IncompatibleTensorFlowError",

@@ -48,6 +48,17 @@ class TapeWriteError(RetrotapeError, OSError):
         self.errno = errno
 
 
+class BackgroundSaveWarning(UserWarning):
+    """A save in the background failed, and nobody asked how it ended."""
+
+    def __init__(self, path: str, problem: str) -> None:
+        self.path, self.problem = path, problem
+        super().__init__(
+            f"The tape {printable(path, _LONGEST)} was not saved in the background. {printable(problem)} "
+            "Ask for the result to get this as an error: `tape.save(path, wait=False).result()`."
+        )
+
+
 class NotPersistableError(RetrotapeError, ValueError):
     """Something that was recorded cannot be written to a file."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 import sys
 from bisect import bisect_left
@@ -16,12 +15,13 @@ from retrotape.errors import NotRecordedError, ReplicaError
 from retrotape.files import store
 from retrotape.files.document import Document, backward_functions_to_json
 from retrotape.files.kept import VALUES, Kept
+from retrotape.files.target import Target
 from retrotape.ir import CUSTOM, UNCOUNTED, Program
 from retrotape.record import Trace, histories_in, python_constants
 from retrotape.tf import core
 from retrotape.tf.core import identity_of, tf, whole_of
 from retrotape.tf.nests import VARIABLES, TensorRef, describe, unwrap
-from retrotape.transform import Pruned, portable
+from retrotape.transform import Pruned, portable, runs_user_code
 
 
 class Prepared(NamedTuple):
@@ -42,37 +42,81 @@ class Prepared(NamedTuple):
             "opdefs.pb": self.opdefs,
         }
 
-    def write(self, path: str | os.PathLike[str], *, overwrite: bool, store_in: str | os.PathLike[str] | None) -> int:
+    def write(self, target: Target) -> int:
         """Write the file and return how many bytes were written."""
         return store.write(
-            path,
+            target.path,
             self._entries(),
             self.tensors,
             self.document.fields,
-            overwrite=overwrite,
-            store=store_in,
+            overwrite=target.overwrite,
+            store=target.store,
             limits=store.Limits(json_memory=None),  # a long tape can be saved; its reader raises the limit
         )
 
 
-def prepare(
+class Snapshot(NamedTuple):
+    """Everything that a save depends on, as it was at one moment.
+
+    Attributes:
+      trace: What was recorded.
+      whole: The same without what has meaning only in this process; None if that is still to be computed.
+      names: What tensors and variables are called.
+      flags: For each variable, whether it was trainable, and whether it was frozen.
+      values: As for `save`.
+      redact: As for `save`.
+      freeze: As for `save`.
+    """
+
+    trace: Trace
+    whole: Trace | None
+    names: Mapping[str, Any]
+    flags: Mapping[int, tuple[bool, bool]]
+    values: str
+    redact: Collection[str]
+    freeze: Collection[str]
+
+    def detached(self) -> Snapshot:
+        """Return a snapshot that nothing changes, neither the tape nor its variables nor the caller's names.
+
+        Raises for names that are not on the tape. Runs the backward functions of custom gradients, which are Python
+        code: later, or on another thread, they might do something else.
+        """
+        trace = self.trace.fork()
+        named = name_everything(trace, self.names)
+        if not trace.facts.calls:  # else there may be more variables, inside calls
+            _refuse_unknown(self.redact, named)
+        whole = portable(trace, self.freeze) if runs_user_code(trace) else None
+        return self._replace(trace=trace, whole=whole, names=dict(_flat_names(self.names)))
+
+    def prepare(self) -> Prepared:
+        """Return the content of a file, or raise if something cannot be saved."""
+        return _prepare(self)
+
+
+def take_snapshot(
     trace: Trace,
     names: Mapping[str, Any],
     *,
     values: str = "leaves",
     redact: Collection[str] = (),
     freeze: Collection[str] = (),
-) -> Prepared:
-    """Return the content of a file of this trace, or raise if something cannot be saved."""
+) -> Snapshot:
+    """Return what a file of this trace depends on, or raise if an option makes no sense."""
     if values not in VALUES:
         raise ValueError(f"values must be one of {', '.join(map(repr, VALUES))}, got {values!r}.")
     redact, freeze = _as_name_set("redact", redact), _as_name_set("freeze", freeze)
     _refuse_parts(trace)
-    whole = portable(trace, freeze)
+    flags = {key: (trace.is_trainable(one), trace.is_frozen(one)) for key, one in trace.variables.items()}
+    return Snapshot(trace, None, names, flags, values, redact, freeze)
+
+
+def _prepare(snapshot: Snapshot) -> Prepared:
+    trace, whole, names, flags, values, redacted, freeze = snapshot
+    redact = set(redacted)
+    whole = portable(trace, freeze) if whole is None else whole
     named = name_everything(whole, names)
-    unknown = redact - named.keys()
-    if unknown:
-        raise ValueError(f"redact names {sorted(unknown)}, which is not among the names {sorted(named)}.")
+    _refuse_unknown(redact, named)
     used = {what["var"] for what in named.values() if "var" in what} | whole.facts.history_of.keys()
     used |= {var for back in whole.facts.backward_functions.values() for var in back.captures}
     versions = [history.versions for history in whole.facts.histories.values()]
@@ -92,7 +136,7 @@ def prepare(
         "platform": {"machine": platform.machine(), "byteorder": sys.byteorder},
         "names": named,
         "redacted": sorted(redact),
-        "variables": _variables(whole, pruned.moved),
+        "variables": _variables(whole, pruned.moved, flags),
         "assigned": sorted(whole.facts.assigned),
         "unrecorded_updates": sorted(whole.facts.unrecorded_updates),
         "moments": sorted(whole.stopped_by_moments()),
@@ -115,6 +159,12 @@ def _refuse_parts(trace: Trace) -> None:
                 "Save tapes that were opened inside the replica function: `def step(x): with rt.Tape() as tape: ...; "
                 "tape.save(...)`, or query this one in its own process.",
             )
+
+
+def _refuse_unknown(redact: Collection[str], named: Mapping[str, Any]) -> None:
+    unknown = set(redact) - named.keys()
+    if unknown:
+        raise ValueError(f"redact names {sorted(unknown)}, which is not among the names {sorted(named)}.")
 
 
 def _as_name_set(option: str, given: Collection[str]) -> set[str]:
@@ -189,16 +239,16 @@ def _name_of(trace: Trace, history: Any, number: int) -> str:
     return trace.path_of(variable)
 
 
-def _variables(trace: Trace, moved: Mapping[int, int]) -> list[dict[str, Any]]:
+def _variables(trace: Trace, moved: Mapping[int, int], flags: Mapping[int, tuple[bool, bool]]) -> list[dict[str, Any]]:
     rows = []
     for number, history in enumerate(trace.facts.histories.values()):
-        variable = trace.variables.get(history.key)
+        trainable, frozen = flags.get(history.key, (False, False))
         rows.append(
             {
                 "name": _name_of(trace, history, number),
-                "trainable": variable is not None and trace.is_trainable(variable),
-                **({"frozen": True} if variable is not None and trace.is_frozen(variable) else {}),
-                "read": variable is not None,
+                "trainable": trainable,
+                **({"frozen": True} if frozen else {}),
+                "read": history.key in trace.variables,
                 "versions": list(history.versions),
                 "made_by": [moved.get(index, -1) for index in history.made_by],
             }

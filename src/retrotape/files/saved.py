@@ -5,17 +5,21 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping
+from concurrent.futures import Future
+from functools import partial
 from threading import RLock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from retrotape.errors import did_you_mean
+from retrotape.files.background import finish, submit
+from retrotape.files.target import Target
 from retrotape.record import EagerSession, current_stack
 from retrotape.tf.core import tf
 from retrotape.tf.methods import locked
 from retrotape.tf.nests import unwrap
 
 if TYPE_CHECKING:
-    from retrotape.files.save import Prepared
+    from retrotape.files.save import Snapshot
 
 Path = str | os.PathLike[str]
 
@@ -37,6 +41,36 @@ class Saved(ABC):
     def _record_result(self, part: Any, session: EagerSession) -> bool:
         """Register a result of this tape under the var that it was computed from; return whether it is one."""
 
+    @overload
+    def save(
+        self,
+        path: Path,
+        names: Mapping[str, Any] | None = ...,
+        *,
+        values: str = ...,
+        redact: Collection[str] = ...,
+        freeze: Collection[str] = ...,
+        store: Path | None = ...,
+        overwrite: bool = ...,
+        wait: Literal[True] = ...,
+        **named: Any,
+    ) -> int: ...
+
+    @overload
+    def save(
+        self,
+        path: Path,
+        names: Mapping[str, Any] | None = ...,
+        *,
+        values: str = ...,
+        redact: Collection[str] = ...,
+        freeze: Collection[str] = ...,
+        store: Path | None = ...,
+        overwrite: bool = ...,
+        wait: Literal[False],
+        **named: Any,
+    ) -> Future[int]: ...
+
     @locked
     def save(
         self,
@@ -48,8 +82,9 @@ class Saved(ABC):
         freeze: Collection[str] = (),
         store: Path | None = None,
         overwrite: bool = True,
+        wait: bool = True,
         **named: Any,
-    ) -> int:
+    ) -> int | Future[int]:
         """Write the tape to a file that `rt.load` reads without the model's code, and return its size in bytes.
 
         The file holds the program and the values that it started from: weights, and the data that were used. Anyone
@@ -63,6 +98,9 @@ class Saved(ABC):
           freeze: Ops whose results are kept as constants because the ops cannot be saved.
           store: A folder for the tensors of many tapes, each of them once.
           overwrite: Whether an existing file may be replaced.
+          wait: False saves in the background and returns a `concurrent.futures.Future` at once; its `result()` is the
+            size, or raises. The file is that of this moment, whatever happens to the tape and its variables afterwards.
+            Several are written one after the other, and Python does not exit before they are.
           **named: Names as keywords: `tape.save(path, x=x, loss=loss)`. One that is also an option goes into `names`.
 
         Raises:
@@ -77,11 +115,17 @@ class Saved(ABC):
         >>> _ = tape.save(path, x=x, y=y)
         >>> float(rt.load(path).gradient("y", "x"))
         6.0
+        >>> tape.save(path, x=x, y=y, wait=False).result() == os.path.getsize(path)
+        True
         """
         given = with_keywords(names, named)
+        target = Target(path, overwrite=overwrite, store=store)
         with current_stack().unrecorded():  # neither recomputed values nor host reads
-            prepared = self._prepared(given, values=values, redact=redact, freeze=freeze)
-            return prepared.write(path, overwrite=overwrite, store_in=store)
+            snapshot = self._snapshot(given, values=values, redact=redact, freeze=freeze)
+            if wait:
+                finish(target.key)  # an earlier save in the background must not replace this one
+                return _write(snapshot, target)
+            return submit(target.key, partial(_write, snapshot.detached(), target.absolute()))
 
     @locked
     def size(self, values: str = "leaves") -> int:
@@ -97,7 +141,7 @@ class Saved(ABC):
         True
         """
         with current_stack().unrecorded():
-            return self._prepared(None, values=values).size()
+            return self._snapshot(None, values=values).prepare().size()
 
     @locked
     def export_saved_model(self, path: Path, names: Mapping[str, Any] | None = None) -> None:
@@ -126,21 +170,27 @@ class Saved(ABC):
 
         export_graph(self._eager("export_graph").trace, self._all_names(names), directory)
 
-    def _prepared(self, names: Mapping[str, Any] | None, **options: Any) -> Prepared:
+    def _snapshot(self, names: Mapping[str, Any] | None, **options: Any) -> Snapshot:
         session = self._eager("save")
         given = self._all_names(names)
         for part in _tensors_in(names):
             is_result = self._record_result(part, session)
             if not is_result and session.find(part) is None and session.why_absent(part) is None:
                 session.var_of(part)  # made in the block, but by no op: as a target it can be named
-        from retrotape.files.save import prepare  # imported late: most programs save nothing
+        from retrotape.files.save import take_snapshot  # imported late: most programs save nothing
 
-        return prepare(session.trace, given, **options)
+        return take_snapshot(session.trace, given, **options)
 
     def _all_names(self, names: Mapping[str, Any] | None) -> dict[str, Any]:
         if names is not None and not isinstance(names, Mapping):
             raise TypeError(f"names= takes a mapping, `{{'x': x, 'loss': loss}}`; got {type(names).__name__}.")
         return {**self._names(), **(names or {})}
+
+
+def _write(snapshot: Snapshot, target: Target) -> int:
+    """Write a file on any thread."""
+    with current_stack().unrecorded():
+        return snapshot.prepare().write(target)
 
 
 def with_keywords(names: Mapping[str, Any] | None, named: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -149,7 +199,7 @@ def with_keywords(names: Mapping[str, Any] | None, named: Mapping[str, Any]) -> 
         return names
     for name, value in named.items():
         if not any(isinstance(unwrap(part), (tf.Tensor, tf.Variable)) for part in tf.nest.flatten(value)):
-            suggestion = did_you_mean(name, ["names", "values", "redact", "freeze", "store", "overwrite"])
+            suggestion = did_you_mean(name, ["names", "values", "redact", "freeze", "store", "overwrite", "wait"])
             raise TypeError(
                 f"save got {name}={value!r}, which is neither an option nor a tensor to be called {name!r}.{suggestion}"
             )

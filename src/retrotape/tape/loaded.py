@@ -216,6 +216,7 @@ def load(
     12.0
     """
     from retrotape.files import store  # imported late, as most programs load nothing
+    from retrotape.files.target import local
 
     if isinstance(allow_ops, str):
         raise TypeError(f"allow_ops= takes a list of ops, got {allow_ops!r}: `allow_ops=[{allow_ops!r}]`.")
@@ -223,6 +224,7 @@ def load(
         raise TypeError(f"limits= takes `retrotape.store.Limits(total_bytes=...)`, got {type(limits).__name__}.")
     if isolate not in (False, True, "strict"):
         raise ValueError(f"isolate= must be False, True or 'strict', got {isolate!r}.")
+    path = local(path)
     if isolate:
         from retrotape.tape.isolated import isolate as load_isolated
 

@@ -3,7 +3,7 @@
 from retrotape.transform._backward import BackwardProgram, backward_program
 from retrotape.transform._flatten import flatten, flatten_if_possible
 from retrotape.transform._join import TraceVar, join
-from retrotape.transform._portable import portable
+from retrotape.transform._portable import portable, runs_user_code
 from retrotape.transform._prune import WITHOUT_BYTES, Pruned
 from retrotape.transform._replay import replay
 
@@ -18,4 +18,5 @@ __all__ = [
     "join",
     "portable",
     "replay",
+    "runs_user_code",
 ]

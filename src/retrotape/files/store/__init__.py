@@ -6,6 +6,6 @@ unpacked, and nothing in it is run.
 
 from retrotape.files.store._container import Container, open_tape
 from retrotape.files.store._format import Limits, Stored, TensorInfo
-from retrotape.files.store._write import estimate, write
+from retrotape.files.store._write import check_target, estimate, write
 
-__all__ = ["Container", "Limits", "Stored", "TensorInfo", "estimate", "open_tape", "write"]
+__all__ = ["Container", "Limits", "Stored", "TensorInfo", "check_target", "estimate", "open_tape", "write"]
