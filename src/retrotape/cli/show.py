@@ -29,7 +29,7 @@ def show(file: str, as_json: bool, ops: bool, values: bool) -> None:
     `retrotape check` verifies everything.
     """
     with open_saved(file) as tape:
-        about = describe(tape)
+        about = {**describe(tape), "path": file}  # a URL, where the tape itself is a copy
         if ops and as_json:
             about["program"] = str(tape.program).split("\n")
         if values:

@@ -14,6 +14,7 @@ from retrotape.errors._files import (
     TooDeepError,
     UnknownNameError,
     UnsafeTapeError,
+    UrlError,
 )
 from retrotape.errors._queries import (
     EmptyTapeError,
@@ -85,6 +86,7 @@ __all__ = [
     "UnseenByStockTapeError",
     "UnseenUpdateError",
     "UntriedTensorFlowWarning",
+    "UrlError",
     "did_you_mean",
     "grouped",
     "printable",

@@ -48,6 +48,14 @@ class TapeWriteError(RetrotapeError, OSError):
         self.errno = errno
 
 
+class UrlError(RetrotapeError, OSError):
+    """A URL cannot be opened."""
+
+    def __init__(self, url: str, problem: str, remedy: str) -> None:
+        self.url, self.problem = url, problem
+        super().__init__(f"Cannot open {printable(url, _LONGEST)}: {printable(problem)}. {remedy}")
+
+
 class BackgroundSaveWarning(UserWarning):
     """A save in the background failed, and nobody asked how it ended."""
 

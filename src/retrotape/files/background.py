@@ -79,10 +79,14 @@ def submit(key: str, save: Callable[[], int]) -> Future[int]:
     return future
 
 
-def finish(key: str) -> None:
-    """Wait until nothing in the background saves to a file. Its errors are left for whoever holds the future."""
+def finish(key: Callable[[], str]) -> None:
+    """Wait until nothing in the background saves to a file. Its errors are left for whoever holds the future.
+
+    Args:
+      key: Returns what identifies the file; called only if anything is being saved.
+    """
     with _lock:
-        future = _pending.get(key)
+        future = _pending.get(key()) if _pending else None
     if future is not None:
         wait([future])
 

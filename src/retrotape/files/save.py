@@ -44,15 +44,19 @@ class Prepared(NamedTuple):
 
     def write(self, target: Target) -> int:
         """Write the file and return how many bytes were written."""
-        return store.write(
-            target.path,
-            self._entries(),
-            self.tensors,
-            self.document.fields,
-            overwrite=target.overwrite,
-            store=target.store,
-            limits=store.Limits(json_memory=None),  # a long tape can be saved; its reader raises the limit
-        )
+
+        def write(path: str, overwrite: bool) -> int:
+            return store.write(
+                path,
+                self._entries(),
+                self.tensors,
+                self.document.fields,
+                overwrite=overwrite,
+                store=target.store,
+                limits=store.Limits(json_memory=None),  # a long tape can be saved; its reader raises the limit
+            )
+
+        return target.write(write)
 
 
 class Snapshot(NamedTuple):

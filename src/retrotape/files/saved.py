@@ -91,7 +91,7 @@ class Saved(ABC):
         who has the file has these values; `redact` leaves out those that others should not see.
 
         Args:
-          path: The file; with `store`, a folder.
+          path: The file; with `store`, a folder. Also a URL that fsspec opens, such as "s3://bucket/step.tape".
           names: What to call tensors and variables, also nested. Variables that are not listed keep their own names.
           values: "leaves" writes what cannot be recomputed; "needed" also what gradients need; "all" everything.
           redact: Names whose values are left out. Queries that need one raise, until `replay` provides a value.
@@ -123,7 +123,7 @@ class Saved(ABC):
         with current_stack().unrecorded():  # neither recomputed values nor host reads
             snapshot = self._snapshot(given, values=values, redact=redact, freeze=freeze)
             if wait:
-                finish(target.key)  # an earlier save in the background must not replace this one
+                finish(lambda: target.key)  # an earlier save in the background must not replace this one
                 return _write(snapshot, target)
             return submit(target.key, partial(_write, snapshot.detached(), target.absolute()))
 

@@ -188,7 +188,8 @@ def load(
     untrusted file; it does not make TensorFlow's kernels safe. For that, use `isolate`.
 
     Args:
-      path: What `tape.save` wrote.
+      path: What `tape.save` wrote; also a URL that fsspec opens, such as "s3://bucket/step.tape". It is downloaded
+        into a cache first.
       mmap: Map values instead of reading them, if you trust the disk: truncating a mapped file crashes the process,
         and changing it in place changes values after they were verified.
       allow_ops: Names of ops that may run although they are not on the list, or although the size of their results is
@@ -201,6 +202,7 @@ def load(
 
     Raises:
       CorruptTapeError: If the file is damaged.
+      UrlError: If a URL cannot be opened.
       UnsafeTapeError: If it contains something that a tape must not contain.
       TapeVersionError: If it needs a newer retrotape, or another TensorFlow.
       IsolationError: With `isolate`, if the process cannot be started or confined, or crashes on the file.

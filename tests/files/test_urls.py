@@ -1,0 +1,431 @@
+"""Tapes behind URLs: saved, loaded, cached, and what goes wrong."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from pathlib import Path
+from threading import Thread
+
+import pytest
+import tensorflow as tf
+from click.testing import CliRunner
+
+fsspec = pytest.importorskip("fsspec", reason="the extra [fsspec] is not installed")
+
+import retrotape as rt  # noqa: E402
+from files import file_systems  # noqa: E402
+from files.file_systems import Failing, Unversioned, Versioned  # noqa: E402
+from retrotape.cli import main  # noqa: E402
+from retrotape.errors import CorruptTapeError, TapeWriteError, UnsafeTapeError, UrlError  # noqa: E402
+from retrotape.files.urls import expand, is_url, local_copy, local_copy_of_folder, local_path, upload  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache, and empty file systems."""
+    file_systems.register()
+    monkeypatch.setenv("RETROTAPE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def small(at: float = 3.0) -> tuple[rt.Tape, tf.Tensor, tf.Tensor]:
+    x = tf.constant(at)
+    with rt.Tape() as tape:
+        y = x * x
+    return tape, x, y
+
+
+def put(url: str, at: float = 3.0) -> int:
+    tape, x, y = small(at)
+    return tape.save(url, x=x, y=y)
+
+
+def files_of(url: str) -> list[str]:
+    files, path = fsspec.core.url_to_fs(url)
+    return sorted(name.rpartition("/")[2] for name in files.find(path))
+
+
+# ------------------------------------------------------------------ what is a URL
+
+
+def test_what_is_a_url():
+    urls = ("s3://b/a", "memory://a", "simplecache::s3://b/a", "file:///a", "zip://a::s3://b/c.zip", "HTTPS://h/a")
+    assert all(is_url(url) for url in urls)
+    paths = ("a.tape", "/a/b.tape", "C:\\a.tape", "C:/a.tape", "c://a.tape", "a::b", "x/s3://b", "", b"s3://b", None)
+    assert not any(is_url(path) for path in (*paths, Path("s3://b/a")))
+
+
+def test_file_urls_are_local_paths(tmp_path: Path, cache: Path):
+    url = f"file://{tmp_path}/with space%20.tape".replace(" ", "%20")
+    assert local_path(url) == f"{tmp_path}/with space .tape"
+    size = put(url)
+    assert (tmp_path / "with space .tape").stat().st_size == size
+    assert float(rt.load(url).gradient("y", "x")) == 6.0
+    assert not cache.exists()
+    with pytest.raises(UrlError, match=r"'tmp' stands where a host would\. .* `file:///tmp/a\.tape`"):
+        rt.load("file://tmp/a.tape")
+
+
+def test_a_folder_with_a_store_by_file_urls(tmp_path: Path):
+    tape, x, y = small()
+    tape.save(f"file://{tmp_path}/folder", x=x, y=y, store=f"file://{tmp_path}/store")
+    assert float(rt.load(f"file://{tmp_path}/folder").gradient("y", "x")) == 6.0
+
+
+# ------------------------------------------------------------------ save and load
+
+
+@pytest.mark.parametrize("url", ["memory://job/a.tape", "versioned://job/a.tape", "unversioned://a.tape"])
+def test_the_bytes_are_those_of_a_local_file(tmp_path: Path, url: str):
+    size = put(url)
+    assert put(str(tmp_path / "a.tape")) == size
+    files, path = fsspec.core.url_to_fs(url)
+    assert files.cat_file(path) == (tmp_path / "a.tape").read_bytes()
+    assert files_of(url.rpartition("/")[0] + "/") == ["a.tape"]
+    loaded = rt.load(url)
+    assert float(loaded.gradient("y", "x")) == 6.0
+    loaded.save(url.replace("a.tape", "b.tape"))
+    assert files.cat_file(path) == files.cat_file(path.replace("a.tape", "b.tape"))
+
+
+def test_chained_urls(tmp_path: Path):
+    put("simplecache::memory://job/a.tape")
+    assert files_of("memory://job") == ["a.tape"]
+    assert float(rt.load("simplecache::memory://job/a.tape").gradient("y", "x")) == 6.0
+    put(str(tmp_path / "a.tape"))
+    with fsspec.open(f"zip://in/a.tape::file://{tmp_path}/a.zip", "wb", zip={"mode": "w"}) as out:
+        out.write((tmp_path / "a.tape").read_bytes())
+    assert float(rt.load(f"zip://in/a.tape::file://{tmp_path}/a.zip").gradient("y", "x")) == 6.0
+
+
+def test_isolated():
+    put("memory://a.tape")
+    with rt.load("memory://a.tape", isolate=True) as isolated:
+        assert float(isolated.gradient("y", "x")) == 6.0
+
+
+def test_in_the_background():
+    tape, x, y = small()
+    size = tape.save("memory://a.tape", x=x, y=y, wait=False)
+    assert float(rt.load("memory://a.tape").gradient("y", "x")) == 6.0  # waits for it
+    assert size.result(60) > 0
+    Failing.error = PermissionError("no key")
+    with pytest.raises(TapeWriteError, match=r"Could not save the tape failing://a\.tape: access is denied"):
+        tape.save("failing://a.tape", x=x, overwrite=False, wait=False)
+
+
+def test_overwrite():
+    put("memory://a.tape", 1.0)
+    put("memory://a.tape", 2.0)
+    tape, x, _ = small()
+    with pytest.raises(TapeWriteError, match=r"memory://a\.tape: it exists already\. .* `overwrite=True`"):
+        tape.save("memory://a.tape", x=x, overwrite=False)
+    tape.save("memory://b.tape", x=x, overwrite=False)
+    assert float(rt.load("memory://a.tape").value("x")) == 2.0
+    assert files_of("memory://") == ["a.tape", "b.tape"]
+
+
+def test_one_that_appears_meanwhile_is_not_overwritten(tmp_path: Path):
+    put("memory://a.tape", 1.0)
+    (tmp_path / "other").write_bytes(b"other")
+    with pytest.raises(TapeWriteError, match="exists already"):
+        upload(str(tmp_path / "other"), "memory://a.tape", overwrite=False)
+    assert float(rt.load("memory://a.tape").value("x")) == 1.0
+    assert files_of("memory://") == ["a.tape"]
+
+
+def test_object_stores_get_one_put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """There the object has its new content at once, and renaming would copy it."""
+    monkeypatch.setattr("retrotape.files.urls._ATOMIC", frozenset(["versioned"]))
+    monkeypatch.setattr(Versioned, "mv", None)
+    put("versioned://a.tape")
+    assert float(rt.load("versioned://a.tape").gradient("y", "x")) == 6.0
+    (tmp_path / "other").write_bytes(b"other")
+    with pytest.raises(TapeWriteError, match=r"exists already|FileExistsError"):
+        upload(str(tmp_path / "other"), "versioned://a.tape", overwrite=False)
+
+
+# ------------------------------------------------------------------ the cache
+
+
+def test_a_version_is_downloaded_once(cache: Path):
+    put("versioned://a.tape", 1.0)
+    for _ in range(3):
+        assert float(rt.load("versioned://a.tape").value("x")) == 1.0
+    assert Versioned.downloads == 1
+    put("versioned://a.tape", 2.0)
+    assert float(rt.load("versioned://a.tape").value("x")) == 2.0
+    assert Versioned.downloads == 2
+    assert all(name.endswith("-a.tape") for name in os.listdir(cache))
+    assert cache.stat().st_mode & 0o077 == 0
+
+
+def test_without_a_version_it_is_downloaded_each_time():
+    """The same size says nothing: other numbers have as many bytes."""
+    for at in (1.0, 2.0):
+        put("unversioned://a.tape", at)
+        assert float(rt.load("unversioned://a.tape").value("x")) == at
+    assert Unversioned.downloads == 2
+
+
+def test_a_copy_that_lost_its_end_is_replaced():
+    put("versioned://a.tape")
+    copy = local_copy("versioned://a.tape")
+    os.truncate(copy, 100)
+    assert local_copy("versioned://a.tape") == copy
+    assert float(rt.load("versioned://a.tape").gradient("y", "x")) == 6.0
+    assert Versioned.downloads == 2
+
+
+def test_a_download_that_ends_early_is_not_cached(cache: Path):
+    put("truncating://a.tape")
+    for _ in range(2):
+        with pytest.raises(
+            CorruptTapeError, match=r"truncating://a\.tape: the download has [\d,]+ bytes, and the file"
+        ):
+            rt.load("truncating://a.tape")
+    assert os.listdir(cache) == []
+
+
+def test_a_changed_copy_is_noticed():
+    put("versioned://a.tape")
+    copy = local_copy("versioned://a.tape")
+    with open(copy, "r+b") as file:
+        file.seek(-4, os.SEEK_END)
+        file.write(b"\0\0\0\0")
+    with pytest.raises(CorruptTapeError):
+        rt.load("versioned://a.tape").gradient("y", "x")
+
+
+def test_what_was_used_longest_ago_is_removed(cache: Path, monkeypatch: pytest.MonkeyPatch):
+    size = put("versioned://0.tape")
+    monkeypatch.setenv("RETROTAPE_CACHE_BYTES", str(3 * size))
+    for number in range(3):
+        put(f"versioned://{number}.tape")
+        os.utime(local_copy(f"versioned://{number}.tape"), (number, number))
+    os.utime(local_copy("versioned://0.tape"), (10, 10))  # used again
+    (cache / ".unfinished-1-abandoned").touch()
+    os.utime(cache / ".unfinished-1-abandoned", (1, 1))
+    (cache / ".unfinished-2-going-on").touch()
+    put("versioned://3.tape")
+    local_copy("versioned://3.tape")
+    assert sorted(name.partition("-")[2] for name in os.listdir(cache)) == ["0.tape", "2-going-on", "2.tape", "3.tape"]
+    monkeypatch.setenv("RETROTAPE_CACHE_BYTES", "1")
+    assert float(rt.load("versioned://1.tape").gradient("y", "x")) == 6.0  # the one in use stays
+    assert [name.partition("-")[2] for name in os.listdir(cache)].count("1.tape") == 1
+
+
+def test_several_threads_download_at_once(cache: Path):
+    put("versioned://a.tape")
+    found: list[float] = []
+    threads = [Thread(target=lambda: found.append(float(rt.load("versioned://a.tape").value("x")))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert found == [3.0] * 8
+    assert len(os.listdir(cache)) == 1
+
+
+# ------------------------------------------------------------------ patterns
+
+
+def test_expand(tmp_path: Path):
+    for name in ("b", "a"):
+        put(f"memory://job/{name}.tape")
+        put(str(tmp_path / f"{name}.tape"))
+    (tmp_path / "c.txt").touch()
+    assert expand(str(tmp_path / "*.tape")) == [f"{tmp_path}/a.tape", f"{tmp_path}/b.tape"]
+    assert expand(tmp_path / "*.tape") == expand(f"file://{tmp_path}/*.tape") == expand(str(tmp_path / "*.tape"))
+    for pattern in ("memory://job/*.tape", "simplecache::memory://job/*.tape"):
+        found = expand(pattern)
+        assert [url.rpartition("/")[2] for url in found] == ["a.tape", "b.tape"]
+        assert all(float(rt.load(url).gradient("y", "x")) == 6.0 for url in found)
+    assert expand("memory://job/*.txt") == []
+
+
+# ------------------------------------------------------------------ folders
+
+
+def sharded(url: str, **changes: object) -> dict[str, bytes]:
+    files, path = fsspec.core.url_to_fs(url)
+    contents = {f"{number}.tape": bytes([number]) * 1000 for number in range(2)}
+    rows = [
+        {"file": name, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest(), **changes}
+        for name, data in contents.items()
+    ]
+    for name, data in contents.items():
+        files.pipe_file(f"{path}/{name}", data)
+    files.pipe_file(f"{path}/manifest.json", json.dumps({"shards": rows}).encode())
+    return contents
+
+
+def test_a_folder_with_a_manifest(cache: Path):
+    contents = sharded("versioned://job")
+    for copy in (local_copy_of_folder("versioned://job"), local_copy("versioned://job/")):
+        assert sorted(os.listdir(copy)) == ["0.tape", "1.tape", "manifest.json"]
+        assert {name: Path(copy, name).read_bytes() for name in contents} == contents
+    first = local_copy_of_folder("versioned://job")
+    assert local_copy_of_folder("versioned://job") == first
+    os.truncate(os.path.join(first, "0.tape"), 5)
+    assert local_copy_of_folder("versioned://job") == first
+    assert os.path.getsize(os.path.join(first, "0.tape")) == 1000
+
+
+@pytest.mark.parametrize("name", ["../a", "/etc/passwd", "a\\b", "..", "", "c:x", "manifest.json", 3])
+def test_a_manifest_that_names_something_else(name: object, cache: Path):
+    sharded("memory://job", file=name)
+    with pytest.raises(UnsafeTapeError, match="which is no file in it"):
+        local_copy_of_folder("memory://job")
+    assert not cache.exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"bytes": -1}, "no size and SHA-256"),
+        ({"bytes": True}, "no size and SHA-256"),
+        ({"sha256": "0"}, "no size and SHA-256"),
+        ({"file": "0.tape"}, "names a file twice"),
+        ({"bytes": 999}, "the download has 1,000 bytes, and the file there has 999"),
+    ],
+)
+def test_a_manifest_that_makes_no_sense(changes: dict[str, object], problem: str, cache: Path):
+    sharded("memory://job", **changes)
+    with pytest.raises(CorruptTapeError, match=problem):
+        local_copy_of_folder("memory://job")
+    assert not cache.exists() or os.listdir(cache) == []
+
+
+def test_a_manifest_that_is_no_manifest():
+    for text in (b"[]", b"{", b'{"shards": [1]}', b"\xff"):
+        fsspec.filesystem("memory").pipe_file("/job/manifest.json", text)
+        with pytest.raises(CorruptTapeError, match=r"its manifest\.json is no list of shards"):
+            local_copy_of_folder("memory://job")
+
+
+def test_a_folder_without_a_manifest():
+    put("memory://job/a.tape")
+    with pytest.raises(UrlError, match=r"it is a folder without manifest\.json; a tape with a store cannot"):
+        rt.load("memory://job")
+
+
+def test_a_store_behind_a_url(tmp_path: Path):
+    tape, x, _ = small()
+    for path, store in (("memory://a", tmp_path), (tmp_path / "a", "memory://store")):
+        with pytest.raises(TapeWriteError, match=r"which a URL cannot hold\. .* without `store=`"):
+            tape.save(path, x=x, store=store)
+
+
+# ------------------------------------------------------------------ what goes wrong
+
+
+def test_an_upload_that_fails_leaves_what_was_there(tmp_path: Path):
+    files = fsspec.filesystem("failing")
+    files.pipe_file("/a.tape", b"old")
+    tape, x, _ = small()
+    with pytest.raises(TapeWriteError, match=r"failing://a\.tape: ConnectionError: the connection was reset\. Check"):
+        tape.save("failing://a.tape", x=x)
+    assert files.cat_file("/a.tape") == b"old"
+    assert files_of("failing://") == ["a.tape"]
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (FileNotFoundError("a"), r"Cannot open failing://…@host/a\.tape: it does not exist\. Check the name"),
+        (PermissionError("403"), r"access is denied \(403\)\. Check your credentials"),
+        (NotImplementedError(), r"this file system cannot do that\. Save to a local file"),
+        (OSError(28, "No space left on device"), r"no space is left .* `RETROTAPE_CACHE`"),
+        (KeyError("NoCredentials\x1b[2J"), r"KeyError: 'NoCredentials\\x1b\[2J'\. Check the connection"),
+    ],
+)
+def test_errors_of_a_file_system(error: Exception, text: str):
+    Failing.error = error
+    with pytest.raises(UrlError, match=text) as caught:
+        rt.load("failing://me:secret@host/a.tape")
+    assert "secret" not in str(caught.value)
+
+
+def test_not_found():
+    with pytest.raises(UrlError, match=r"Cannot open memory://none\.tape: it does not exist"):
+        rt.load("memory://none.tape")
+
+
+def test_an_unknown_protocol():
+    with pytest.raises(UrlError, match=r"the protocol 'nonesuch' is not known\. .* `fsspec\.register_implementation`"):
+        rt.load("nonesuch://a.tape")
+    with pytest.raises(TapeWriteError, match=r"nonesuch://a\.tape: the protocol 'nonesuch' is not known"):
+        put("nonesuch://a.tape")
+
+
+def test_a_package_that_is_missing(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    with pytest.raises(UrlError, match=r"a package is missing .* `pip install s3fs`"):
+        rt.load("s3://bucket/a.tape")
+    with pytest.raises(TapeWriteError, match=r"`pip install s3fs`"):
+        put("s3://bucket/a.tape")
+
+
+def test_without_fsspec(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    monkeypatch.setitem(sys.modules, "fsspec.core", None)
+    with pytest.raises(UrlError, match=r'memory:// needs fsspec, .* `pip install "retrotape\[fsspec\]"`'):
+        rt.load("memory://a.tape")
+    with pytest.raises(TapeWriteError, match=r'`pip install "retrotape\[fsspec\]"`'):
+        put("memory://a.tape")
+
+
+def test_a_cache_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    put("memory://a.tape")
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("RETROTAPE_CACHE", str(tmp_path / "file" / "cache"))
+    with pytest.raises(UrlError, match="Cannot open memory://a"):
+        rt.load("memory://a.tape")
+
+
+# ------------------------------------------------------------------ the command line
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["show", "versioned://a.tape"],
+        ["check", "versioned://a.tape"],
+        ["grad", "versioned://a.tape", "y", "x"],
+        ["why", "versioned://a.tape", "y", "x"],
+        ["diff", "versioned://a.tape", "versioned://b.tape"],
+    ],
+    ids=lambda args: args[0],
+)
+def test_verbs(args: list[str]):
+    for name in ("a", "b"):
+        put(f"versioned://{name}.tape")
+    done = CliRunner().invoke(main, args)
+    assert done.exit_code == 0, done.output
+    if args[0] in ("show", "check"):
+        assert "versioned://a.tape" in done.output
+
+
+def test_nan():
+    x = tf.constant(0.0)
+    with rt.Tape() as tape:
+        y = tf.math.log(x) * 0.0
+    tape.save("memory://a.tape", x=x, y=y)
+    done = CliRunner().invoke(main, ["nan", "memory://a.tape"])
+    assert done.exit_code == 1, done.output
+    assert "Log" in done.output
+
+
+def test_a_verb_says_what_is_wrong_in_one_line(tmp_path: Path):
+    done = CliRunner().invoke(main, ["show", "memory://none.tape"])
+    assert done.exit_code == 1
+    assert done.stderr.strip() == (
+        "retrotape show: Cannot open memory://none.tape: it does not exist. "
+        "Check the name, and that of the bucket or host."
+    )
+    put(str(tmp_path / "a.tape"))
+    assert CliRunner().invoke(main, ["show", f"file://{tmp_path}/a.tape"]).exit_code == 0
