@@ -110,6 +110,8 @@ def _described(error: Exception) -> tuple[str, str]:
     text = without_login(" ".join(str(error).split()))
     if isinstance(error, FileNotFoundError):
         return "it does not exist", "Check the name, and that of the bucket or host."
+    if isinstance(error, FileExistsError):
+        return "it exists already", "Choose another name, or `overwrite=True`."
     if isinstance(error, PermissionError):
         return f"access is denied ({text})", "Check your credentials, and that they allow this."
     if isinstance(error, NotImplementedError):

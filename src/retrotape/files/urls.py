@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from retrotape.errors import CorruptTapeError, TapeWriteError, UnsafeTapeError, UrlError, printable
+from retrotape.errors import CorruptTapeError, UnsafeTapeError, UrlError, printable
 from retrotape.files import url_cache
 from retrotape.files.remote import file_system, is_there, protocol_of, reading, without_login, writing
 
@@ -189,7 +189,7 @@ def check_upload(url: str, *, overwrite: bool = True) -> None:
     with writing(url):
         files, path = file_system(_without_caches(url))
         if not overwrite and is_there(files, path):
-            raise _exists(url)
+            raise FileExistsError(path)
 
 
 def upload(path: str, url: str, *, overwrite: bool = True) -> None:
@@ -200,14 +200,16 @@ def upload(path: str, url: str, *, overwrite: bool = True) -> None:
     """
     with writing(url):
         files, there = file_system(_without_caches(url))
+        if not overwrite and is_there(files, there):
+            raise FileExistsError(there)
         if protocol_of(url) in _ATOMIC:
             files.put_file(path, there, **_mode(files, overwrite))
             return
         temporary = f"{there}.{os.urandom(8).hex()}.unfinished"
         try:
             files.put_file(path, temporary)
-            if not overwrite and is_there(files, there):
-                raise _exists(url)
+            if not overwrite and is_there(files, there):  # since the upload began
+                raise FileExistsError(there)
             files.mv(temporary, there)
         except BaseException:
             with suppress(Exception):  # what went wrong is more important
@@ -228,7 +230,3 @@ def _without_caches(url: str) -> str:
 def _mode(files: Any, overwrite: bool) -> Mapping[str, str]:
     """Return the option by which a file system itself refuses to replace an object, if it has one."""
     return {"mode": "create"} if not overwrite and "mode" in signature(files.put_file).parameters else {}
-
-
-def _exists(url: str) -> TapeWriteError:
-    return TapeWriteError(without_login(url), "it exists already", "Choose another name, or `overwrite=True`.")
