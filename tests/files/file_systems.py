@@ -1,12 +1,17 @@
-"""File systems for tests, registered with fsspec: one with versions, one that cuts files short, one that fails."""
+"""File systems for tests, registered with fsspec: with versions and without, cutting files short, failing."""
 
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from typing import Any, ClassVar
 
 import fsspec
+import pytest
+import tensorflow as tf
 from fsspec.implementations.memory import MemoryFileSystem
+
+import retrotape as rt
 
 _numbers = itertools.count(1)
 
@@ -38,7 +43,8 @@ class Versioned(MemoryFileSystem):
 
     def get_file(self, rpath: str, lpath: str, **options: Any) -> None:
         type(self).downloads += 1
-        super().get_file(rpath, lpath, **options)
+        with open(lpath, "wb") as out:  # the file in memory has one position, which threads would share
+            out.write(self.cat_file(rpath))
 
 
 class Unversioned(Versioned):
@@ -98,3 +104,24 @@ def register() -> None:
     Failing.error = None
     MemoryFileSystem.store.clear()
     MemoryFileSystem.pseudo_dirs[:] = [""]
+
+
+def small(at: float = 3.0) -> tuple[rt.Tape, tf.Tensor, tf.Tensor]:
+    """Return a tape of a square, with what it starts from and ends with."""
+    x = tf.constant(at)
+    with rt.Tape() as tape:
+        y = x * x
+    return tape, x, y
+
+
+def put(url: str, at: float = 3.0) -> int:
+    """Save such a tape; return its size."""
+    tape, x, y = small(at)
+    return tape.save(url, x=x, y=y)
+
+
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Empty the file systems, set an empty cache, and return its path."""
+    register()
+    monkeypatch.setenv("RETROTAPE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"

@@ -2,45 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
 import sys
 from pathlib import Path
-from threading import Thread
 
 import pytest
-import tensorflow as tf
-from click.testing import CliRunner
 
 fsspec = pytest.importorskip("fsspec", reason="the extra [fsspec] is not installed")
 
 import retrotape as rt  # noqa: E402
-from files import file_systems  # noqa: E402
-from files.file_systems import Failing, Unversioned, Versioned  # noqa: E402
-from retrotape.cli import main  # noqa: E402
-from retrotape.errors import CorruptTapeError, TapeWriteError, UnsafeTapeError, UrlError  # noqa: E402
-from retrotape.files.urls import expand, is_url, local_copy, local_copy_of_folder, local_path, upload  # noqa: E402
+from files.file_systems import Failing, Versioned, empty_cache, put, small  # noqa: E402
+from retrotape.errors import TapeWriteError, UrlError  # noqa: E402
+from retrotape.files.urls import expand, is_url, local_copy, local_path, upload  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache, and empty file systems."""
-    file_systems.register()
-    monkeypatch.setenv("RETROTAPE_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
-def small(at: float = 3.0) -> tuple[rt.Tape, tf.Tensor, tf.Tensor]:
-    x = tf.constant(at)
-    with rt.Tape() as tape:
-        y = x * x
-    return tape, x, y
-
-
-def put(url: str, at: float = 3.0) -> int:
-    tape, x, y = small(at)
-    return tape.save(url, x=x, y=y)
+    return empty_cache(tmp_path, monkeypatch)
 
 
 def files_of(url: str) -> list[str]:
@@ -148,88 +125,6 @@ def test_object_stores_get_one_put(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         upload(str(tmp_path / "other"), "versioned://a.tape", overwrite=False)
 
 
-# ------------------------------------------------------------------ the cache
-
-
-def test_a_version_is_downloaded_once(cache: Path):
-    put("versioned://a.tape", 1.0)
-    for _ in range(3):
-        assert float(rt.load("versioned://a.tape").value("x")) == 1.0
-    assert Versioned.downloads == 1
-    put("versioned://a.tape", 2.0)
-    assert float(rt.load("versioned://a.tape").value("x")) == 2.0
-    assert Versioned.downloads == 2
-    assert all(name.endswith("-a.tape") for name in os.listdir(cache))
-    assert cache.stat().st_mode & 0o077 == 0
-
-
-def test_without_a_version_it_is_downloaded_each_time():
-    """The same size says nothing: other numbers have as many bytes."""
-    for at in (1.0, 2.0):
-        put("unversioned://a.tape", at)
-        assert float(rt.load("unversioned://a.tape").value("x")) == at
-    assert Unversioned.downloads == 2
-
-
-def test_a_copy_that_lost_its_end_is_replaced():
-    put("versioned://a.tape")
-    copy = local_copy("versioned://a.tape")
-    os.truncate(copy, 100)
-    assert local_copy("versioned://a.tape") == copy
-    assert float(rt.load("versioned://a.tape").gradient("y", "x")) == 6.0
-    assert Versioned.downloads == 2
-
-
-def test_a_download_that_ends_early_is_not_cached(cache: Path):
-    put("truncating://a.tape")
-    for _ in range(2):
-        with pytest.raises(
-            CorruptTapeError, match=r"truncating://a\.tape: the download has [\d,]+ bytes, and the file"
-        ):
-            rt.load("truncating://a.tape")
-    assert os.listdir(cache) == []
-
-
-def test_a_changed_copy_is_noticed():
-    put("versioned://a.tape")
-    copy = local_copy("versioned://a.tape")
-    with open(copy, "r+b") as file:
-        file.seek(-4, os.SEEK_END)
-        file.write(b"\0\0\0\0")
-    with pytest.raises(CorruptTapeError):
-        rt.load("versioned://a.tape").gradient("y", "x")
-
-
-def test_what_was_used_longest_ago_is_removed(cache: Path, monkeypatch: pytest.MonkeyPatch):
-    size = put("versioned://0.tape")
-    monkeypatch.setenv("RETROTAPE_CACHE_BYTES", str(3 * size))
-    for number in range(3):
-        put(f"versioned://{number}.tape")
-        os.utime(local_copy(f"versioned://{number}.tape"), (number, number))
-    os.utime(local_copy("versioned://0.tape"), (10, 10))  # used again
-    (cache / ".unfinished-1-abandoned").touch()
-    os.utime(cache / ".unfinished-1-abandoned", (1, 1))
-    (cache / ".unfinished-2-going-on").touch()
-    put("versioned://3.tape")
-    local_copy("versioned://3.tape")
-    assert sorted(name.partition("-")[2] for name in os.listdir(cache)) == ["0.tape", "2-going-on", "2.tape", "3.tape"]
-    monkeypatch.setenv("RETROTAPE_CACHE_BYTES", "1")
-    assert float(rt.load("versioned://1.tape").gradient("y", "x")) == 6.0  # the one in use stays
-    assert [name.partition("-")[2] for name in os.listdir(cache)].count("1.tape") == 1
-
-
-def test_several_threads_download_at_once(cache: Path):
-    put("versioned://a.tape")
-    found: list[float] = []
-    threads = [Thread(target=lambda: found.append(float(rt.load("versioned://a.tape").value("x")))) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert found == [3.0] * 8
-    assert len(os.listdir(cache)) == 1
-
-
 # ------------------------------------------------------------------ patterns
 
 
@@ -245,79 +140,6 @@ def test_expand(tmp_path: Path):
         assert [url.rpartition("/")[2] for url in found] == ["a.tape", "b.tape"]
         assert all(float(rt.load(url).gradient("y", "x")) == 6.0 for url in found)
     assert expand("memory://job/*.txt") == []
-
-
-# ------------------------------------------------------------------ folders
-
-
-def sharded(url: str, **changes: object) -> dict[str, bytes]:
-    files, path = fsspec.core.url_to_fs(url)
-    contents = {f"{number}.tape": bytes([number]) * 1000 for number in range(2)}
-    rows = [
-        {"file": name, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest(), **changes}
-        for name, data in contents.items()
-    ]
-    for name, data in contents.items():
-        files.pipe_file(f"{path}/{name}", data)
-    files.pipe_file(f"{path}/manifest.json", json.dumps({"shards": rows}).encode())
-    return contents
-
-
-def test_a_folder_with_a_manifest(cache: Path):
-    contents = sharded("versioned://job")
-    for copy in (local_copy_of_folder("versioned://job"), local_copy("versioned://job/")):
-        assert sorted(os.listdir(copy)) == ["0.tape", "1.tape", "manifest.json"]
-        assert {name: Path(copy, name).read_bytes() for name in contents} == contents
-    first = local_copy_of_folder("versioned://job")
-    assert local_copy_of_folder("versioned://job") == first
-    os.truncate(os.path.join(first, "0.tape"), 5)
-    assert local_copy_of_folder("versioned://job") == first
-    assert os.path.getsize(os.path.join(first, "0.tape")) == 1000
-
-
-@pytest.mark.parametrize("name", ["../a", "/etc/passwd", "a\\b", "..", "", "c:x", "manifest.json", 3])
-def test_a_manifest_that_names_something_else(name: object, cache: Path):
-    sharded("memory://job", file=name)
-    with pytest.raises(UnsafeTapeError, match="which is no file in it"):
-        local_copy_of_folder("memory://job")
-    assert not cache.exists()
-
-
-@pytest.mark.parametrize(
-    ("changes", "problem"),
-    [
-        ({"bytes": -1}, "no size and SHA-256"),
-        ({"bytes": True}, "no size and SHA-256"),
-        ({"sha256": "0"}, "no size and SHA-256"),
-        ({"file": "0.tape"}, "names a file twice"),
-        ({"bytes": 999}, "the download has 1,000 bytes, and the file there has 999"),
-    ],
-)
-def test_a_manifest_that_makes_no_sense(changes: dict[str, object], problem: str, cache: Path):
-    sharded("memory://job", **changes)
-    with pytest.raises(CorruptTapeError, match=problem):
-        local_copy_of_folder("memory://job")
-    assert not cache.exists() or os.listdir(cache) == []
-
-
-def test_a_manifest_that_is_no_manifest():
-    for text in (b"[]", b"{", b'{"shards": [1]}', b"\xff"):
-        fsspec.filesystem("memory").pipe_file("/job/manifest.json", text)
-        with pytest.raises(CorruptTapeError, match=r"its manifest\.json is no list of shards"):
-            local_copy_of_folder("memory://job")
-
-
-def test_a_folder_without_a_manifest():
-    put("memory://job/a.tape")
-    with pytest.raises(UrlError, match=r"it is a folder without manifest\.json; a tape with a store cannot"):
-        rt.load("memory://job")
-
-
-def test_a_store_behind_a_url(tmp_path: Path):
-    tape, x, _ = small()
-    for path, store in (("memory://a", tmp_path), (tmp_path / "a", "memory://store")):
-        with pytest.raises(TapeWriteError, match=r"which a URL cannot hold\. .* without `store=`"):
-            tape.save(path, x=x, store=store)
 
 
 # ------------------------------------------------------------------ what goes wrong
@@ -385,50 +207,6 @@ def test_a_cache_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("RETROTAPE_CACHE", str(tmp_path / "file" / "cache"))
     with pytest.raises(UrlError, match="Cannot open memory://a"):
         rt.load("memory://a.tape")
-
-
-# ------------------------------------------------------------------ the command line
-
-
-@pytest.mark.parametrize(
-    "args",
-    [
-        ["show", "versioned://a.tape"],
-        ["check", "versioned://a.tape"],
-        ["grad", "versioned://a.tape", "y", "x"],
-        ["why", "versioned://a.tape", "y", "x"],
-        ["diff", "versioned://a.tape", "versioned://b.tape"],
-    ],
-    ids=lambda args: args[0],
-)
-def test_verbs(args: list[str]):
-    for name in ("a", "b"):
-        put(f"versioned://{name}.tape")
-    done = CliRunner().invoke(main, args)
-    assert done.exit_code == 0, done.output
-    if args[0] in ("show", "check"):
-        assert "versioned://a.tape" in done.output
-
-
-def test_nan():
-    x = tf.constant(0.0)
-    with rt.Tape() as tape:
-        y = tf.math.log(x) * 0.0
-    tape.save("memory://a.tape", x=x, y=y)
-    done = CliRunner().invoke(main, ["nan", "memory://a.tape"])
-    assert done.exit_code == 1, done.output
-    assert "Log" in done.output
-
-
-def test_a_verb_says_what_is_wrong_in_one_line(tmp_path: Path):
-    done = CliRunner().invoke(main, ["show", "memory://none.tape"])
-    assert done.exit_code == 1
-    assert done.stderr.strip() == (
-        "retrotape show: Cannot open memory://none.tape: it does not exist. "
-        "Check the name, and that of the bucket or host."
-    )
-    put(str(tmp_path / "a.tape"))
-    assert CliRunner().invoke(main, ["show", f"file://{tmp_path}/a.tape"]).exit_code == 0
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from retrotape._types import Json
 from retrotape.errors import AmbiguousNameError, CorruptTapeError, UnknownNameError
 from retrotape.files import store
-from retrotape.files.target import local
+from retrotape.files.places import local
 from retrotape.ir import LEAF, NONSENSE, Eqn, Fields, Frame, TensorType, makes_no_sense, printable_frame, read_program
 
 

@@ -12,7 +12,7 @@ from weakref import finalize
 from retrotape.errors import BackgroundSaveWarning
 
 _lock = Lock()
-_pending: dict[str, Future[int]] = {}  # by key of the target: the latest save there that is not done
+pending: dict[str, Future[int]] = {}  # by key of the target: the latest save there that is not done
 _worker: ThreadPoolExecutor | None = None
 
 
@@ -71,7 +71,7 @@ def submit(key: str, save: Callable[[], int]) -> Future[int]:
     """
     future = BackgroundSave(key)
     with _lock:
-        _pending[key] = future
+        pending[key] = future
     try:
         _start().submit(_run, future, key, save)
     except RuntimeError:  # Python is exiting, and starts no threads any more
@@ -85,8 +85,7 @@ def finish(key: Callable[[], str]) -> None:
     Args:
       key: Returns what identifies the file; called only if anything is being saved.
     """
-    with _lock:
-        future = _pending.get(key()) if _pending else None
+    future = pending.get(key()) if pending else None
     if future is not None:
         wait([future])
 
@@ -119,15 +118,15 @@ def _run(future: BackgroundSave, key: str, save: Callable[[], int]) -> None:
 
 def _forget(key: str, future: Future[int]) -> None:
     with _lock:
-        if _pending.get(key) is future:
-            del _pending[key]
+        if pending.get(key) is future:
+            del pending[key]
 
 
 def _after_fork() -> None:
     """Start anew in a forked process: the thread is not there, and what it had to do is done in the parent."""
     global _lock, _worker
     _lock, _worker = Lock(), None
-    _pending.clear()
+    pending.clear()
 
 
 if hasattr(os, "register_at_fork"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import sys
 from bisect import bisect_left
@@ -15,7 +16,6 @@ from retrotape.errors import NotRecordedError, ReplicaError
 from retrotape.files import store
 from retrotape.files.document import Document, backward_functions_to_json
 from retrotape.files.kept import VALUES, Kept
-from retrotape.files.target import Target
 from retrotape.ir import CUSTOM, UNCOUNTED, Program
 from retrotape.record import Trace, histories_in, python_constants
 from retrotape.tf import core
@@ -42,21 +42,17 @@ class Prepared(NamedTuple):
             "opdefs.pb": self.opdefs,
         }
 
-    def write(self, target: Target) -> int:
+    def write(self, path: str | os.PathLike[str], *, overwrite: bool, store_in: str | os.PathLike[str] | None) -> int:
         """Write the file and return how many bytes were written."""
-
-        def write(path: str, overwrite: bool) -> int:
-            return store.write(
-                path,
-                self._entries(),
-                self.tensors,
-                self.document.fields,
-                overwrite=overwrite,
-                store=target.store,
-                limits=store.Limits(json_memory=None),  # a long tape can be saved; its reader raises the limit
-            )
-
-        return target.write(write)
+        return store.write(
+            path,
+            self._entries(),
+            self.tensors,
+            self.document.fields,
+            overwrite=overwrite,
+            store=store_in,
+            limits=store.Limits(json_memory=None),  # a long tape can be saved; its reader raises the limit
+        )
 
 
 class Snapshot(NamedTuple):

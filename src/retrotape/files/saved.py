@@ -6,13 +6,11 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import Future
-from functools import partial
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from retrotape.errors import did_you_mean
-from retrotape.files.background import finish, submit
-from retrotape.files.target import Target
+from retrotape.files.background import pending
 from retrotape.record import EagerSession, current_stack
 from retrotape.tf.core import tf
 from retrotape.tf.methods import locked
@@ -119,13 +117,15 @@ class Saved(ABC):
         True
         """
         given = with_keywords(names, named)
-        target = Target(path, overwrite=overwrite, store=store)
         with current_stack().unrecorded():  # neither recomputed values nor host reads
             snapshot = self._snapshot(given, values=values, redact=redact, freeze=freeze)
-            if wait:
-                finish(lambda: target.key)  # an earlier save in the background must not replace this one
-                return _write(snapshot, target)
-            return submit(target.key, partial(_write, snapshot.detached(), target.absolute()))
+            may_be_url = any(isinstance(place, str) and "://" in place for place in (path, store))
+            if wait and not pending and not may_be_url:
+                return snapshot.prepare().write(path, overwrite=overwrite, store_in=store)
+            from retrotape.files.target import Target, save_in_background, save_now  # imported late: rarely needed
+
+            target = Target(path, overwrite=overwrite, store=store)
+            return save_now(snapshot, target) if wait else save_in_background(snapshot, target)
 
     @locked
     def size(self, values: str = "leaves") -> int:
@@ -185,12 +185,6 @@ class Saved(ABC):
         if names is not None and not isinstance(names, Mapping):
             raise TypeError(f"names= takes a mapping, `{{'x': x, 'loss': loss}}`; got {type(names).__name__}.")
         return {**self._names(), **(names or {})}
-
-
-def _write(snapshot: Snapshot, target: Target) -> int:
-    """Write a file on any thread."""
-    with current_stack().unrecorded():
-        return snapshot.prepare().write(target)
 
 
 def with_keywords(names: Mapping[str, Any] | None, named: Mapping[str, Any]) -> Mapping[str, Any] | None:

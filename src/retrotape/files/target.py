@@ -1,23 +1,22 @@
-"""Where a tape is saved, and where it is loaded from: a local path, or a URL."""
+"""Where a tape is saved: a local path or a URL, at once or in the background."""
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from typing import TYPE_CHECKING
 
 from retrotape.errors import TapeWriteError
 from retrotape.files import store as containers
-from retrotape.files.background import finish
-from retrotape.files.urls import (
-    check_upload,
-    is_url,
-    local_copy,
-    local_path,
-    upload,
-)
+from retrotape.files.background import finish, submit
+from retrotape.files.places import here, key_of
+from retrotape.files.urls import check_upload, is_url, upload
+from retrotape.record import current_stack
 
-Path = str | os.PathLike[str]
+if TYPE_CHECKING:
+    from retrotape.files.save import Prepared, Snapshot
 
 
 class Target:
@@ -35,14 +34,16 @@ class Target:
 
     __slots__ = ("key", "overwrite", "path", "store")
 
-    def __init__(self, path: Path, *, overwrite: bool = True, store: Path | None = None) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], *, overwrite: bool = True, store: str | os.PathLike[str] | None = None
+    ) -> None:
         """Check where a tape is to be saved.
 
         Raises:
           TapeWriteError: If it cannot be saved there.
         """
-        self.path, self.overwrite = _here(path), overwrite
-        self.store = None if store is None else _here(store)
+        self.path, self.overwrite = here(path), overwrite
+        self.store = None if store is None else here(store)
         if self.store is not None and (is_url(self.path) or is_url(self.store)):
             url = self.path if is_url(self.path) else self.store
             problem = "a tape with a store is a folder of links to other files, which a URL cannot hold"
@@ -51,7 +52,7 @@ class Target:
             check_upload(self.path, overwrite=overwrite)
         else:
             containers.check_target(self.path, overwrite=overwrite, store=self.store)
-        self.key = _key(self.path)
+        self.key = key_of(self.path)
 
     def absolute(self) -> Target:
         """Return the same place by absolute paths: the working directory may change before it is written."""
@@ -60,38 +61,28 @@ class Target:
         store = None if self.store is None else os.path.abspath(self.store)
         return Target(os.path.abspath(self.path), overwrite=self.overwrite, store=store)
 
-    def write(self, write: Callable[[str, bool], int]) -> int:
-        """Write the tape there.
-
-        Args:
-          write: Takes a local path and whether to overwrite what is there, writes a tape, and returns its size.
-        """
+    def put(self, prepared: Prepared) -> int:
+        """Write a tape there and return its size."""
         if not is_url(self.path):
-            return write(self.path, self.overwrite)
+            return prepared.write(self.path, overwrite=self.overwrite, store_in=self.store)
         with tempfile.TemporaryDirectory(prefix="retrotape-") as folder:
             path = os.path.join(folder, "tape")
-            size = write(path, True)
+            size = prepared.write(path, overwrite=True, store_in=None)
             upload(path, self.path, overwrite=self.overwrite)
         return size
 
 
-def local(path: Path) -> Path:
-    """Return the local path of a tape to open: of a URL, that of a copy.
-
-    What this process saves there in the background is complete by then.
-    """
-    here = _here(path) if is_url(path) else path
-    finish(lambda: _key(os.fsdecode(here)))
-    if not is_url(here):
-        return here
-    return local_copy(os.fsdecode(here))
+def save_now(snapshot: Snapshot, target: Target) -> int:
+    """Save a tape and return its size."""
+    finish(lambda: target.key)  # an earlier save in the background must not replace this one
+    return target.put(snapshot.prepare())
 
 
-def _here(path: Path) -> str:
-    """Return a local path for a `file://` URL; other paths and URLs unchanged."""
-    found = local_path(path) if isinstance(path, str) and is_url(path) else None
-    return os.fsdecode(path) if found is None else found
+def save_in_background(snapshot: Snapshot, target: Target) -> Future[int]:
+    """Save a tape on another thread."""
+    return submit(target.key, partial(_save, snapshot.detached(), target.absolute()))
 
 
-def _key(path: str) -> str:
-    return path if is_url(path) or "\0" in path else os.path.realpath(path)
+def _save(snapshot: Snapshot, target: Target) -> int:
+    with current_stack().unrecorded():  # without a thread, at exit, this runs on the caller's
+        return target.put(snapshot.prepare())

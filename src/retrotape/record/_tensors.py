@@ -10,13 +10,18 @@ from retrotape.tf.core import identity_of
 
 
 class TensorMap:
-    """The tensors of a trace and their vars. Several tensors may have the same var."""
+    """The tensors of a trace and their vars. Several tensors may have the same var.
 
-    __slots__ = ("_captured", "by_identity")
+    Attributes:
+      by_identity: The vars.
+      captured: Identities that stay known when a recomputed value is released.
+    """
+
+    __slots__ = ("by_identity", "captured")
 
     def __init__(self, by_identity: dict[int, int] | None = None, captured: Iterable[int] = ()) -> None:
         self.by_identity: dict[int, int] = {} if by_identity is None else by_identity
-        self._captured = set(captured)  # identities that `release` keeps
+        self.captured = set(captured)
 
     def find(self, tensor: Tensor) -> int | None:
         """Return the var of `tensor`; None if it was not used."""
@@ -55,13 +60,7 @@ class TensorMap:
 
     def capture(self, tensors: Iterable[Tensor]) -> None:
         """Keep these tensors known after their release: the backward function of a custom gradient may hold them."""
-        self._captured.update(map(identity_of, tensors))
-
-    def release(self, tensor: Tensor, var: int) -> None:
-        """Forget a recomputed tensor of `var`, unless it was captured."""
-        identity = identity_of(tensor)
-        if identity not in self._captured and self.by_identity.get(identity) == var:
-            self.by_identity.pop(identity, None)
+        self.captured.update(map(identity_of, tensors))
 
     def new_identity(self, var: int) -> int:
         """Return a new identity, that of no tensor, mapped to `var`."""
@@ -71,4 +70,4 @@ class TensorMap:
 
     def copy(self) -> TensorMap:
         """Return an independent copy."""
-        return TensorMap(self.by_identity.copy(), self._captured)
+        return TensorMap(self.by_identity.copy(), self.captured)

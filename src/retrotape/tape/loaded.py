@@ -11,6 +11,7 @@ from weakref import WeakSet
 from retrotape._types import Tensor
 from retrotape.errors import AmbiguousNameError, UnknownNameError
 from retrotape.execute import Values
+from retrotape.files.background import pending
 from retrotape.files.saved import Path
 from retrotape.ir import Program
 from retrotape.query import Results, has_text, replace_names
@@ -218,7 +219,6 @@ def load(
     12.0
     """
     from retrotape.files import store  # imported late, as most programs load nothing
-    from retrotape.files.target import local
 
     if isinstance(allow_ops, str):
         raise TypeError(f"allow_ops= takes a list of ops, got {allow_ops!r}: `allow_ops=[{allow_ops!r}]`.")
@@ -226,7 +226,10 @@ def load(
         raise TypeError(f"limits= takes `retrotape.store.Limits(total_bytes=...)`, got {type(limits).__name__}.")
     if isolate not in (False, True, "strict"):
         raise ValueError(f"isolate= must be False, True or 'strict', got {isolate!r}.")
-    path = local(path)
+    if pending or (isinstance(path, str) and "://" in path):  # else it is a local file, and complete
+        from retrotape.files.places import local
+
+        path = local(path)
     if isolate:
         from retrotape.tape.isolated import isolate as load_isolated
 
