@@ -91,7 +91,7 @@ def save_all(folder: Path, recorded: Sequence[tuple[rt.Tape, Mapping[str, Any]]]
         path = folder / store.shard_name(worker, len(recorded), RUN)
         shard = {"run": RUN, "worker": worker, "workers": len(recorded)}
         with mock.patch.object(save, "is_mirrored", lambda variable: variable is not None):
-            prepared = tape._prepared(names, **options)
+            prepared = tape._snapshot(names, **options).prepare()
         prepared.with_fields({"features": ["shards"], "shard": shard}).write(path, overwrite=True, store_in=None)
         shards.append(store.describe_file(str(path)))
     store.write_manifest(str(folder), store.Manifest(RUN, tuple(shards)))

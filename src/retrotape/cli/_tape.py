@@ -15,6 +15,7 @@ from retrotape._types import Json
 from retrotape.cli._start import start_tensorflow
 from retrotape.errors import AmbiguousNameError, CorruptTapeError, UnknownNameError
 from retrotape.files import store
+from retrotape.files.places import local
 from retrotape.ir import LEAF, NONSENSE, Eqn, Fields, Frame, TensorType, makes_no_sense, printable_frame, read_program
 
 
@@ -127,6 +128,7 @@ class SavedTape:
 @contextmanager
 def open_saved(path: str | os.PathLike[str]) -> Iterator[SavedTape]:
     """Open a saved tape, or raise if it is malformed. The shards of several workers are opened as one tape."""
+    path = local(path)
     if store.is_sharded(path):
         path = merged(os.path.abspath(path))
     with store.open_tape(path) as container:

@@ -14,6 +14,7 @@ import click
 
 from retrotape.cli._text import one_line
 from retrotape.errors import RetrotapeError, did_you_mean
+from retrotape.files.urls import is_url, local_path
 
 DEBUG = "RETROTAPE_DEBUG"
 # The first line of each help text. A verb is imported when it is used, so --help imports none of them.
@@ -119,13 +120,15 @@ def _message(error: Exception) -> str:
 
 
 class TapePath(click.Path):
-    """The path of a saved tape, which is opened later."""
+    """The path or URL of a saved tape, which is opened later."""
 
     name = "tape"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the path if it exists."""
-        if not os.path.lexists(value):
+        """Return the path if it exists; a URL is looked at when it is opened."""
+        if is_url(value):
+            value = local_path(value) or value
+        if not is_url(value) and not os.path.lexists(value):
             self.fail(
                 f"There is no {os.fsdecode(value)!r}. Give what `tape.save` wrote, a file or a folder.", param, ctx
             )

@@ -8,6 +8,7 @@ import click
 from click.shell_completion import CompletionItem, get_completion_class
 
 from retrotape.cli._tape import open_saved
+from retrotape.files.urls import is_url
 
 _SHELLS = ("bash", "zsh", "fish")
 VARIABLE = "_RETROTAPE_COMPLETE"
@@ -34,6 +35,8 @@ def completion(ctx: click.Context, shell: str) -> None:
 def complete_name(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return the completions: names on the tape given earlier on the command line."""
     path = ctx.params.get("file")
+    if is_url(path):
+        return []  # a key press must not start a download
     try:
         with open_saved(path or "") as tape:
             names = [named.name for named in tape.names if _HARMLESS.fullmatch(named.name)]

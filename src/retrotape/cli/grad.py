@@ -52,7 +52,7 @@ def grad(
     to every trainable variable. Each further order is the gradient of the sum of the previous one with respect to the
     same source. A missing gradient is not written; a sparse one is written as a dense array.
     """
-    if output is not None and os.path.exists(output) and os.path.samefile(file, output):
+    if output is not None and os.path.exists(output) and os.path.exists(file) and os.path.samefile(file, output):
         raise click.UsageError(f"{output!r} is the tape itself. Give another file: `-o grads.npz`.")
     with open_saved(file) as saved:
         goal = saved.find(target).name

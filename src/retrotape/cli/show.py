@@ -35,7 +35,7 @@ def show(file: str, as_json: bool, ops: bool, values: bool) -> None:
         (print_json if as_json else print_shards)(shards)
         return
     with open_saved(file) as tape:
-        about = describe(tape)
+        about = {**describe(tape), "path": file}  # a URL, where the tape itself is a copy
         if ops and as_json:
             about["program"] = str(tape.program).split("\n")
         if values:

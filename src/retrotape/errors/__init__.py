@@ -3,6 +3,7 @@
 from retrotape.errors._base import RetrotapeError, did_you_mean, printable
 from retrotape.errors._files import (
     AmbiguousNameError,
+    BackgroundSaveWarning,
     CorruptTapeError,
     IsolationError,
     NotPersistableError,
@@ -13,6 +14,7 @@ from retrotape.errors._files import (
     TooDeepError,
     UnknownNameError,
     UnsafeTapeError,
+    UrlError,
 )
 from retrotape.errors._queries import (
     EmptyTapeError,
@@ -47,6 +49,7 @@ from retrotape.errors._workers import IncompleteTapeError, MissingWorkerError, S
 
 __all__ = [
     "AmbiguousNameError",
+    "BackgroundSaveWarning",
     "CorruptTapeError",
     "EmptyTapeError",
     "IncompatibleTensorFlowError",
@@ -87,6 +90,7 @@ __all__ = [
     "UnseenByStockTapeError",
     "UnseenUpdateError",
     "UntriedTensorFlowWarning",
+    "UrlError",
     "did_you_mean",
     "grouped",
     "printable",

@@ -48,6 +48,25 @@ class TapeWriteError(RetrotapeError, OSError):
         self.errno = errno
 
 
+class UrlError(RetrotapeError, OSError):
+    """A URL cannot be opened."""
+
+    def __init__(self, url: str, problem: str, remedy: str) -> None:
+        self.url, self.problem = url, problem
+        super().__init__(f"Cannot open {printable(url, _LONGEST)}: {printable(problem)}. {remedy}")
+
+
+class BackgroundSaveWarning(UserWarning):
+    """A save in the background failed, and nobody asked how it ended."""
+
+    def __init__(self, path: str, problem: str) -> None:
+        self.path, self.problem = path, problem
+        super().__init__(
+            f"The tape {printable(path, _LONGEST)} was not saved in the background. {printable(problem)} "
+            "Ask for the result to get this as an error: `tape.save(path, wait=False).result()`."
+        )
+
+
 class NotPersistableError(RetrotapeError, ValueError):
     """Something that was recorded cannot be written to a file."""
 

@@ -44,6 +44,7 @@ def inline(
     trace.flush()
     inputs = eqn.inputs[: len(call.arguments) + len(call.captures)]
     operands, begin = operands_of(trace, call.function, inputs, values), len(trace.program.eqns)
+    trace.tensors.capture(operands)  # the body is cached, and with it what its custom gradients capture
     histories = [trace.facts.history_of.get(var) for var in inputs]
     held = held_inputs(trace, call.function, inputs)
     handles = [

@@ -84,8 +84,9 @@ class Values:
             return
         if any(self._kept.get(same) is value for same in (var, self._origin(var))):
             return
-        if self._trace.tensors.by_identity.get(identity_of(value)) == var:
-            self._trace.tensors.by_identity.pop(identity_of(value), None)
+        known, identity = self._trace.tensors, identity_of(value)
+        if identity not in known.captured and known.by_identity.get(identity) == var:
+            known.by_identity.pop(identity, None)
 
     def _origin(self, var: int) -> int:
         """Return the var that a var's value comes from: a custom gradient returns the tensors made inside it."""

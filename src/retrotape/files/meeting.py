@@ -14,8 +14,9 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from retrotape.errors import MissingWorkerError, RetrotapeError, TapeWriteError
+from retrotape.errors import MissingWorkerError, RetrotapeError
 from retrotape.files import store
+from retrotape.files.shard_folder import ShardFolder
 from retrotape.tf.workers import LEADER, Job
 
 _POLL = 0.25  # seconds between two looks at who has failed
@@ -30,12 +31,12 @@ class Meeting:
 
     Args:
       job: The workers.
-      path: The folder.
+      folder: Where the tape is saved.
       timeout: How many seconds to wait for a worker that does not respond.
     """
 
-    def __init__(self, job: Job, path: str, timeout: float) -> None:
-        self._job, self._path, self._timeout = job, path, timeout
+    def __init__(self, job: Job, folder: ShardFolder, timeout: float) -> None:
+        self._job, self._folder, self._timeout = job, folder, timeout
         self._leads = job.worker == LEADER
         self._number = _numbers[0]
         self._seen = False  # whether the leader has opened or refused this run
@@ -95,10 +96,9 @@ class Meeting:
 
     def _write_shard(self, run: str, seconds: float, write: Callable[[str, str], int], overwrite: bool) -> int:
         name = store.shard_name(self._job.worker, self._job.workers, run)
-        path = os.path.join(self._path, name)
         try:
-            size = write(path, run)
-            self._post("shard", store.describe_file(path)._asdict(), self._job.worker)
+            shard = self._folder.put(name, lambda path: write(path, run))
+            self._post("shard", shard._asdict(), self._job.worker)
         except Exception as error:
             self._post("shard", {"error": _told(error)}, self._job.worker)
             if self._leads:
@@ -110,19 +110,12 @@ class Meeting:
             else:
                 self._await([LEADER], lambda _: self._key("outcome"), seconds + _SLACK, "has not published it")
         except (RetrotapeError, ConnectionError):
-            if not self._leads and self._published() == run:  # the leader failed after that
-                return size
+            if not self._leads and self._folder.run() == run:  # the leader failed after that
+                return shard.bytes
             if self._ended():  # otherwise the leader may still publish it
-                _remove(path)
+                self._folder.remove(name)
             raise
-        return size
-
-    def _published(self) -> str | None:
-        """Return the run of the tape in the folder."""
-        try:
-            return store.read_manifest(self._path).run
-        except (RetrotapeError, OSError):
-            return None
+        return shard.bytes
 
     def _ended(self) -> bool:
         try:
@@ -133,25 +126,15 @@ class Meeting:
     def _publish(self, run: str, seconds: float, overwrite: bool) -> None:
         everyone = range(self._job.workers)
         rows = self._await(everyone, lambda worker: self._key("shard", worker), seconds, "has not written its shard")
-        shards = tuple(store.ShardFile(**row) for row in rows)
+        manifest = store.Manifest(run, tuple(store.ShardFile(**row) for row in rows))
         try:
-            self._check_visible(shards)
-            store.write_manifest(self._path, store.Manifest(run, shards), overwrite=overwrite)
+            self._folder.check_visible(manifest.shards, self._job.worker)
+            self._folder.publish(manifest, overwrite)
         except Exception as error:
             self._end({self._job.worker: _told(error)})
             raise
         self._post("outcome", {})
-        store.remove_other_shards(self._path, _open_runs)
-
-    def _check_visible(self, shards: Iterable[store.ShardFile]) -> None:
-        """Raise if a shard is not in the folder as this worker sees it."""
-        for shard in shards:
-            path, until = os.path.join(self._path, shard.file), time.monotonic() + _SLACK
-            while not (os.path.isfile(path) and os.path.getsize(path) == shard.bytes):  # network disks take a moment
-                if time.monotonic() > until:
-                    problem = f"worker {self._job.worker} does not see {shard.file}, which another worker has written"
-                    raise TapeWriteError(self._path, problem, "Save to a folder that all workers share.")
-                time.sleep(_POLL)
+        self._folder.clean(manifest, _open_runs)
 
     # ------------------------------------------------------------------ messages
 
@@ -185,7 +168,7 @@ class Meeting:
     def _missing(self, workers: dict[int, str]) -> MissingWorkerError:
         if self._leads:
             self._end(workers)
-        return MissingWorkerError(self._path, workers, self._job.workers)
+        return MissingWorkerError(self._folder.path, workers, self._job.workers)
 
     def _end(self, missing: dict[int, str]) -> None:
         """Tell the others why there will be no tape."""
@@ -199,12 +182,7 @@ class Meeting:
         try:
             yield
         except ConnectionError as error:
-            raise MissingWorkerError(self._path, {LEADER: f"failed: {error}"}, self._job.workers) from error
-
-
-def _remove(path: str) -> None:
-    with contextlib.suppress(OSError):
-        os.unlink(path)
+            raise MissingWorkerError(self._folder.path, {LEADER: f"failed: {error}"}, self._job.workers) from error
 
 
 def _told(error: BaseException) -> str:

@@ -23,7 +23,7 @@ from retrotape.tf.core import DistributedValues, identity_of, tf, whole_behind
 from retrotape.tf.nests import VARIABLES, TensorRef, describe, unwrap
 from retrotape.tf.replicas import values_of
 from retrotape.tf.workers import is_mirrored
-from retrotape.transform import Pruned, merge_mirrored, portable
+from retrotape.transform import Pruned, merge_mirrored, portable, runs_user_code
 
 _REPLICA = "/replica_"
 
@@ -63,24 +63,78 @@ class Prepared(NamedTuple):
         )
 
 
-def prepare(
+class Flags(NamedTuple):
+    """What may change about a variable after it was recorded: a layer is frozen, a strategy ends."""
+
+    trainable: bool
+    frozen: bool
+    mirrored: bool  # all workers of a job keep it equal
+
+
+class Snapshot(NamedTuple):
+    """Everything that a save depends on, as it was at one moment.
+
+    Attributes:
+      trace: What was recorded.
+      whole: The same without what has meaning only in this process; None if that is still to be computed.
+      names: What tensors and variables are called.
+      flags: Of each variable, by key of its history.
+      values: As for `save`.
+      redact: As for `save`.
+      freeze: As for `save`.
+    """
+
+    trace: Trace
+    whole: Trace | None
+    names: Mapping[str, Any]
+    flags: Mapping[int, Flags]
+    values: str
+    redact: Collection[str]
+    freeze: Collection[str]
+
+    def detached(self) -> Snapshot:
+        """Return a snapshot that nothing changes, neither the tape nor its variables nor the caller's names.
+
+        Raises for names that are not on the tape. Runs the backward functions of custom gradients, which are Python
+        code: later, or on another thread, they might do something else.
+        """
+        trace = self.trace.fork()
+        named = name_everything(trace, self.names)
+        if not trace.facts.calls:  # else there may be more variables, inside calls
+            _refuse_unknown({name for given in self.redact for name in _parts_named(given, named)}, named)
+        whole = single_variables(portable(trace, self.freeze), self.names) if runs_user_code(trace) else None
+        return self._replace(trace=trace, whole=whole, names=dict(_flat_names(self.names)))
+
+    def prepare(self) -> Prepared:
+        """Return the content of a file, or raise if something cannot be saved."""
+        return _prepare(self)
+
+
+def take_snapshot(
     trace: Trace,
     names: Mapping[str, Any],
     *,
     values: str = "leaves",
     redact: Collection[str] = (),
     freeze: Collection[str] = (),
-) -> Prepared:
-    """Return the content of a file of this trace, or raise if something cannot be saved."""
+) -> Snapshot:
+    """Return what a file of this trace depends on, or raise if an option makes no sense."""
     if values not in VALUES:
         raise ValueError(f"values must be one of {', '.join(map(repr, VALUES))}, got {values!r}.")
     redact, freeze = _as_name_set("redact", redact), _as_name_set("freeze", freeze)
-    whole = single_variables(portable(trace, freeze), names)
+    flags = {
+        key: Flags(trace.is_trainable(one), trace.is_frozen(one), is_mirrored(one))
+        for key, one in trace.variables.items()
+    }
+    return Snapshot(trace, None, names, flags, values, redact, freeze)
+
+
+def _prepare(snapshot: Snapshot) -> Prepared:
+    trace, whole, names, flags, values, redacted, freeze = snapshot
+    whole = single_variables(portable(trace, freeze), names) if whole is None else whole
     named = name_everything(whole, names)
-    redact = {name for given in redact for name in _parts_named(given, named)}
-    unknown = redact - named.keys()
-    if unknown:
-        raise ValueError(f"redact names {sorted(unknown)}, which is not among the names {sorted(named)}.")
+    redact = {name for given in redacted for name in _parts_named(given, named)}
+    _refuse_unknown(redact, named)
     used = {what["var"] for what in named.values() if "var" in what} | whole.facts.history_of.keys()
     used |= {var for back in whole.facts.backward_functions.values() for var in back.captures}
     versions = [history.versions for history in whole.facts.histories.values()]
@@ -100,7 +154,7 @@ def prepare(
         "platform": {"machine": platform.machine(), "byteorder": sys.byteorder},
         "names": named,
         "redacted": sorted(redact),
-        "variables": _variables(whole, pruned.moved),
+        "variables": _variables(whole, pruned.moved, flags),
         "assigned": sorted(whole.facts.assigned),
         "unrecorded_updates": sorted(whole.facts.unrecorded_updates),
         "moments": sorted(whole.stopped_by_moments()),
@@ -125,6 +179,12 @@ def single_variables(trace: Trace, names: Mapping[str, Any]) -> Trace:
 def _parts_named(given: str, named: Collection[str]) -> list[str]:
     """Return the names of a variable that has several, one for each replica; otherwise the name itself."""
     return [name for name in named if name.startswith(given + _REPLICA)] or [given]
+
+
+def _refuse_unknown(redact: Collection[str], named: Mapping[str, Any]) -> None:
+    unknown = set(redact) - named.keys()
+    if unknown:
+        raise ValueError(f"redact names {sorted(unknown)}, which is not among the names {sorted(named)}.")
 
 
 def _as_name_set(option: str, given: Collection[str]) -> set[str]:
@@ -209,17 +269,17 @@ def _part(trace: Trace, history: Any) -> str:
     return f"{_REPLICA}{trace.replicas[history.key]}" if history.key in trace.replicas else ""
 
 
-def _variables(trace: Trace, moved: Mapping[int, int]) -> list[dict[str, Any]]:
+def _variables(trace: Trace, moved: Mapping[int, int], flags: Mapping[int, Flags]) -> list[dict[str, Any]]:
     rows = []
     for number, history in enumerate(trace.facts.histories.values()):
-        variable = trace.variables.get(history.key)
+        is_trainable, is_frozen, mirrored = flags.get(history.key, Flags(False, False, False))
         rows.append(
             {
                 "name": _name_of(trace, history, number),
-                "trainable": variable is not None and trace.is_trainable(variable),
-                **({"frozen": True} if variable is not None and trace.is_frozen(variable) else {}),
-                **({"mirrored": True} if is_mirrored(variable) else {}),
-                "read": variable is not None,
+                "trainable": is_trainable,
+                **({"frozen": True} if is_frozen else {}),
+                **({"mirrored": True} if mirrored else {}),
+                "read": history.key in trace.variables,
                 "versions": list(history.versions),
                 "made_by": [moved.get(index, -1) for index in history.made_by],
             }

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping
+from concurrent.futures import Future
+from functools import partial
 from threading import RLock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from retrotape.errors import did_you_mean
+from retrotape.files.background import pending
 from retrotape.record import EagerSession, current_stack
 from retrotape.tf.core import DistributedValues, tf
 from retrotape.tf.methods import locked
@@ -17,9 +20,10 @@ from retrotape.tf.replicas import values_of
 from retrotape.tf.workers import job_of
 
 if TYPE_CHECKING:
-    from retrotape.files.save import Prepared
+    from retrotape.files.save import Snapshot
 
 Path = str | os.PathLike[str]
+_OPTIONS = ["names", "values", "redact", "freeze", "store", "overwrite", "wait", "timeout"]
 
 
 class Saved(ABC):
@@ -39,6 +43,36 @@ class Saved(ABC):
     def _record_result(self, part: Any, session: EagerSession) -> bool:
         """Register a result of this tape under the var that it was computed from; return whether it is one."""
 
+    @overload
+    def save(
+        self,
+        path: Path,
+        names: Mapping[str, Any] | None = ...,
+        *,
+        values: str = ...,
+        redact: Collection[str] = ...,
+        freeze: Collection[str] = ...,
+        store: Path | None = ...,
+        overwrite: bool = ...,
+        wait: Literal[True] = ...,
+        **named: Any,
+    ) -> int: ...
+
+    @overload
+    def save(
+        self,
+        path: Path,
+        names: Mapping[str, Any] | None = ...,
+        *,
+        values: str = ...,
+        redact: Collection[str] = ...,
+        freeze: Collection[str] = ...,
+        store: Path | None = ...,
+        overwrite: bool = ...,
+        wait: Literal[False],
+        **named: Any,
+    ) -> Future[int]: ...
+
     @locked
     def save(
         self,
@@ -50,9 +84,10 @@ class Saved(ABC):
         freeze: Collection[str] = (),
         store: Path | None = None,
         overwrite: bool = True,
+        wait: bool = True,
         timeout: float = 20.0,
         **named: Any,
-    ) -> int:
+    ) -> int | Future[int]:
         """Write the tape to a file that `rt.load` reads without the model's code, and return its size in bytes.
 
         The file holds the program and the values that it started from: weights, and the data that were used. Anyone
@@ -62,13 +97,16 @@ class Saved(ABC):
         is there when all have. `rt.load` opens the folder as one tape of the whole job.
 
         Args:
-          path: The file; with `store`, a folder.
+          path: The file; with `store`, a folder. Also a URL that fsspec opens, such as "s3://bucket/step.tape".
           names: What to call tensors and variables, also nested. Variables that are not listed keep their own names.
           values: "leaves" writes what cannot be recomputed; "needed" also what gradients need; "all" everything.
           redact: Names whose values are left out. Queries that need one raise, until `replay` provides a value.
           freeze: Ops whose results are kept as constants because the ops cannot be saved.
           store: A folder for the tensors of many tapes, each of them once.
           overwrite: Whether an existing file may be replaced.
+          wait: False saves in the background and returns a `concurrent.futures.Future` at once; its `result()` is the
+            size, or raises. The file is that of this moment, whatever happens to the tape and its variables afterwards.
+            Several are written one after the other, and Python does not exit before they are.
           timeout: Under a multi-worker strategy, how many seconds to wait for a worker that does not respond.
           **named: Names as keywords: `tape.save(path, x=x, loss=loss)`. One that is also an option goes into `names`.
 
@@ -85,23 +123,25 @@ class Saved(ABC):
         >>> _ = tape.save(path, x=x, y=y)
         >>> float(rt.load(path).gradient("y", "x"))
         6.0
+        >>> tape.save(path, x=x, y=y, wait=False).result() == os.path.getsize(path)
+        True
         """
         given = with_keywords(names, named)
         with current_stack().unrecorded():  # neither recomputed values nor host reads
             job = job_of(self._eager("save").trace.variables.values())
-            if job is None:
-                prepared = self._prepared(given, values=values, redact=redact, freeze=freeze)
-                return prepared.write(path, overwrite=overwrite, store_in=store)
-            from retrotape.files.shards import save_shard  # imported late: most programs have one worker
+            if job is not None:
+                from retrotape.files.shards import save_shard  # imported late: most programs have one worker
 
-            return save_shard(
-                job,
-                path,
-                lambda: self._prepared(given, values=values, redact=redact, freeze=freeze),
-                overwrite=overwrite,
-                timeout=timeout,
-                store_in=store,
-            )
+                snapshot = partial(self._snapshot, given, values=values, redact=redact, freeze=freeze)
+                return save_shard(job, path, snapshot, overwrite=overwrite, store_in=store, wait=wait, timeout=timeout)
+            now = self._snapshot(given, values=values, redact=redact, freeze=freeze)
+            may_be_url = any(isinstance(place, str) and "://" in place for place in (path, store))
+            if wait and not pending and not may_be_url:
+                return now.prepare().write(path, overwrite=overwrite, store_in=store)
+            from retrotape.files.target import Target, save_in_background, save_now  # imported late: rarely needed
+
+            target = Target(path, overwrite=overwrite, store=store)
+            return save_now(now, target) if wait else save_in_background(now, target)
 
     @locked
     def size(self, values: str = "leaves") -> int:
@@ -117,7 +157,7 @@ class Saved(ABC):
         True
         """
         with current_stack().unrecorded():
-            return self._prepared(None, values=values).size()
+            return self._snapshot(None, values=values).prepare().size()
 
     @locked
     def export_saved_model(self, path: Path, names: Mapping[str, Any] | None = None) -> None:
@@ -146,16 +186,16 @@ class Saved(ABC):
 
         export_graph(self._eager("export_graph").trace, self._all_names(names), directory)
 
-    def _prepared(self, names: Mapping[str, Any] | None, **options: Any) -> Prepared:
+    def _snapshot(self, names: Mapping[str, Any] | None, **options: Any) -> Snapshot:
         session = self._eager("save")
         given = self._all_names(names)
         for part in _tensors_in(names):
             is_result = self._record_result(part, session)
             if not is_result and session.find(part) is None and session.why_absent(part) is None:
                 session.var_of(part)  # made in the block, but by no op: as a target it can be named
-        from retrotape.files.save import prepare  # imported late: most programs save nothing
+        from retrotape.files.save import take_snapshot  # imported late: most programs save nothing
 
-        return prepare(session.trace, given, **options)
+        return take_snapshot(session.trace, given, **options)
 
     def _all_names(self, names: Mapping[str, Any] | None) -> dict[str, Any]:
         if names is not None and not isinstance(names, Mapping):
@@ -169,7 +209,7 @@ def with_keywords(names: Mapping[str, Any] | None, named: Mapping[str, Any]) -> 
         return names
     for name, value in named.items():
         if not any(isinstance(unwrap(part), (tf.Tensor, tf.Variable)) for part in tf.nest.flatten(value)):
-            suggestion = did_you_mean(name, ["names", "values", "redact", "freeze", "store", "overwrite", "timeout"])
+            suggestion = did_you_mean(name, _OPTIONS)
             raise TypeError(
                 f"save got {name}={value!r}, which is neither an option nor a tensor to be called {name!r}.{suggestion}"
             )

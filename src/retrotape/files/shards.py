@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection
+from concurrent.futures import Future
 from typing import Any
 
 from retrotape.errors import ShardMismatchError, TapeWriteError
 from retrotape.files import store
+from retrotape.files.background import finish, submit
 from retrotape.files.checks import Guard, memory_limit
 from retrotape.files.load import Opened, read
 from retrotape.files.meeting import Meeting
-from retrotape.files.save import Prepared
+from retrotape.files.save import Snapshot
+from retrotape.files.shard_folder import shard_folder
+from retrotape.record import current_stack
 from retrotape.tf.workers import Job
 from retrotape.transform import Shard, join_shards
 
@@ -58,32 +62,47 @@ def read_shards(
 def save_shard(
     job: Job,
     path: str | os.PathLike[str],
-    prepare: Callable[[], Prepared],
+    take_snapshot: Callable[[], Snapshot],
     *,
     overwrite: bool,
+    store_in: str | os.PathLike[str] | None,
+    wait: bool,
     timeout: float,
-    store_in: str | os.PathLike[str] | None = None,
-) -> int:
+) -> int | Future[int]:
     """Write the shard of this worker, and return its size once the tape is published; every worker has to call it.
 
     Raises:
       MissingWorkerError: If another worker has failed or does not respond; nothing was published.
     """
-    folder = os.fsdecode(path)
+    folder = shard_folder(path)
     if store_in is not None:
-        raise TapeWriteError(
-            folder, "`store` is for a tape of one worker", "Save without it: `tape.save('job/', names)`."
-        )
+        problem, remedy = "`store` is for a tape of one worker", "Save without it: `tape.save('job/', names)`."
+        raise TapeWriteError(folder.path, problem, remedy)
     meeting = Meeting(job, folder, timeout)
     try:
-        store.check_folder(folder, overwrite)
-        prepared = prepare()
+        folder.check(overwrite)
+        snapshot = take_snapshot() if wait else take_snapshot().detached()
     except BaseException as error:
         meeting.abandon(error)
         raise
 
-    def write(file: str, run: str) -> int:
-        shard = {"run": run, "worker": job.worker, "workers": job.workers}
-        return prepared.with_fields({"features": ["shards"], "shard": shard}).write(file, overwrite=True, store_in=None)
+    def save() -> int:
+        try:
+            with current_stack().unrecorded():  # in the background this is another thread
+                prepared = snapshot.prepare()
+        except BaseException as error:
+            meeting.abandon(error)
+            raise
 
-    return meeting.save(prepared.size(), write, overwrite)
+        def write(file: str, run: str) -> int:
+            shard = {"run": run, "worker": job.worker, "workers": job.workers}
+            with current_stack().unrecorded():
+                fields = {"features": ["shards"], "shard": shard}
+                return prepared.with_fields(fields).write(file, overwrite=True, store_in=None)
+
+        return meeting.save(prepared.size(), write, overwrite)
+
+    if not wait:
+        return submit(folder.key, save)
+    finish(lambda: folder.key)  # an earlier save in the background must not replace this one
+    return save()

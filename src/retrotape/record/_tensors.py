@@ -10,12 +10,18 @@ from retrotape.tf.core import identity_of
 
 
 class TensorMap:
-    """The tensors of a trace and their vars. Several tensors may have the same var."""
+    """The tensors of a trace and their vars. Several tensors may have the same var.
 
-    __slots__ = ("by_identity",)
+    Attributes:
+      by_identity: The vars.
+      captured: Identities that stay known when a recomputed value is released.
+    """
 
-    def __init__(self, by_identity: dict[int, int] | None = None) -> None:
+    __slots__ = ("by_identity", "captured")
+
+    def __init__(self, by_identity: dict[int, int] | None = None, captured: Iterable[int] = ()) -> None:
         self.by_identity: dict[int, int] = {} if by_identity is None else by_identity
+        self.captured = set(captured)
 
     def find(self, tensor: Tensor) -> int | None:
         """Return the var of `tensor`; None if it was not used."""
@@ -52,6 +58,10 @@ class TensorMap:
         """Remove a tensor."""
         self.by_identity.pop(identity, None)
 
+    def capture(self, tensors: Iterable[Tensor]) -> None:
+        """Keep these tensors known after their release: the backward function of a custom gradient may hold them."""
+        self.captured.update(map(identity_of, tensors))
+
     def new_identity(self, var: int) -> int:
         """Return a new identity, that of no tensor, mapped to `var`."""
         identity = core.next_id()
@@ -60,4 +70,4 @@ class TensorMap:
 
     def copy(self) -> TensorMap:
         """Return an independent copy."""
-        return TensorMap(self.by_identity.copy())
+        return TensorMap(self.by_identity.copy(), self.captured)

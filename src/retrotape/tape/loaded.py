@@ -11,6 +11,7 @@ from weakref import WeakSet
 from retrotape._types import Tensor
 from retrotape.errors import AmbiguousNameError, UnknownNameError
 from retrotape.execute import Values
+from retrotape.files.background import pending
 from retrotape.files.saved import Path
 from retrotape.ir import Program
 from retrotape.query import Results, has_text, replace_names
@@ -188,7 +189,8 @@ def load(
     untrusted file; it does not make TensorFlow's kernels safe. For that, use `isolate`.
 
     Args:
-      path: What `tape.save` wrote.
+      path: What `tape.save` wrote; also a URL that fsspec opens, such as "s3://bucket/step.tape". It is downloaded
+        into a cache first.
       mmap: Map values instead of reading them, if you trust the disk: truncating a mapped file crashes the process,
         and changing it in place changes values after they were verified.
       allow_ops: Names of ops that may run although they are not on the list, or although the size of their results is
@@ -201,6 +203,7 @@ def load(
 
     Raises:
       CorruptTapeError: If the file is damaged.
+      UrlError: If a URL cannot be opened.
       UnsafeTapeError: If it contains something that a tape must not contain.
       TapeVersionError: If it needs a newer retrotape, or another TensorFlow.
       IsolationError: With `isolate`, if the process cannot be started or confined, or crashes on the file.
@@ -223,6 +226,10 @@ def load(
         raise TypeError(f"limits= takes `retrotape.store.Limits(total_bytes=...)`, got {type(limits).__name__}.")
     if isolate not in (False, True, "strict"):
         raise ValueError(f"isolate= must be False, True or 'strict', got {isolate!r}.")
+    if pending or (isinstance(path, str) and "://" in path):  # else it is a local file, and complete
+        from retrotape.files.places import local
+
+        path = local(path)
     if isolate:
         from retrotape.tape.isolated import isolate as load_isolated
 

@@ -4,7 +4,7 @@ from retrotape.transform._backward import BackwardProgram, backward_program
 from retrotape.transform._flatten import flatten, flatten_if_possible
 from retrotape.transform._join import TraceVar, join
 from retrotape.transform._mirrored import check_mirrored, merge_mirrored
-from retrotape.transform._portable import portable
+from retrotape.transform._portable import portable, runs_user_code
 from retrotape.transform._prune import WITHOUT_BYTES, Pruned
 from retrotape.transform._replay import replay
 from retrotape.transform._shard_checks import Shard
@@ -25,4 +25,5 @@ __all__ = [
     "merge_mirrored",
     "portable",
     "replay",
+    "runs_user_code",
 ]

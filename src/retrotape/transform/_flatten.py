@@ -184,6 +184,7 @@ class Flattener(Joiner):
                 self.joined.stand_ins[identity_of(handle)] = identity_of(trace.facts.history_of[var].handle)
             if found is not None:
                 known[found] = self._var(0, var)
+                self._identify(operand, known[found])
                 if var in trace.facts.uninitialized:
                     self.joined.values.setdefault(known[found], operand)
         which = self._include(inner, known)
@@ -194,6 +195,11 @@ class Flattener(Joiner):
         # A handle among the results is only an output for the call's derivative, and carries no gradient.
         made = [None if t.dtype == tf.resource else self._result(which, t, by_operand) for t in results]
         return which, made, given
+
+    def _identify(self, operand: Tensor, var: int) -> None:
+        """Identify an operand by its var: a custom gradient inside a call captures the tensor, recomputed or copied."""
+        if self.joined.tensors.find(operand) is None:
+            self.joined.tensors.alias(identity_of(operand), var)
 
     def _result(self, which: int, tensor: Tensor, operands: Mapping[int, int]) -> int:
         """Return the var of a result: computed in the body, or an argument returned unchanged."""

@@ -12,6 +12,7 @@ from retrotape.execute import DEEPEST, PastVariables, Values, cotangent_tensors,
 from retrotape.ir import BackwardFunction, Facts, FunctionProgram, GrowingFacts, HostRead, reached_from, slice_to
 from retrotape.record import Recorder, Trace, current_stack
 from retrotape.rules import allowed
+from retrotape.tf import functions
 from retrotape.tf.core import tf
 from retrotape.tf.hooks import variables_as
 from retrotape.transform._flatten import Flattener
@@ -28,6 +29,16 @@ def portable(trace: Trace, freeze: Collection[str] = ()) -> Trace:
         return trace
     with current_stack().unrecorded():  # open tapes must not record these ops
         return _flat_data(trace, 0, freeze)
+
+
+def runs_user_code(trace: Trace) -> bool:
+    """Return whether `portable` calls Python code: the backward functions of custom gradients, also inside calls."""
+    facts = trace.facts
+    for index, back in facts.backward_functions.items():
+        if index not in facts.calls and not isinstance(back.function, FunctionProgram):
+            return True
+    called = {id(call.function): call.function for call in facts.calls.values()}
+    return any(functions.custom_rules(function) for function in called.values())
 
 
 def _flat_data(trace: Trace, depth: int, freeze: Collection[str] = ()) -> Trace:

@@ -19,7 +19,7 @@ import tensorflow as tf
 
 import retrotape as rt
 from files.shards.cases import Worker
-from retrotape.files import meeting
+from retrotape.files import meeting, store
 
 TIMEOUT = 4.0  # seconds
 SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
@@ -33,7 +33,7 @@ def strike_before(place: str, how: str) -> None:
     def strike() -> None:
         os.kill(os.getpid(), SIGNALS[how])
 
-    post, write, publish = meeting.Meeting._post, meeting.store.describe_file, meeting.store.write_manifest
+    post, write, publish = meeting.Meeting._post, store.describe_file, store.write_manifest
 
     def posting(self: Any, what: str, *args: Any) -> None:
         if what == place:
@@ -51,8 +51,8 @@ def strike_before(place: str, how: str) -> None:
         publish(*args, **options)
 
     meeting.Meeting._post = posting  # type: ignore[method-assign]
-    meeting.store.describe_file = writing
-    meeting.store.write_manifest = publishing
+    store.describe_file = writing
+    store.write_manifest = publishing
 
 
 def main(folder: Path, struck: int, how: str, place: str) -> None:

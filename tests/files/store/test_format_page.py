@@ -98,7 +98,7 @@ def save_every_field(path: Path) -> store.Container:
             step.assign_add(1.0)
         loss = tf.reduce_sum(y) * step
     with mock.patch.object(save, "is_mirrored", lambda variable: variable is not None):  # as on a worker of a job
-        prepared = tape._prepared({"x": x, "loss": loss})
+        prepared = tape._snapshot({"x": x, "loss": loss}).prepare()
     shard = {"run": "0" * 32, "worker": 0, "workers": 2}
     prepared.with_fields({"features": ["shards"], "shard": shard}).write(path, overwrite=True, store_in=None)
     return store.open_tape(path)

@@ -12,6 +12,7 @@ import tensorflow as tf
 import retrotape as rt
 from helpers.workers_in_turn import Sent, Side, record, save_all
 from retrotape.files import store
+from retrotape.files.shard_folder import shard_folder
 
 
 def summed(side: Side) -> Any:
@@ -119,7 +120,7 @@ def test_other_shards_are_removed_but_not_those_under_way(job: Path):
     for run in ("aaaaaaaa", "bbbbbbbb"):
         (job / f"shard-00000-of-00002-{run}.tape").write_bytes(b"")
     (job / "notes.txt").write_text("mine")
-    store.remove_other_shards(str(job), {"bbbbbbbb" * 4})
+    shard_folder(job).clean(store.read_manifest(job), {"bbbbbbbb" * 4})
     left = sorted(path.name for path in job.iterdir())
     ours = [f"shard-0000{worker}-of-00002-01234567.tape" for worker in range(2)]
     assert left == sorted(["manifest.json", "notes.txt", "shard-00000-of-00002-bbbbbbbb.tape", *ours])

@@ -7,21 +7,23 @@ unpacked, and nothing in it is run.
 from retrotape.files.store._container import Container, open_tape
 from retrotape.files.store._format import Limits, Stored, TensorInfo
 from retrotape.files.store._manifest import (
+    MANIFEST,
     Manifest,
     ShardFile,
     check_folder,
     describe_file,
     files_of,
     is_sharded,
+    other_shards,
     read_manifest,
-    remove_other_shards,
     shard_name,
     verify_shards,
     write_manifest,
 )
-from retrotape.files.store._write import estimate, write
+from retrotape.files.store._write import check_target, estimate, write
 
 __all__ = [
+    "MANIFEST",
     "Container",
     "Limits",
     "Manifest",
@@ -29,13 +31,14 @@ __all__ = [
     "Stored",
     "TensorInfo",
     "check_folder",
+    "check_target",
     "describe_file",
     "estimate",
     "files_of",
     "is_sharded",
     "open_tape",
+    "other_shards",
     "read_manifest",
-    "remove_other_shards",
     "shard_name",
     "verify_shards",
     "write",

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
 from retrotape.errors import CorruptTapeError, IncompleteTapeError, TapeWriteError
@@ -130,13 +129,11 @@ def files_of(path: str | os.PathLike[str], limits: Limits = DEFAULT_LIMITS) -> l
     return [os.path.join(folder, name) for name in (MANIFEST, *(shard.file for shard in manifest.shards))]
 
 
-def remove_other_shards(folder: str, runs: Collection[str]) -> None:
-    """Remove the shards of tapes that were replaced, or never published; not those of `runs`, which are under way."""
-    keep = {shard.file for shard in read_manifest(folder).shards}
-    for name in os.listdir(folder):
-        if _SHARD.fullmatch(name) and name not in keep and not any(f"-{run[:8]}.tape" in name for run in runs):
-            with contextlib.suppress(OSError):
-                os.unlink(os.path.join(folder, name))
+def other_shards(names: Iterable[str], manifest: Manifest, runs: Collection[str]) -> list[str]:
+    """Return which of the files in a folder are shards of neither the tape there nor of `runs`, which are under way."""
+    keep = {shard.file for shard in manifest.shards}
+    endings = tuple(f"-{run[:8]}.tape" for run in runs)
+    return [name for name in names if _SHARD.fullmatch(name) and name not in keep and not name.endswith(endings)]
 
 
 def verify_shards(path: str | os.PathLike[str], manifest: Manifest) -> None:

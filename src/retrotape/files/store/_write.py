@@ -50,19 +50,21 @@ def write(
       TapeWriteError: If it cannot be saved. What was there before is still there.
     """
     path = os.fsdecode(path)
-    for given in (path, "" if store is None else os.fsdecode(store)):
-        if "\0" in given:
-            raise TapeWriteError(path, f"{quoted(given)} has the character NUL in it", "Give the name of a file.")
+    check_target(path, overwrite=overwrite, store=store)
     planned = plan(path, entries, tensors, meta, limits)
     if store is None:
-        _check_target(path, overwrite, folder=False)
         return _write_file(path, planned, overwrite, limits)
-    _check_target(path, overwrite, folder=True)
     return _write_folder(path, os.fsdecode(store), planned, overwrite, limits)
 
 
-def _check_target(path: str, overwrite: bool, *, folder: bool) -> None:
-    """Raise early for errors that would otherwise occur after a gigabyte has been written."""
+def check_target(
+    path: str | os.PathLike[str], *, overwrite: bool = True, store: str | os.PathLike[str] | None = None
+) -> None:
+    """Raise early for errors that would otherwise occur after a gigabyte has been written; arguments as for `write`."""
+    path, folder = os.fsdecode(path), store is not None
+    for given in (path, "" if store is None else os.fsdecode(store)):
+        if "\0" in given:
+            raise TapeWriteError(path, f"{quoted(given)} has the character NUL in it", "Give the name of a file.")
     parent = os.path.dirname(os.path.abspath(path))
     if not os.path.isdir(parent):
         raise TapeWriteError(path, f"there is no directory {parent!r}", f"Create it first: `os.makedirs({parent!r})`.")

@@ -1,0 +1,30 @@
+"""The local path of a tape that is given by a path or a URL. Does not need TensorFlow."""
+
+from __future__ import annotations
+
+import os
+
+from retrotape.files.background import finish
+from retrotape.files.urls import is_url, local_copy, local_path
+
+
+def local(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
+    """Return the local path of a tape to open; for a URL, that of a copy.
+
+    What this process saves there in the background is complete by then.
+    """
+    if is_url(path):
+        path = here(path)
+    finish(lambda: key_of(os.fsdecode(path)))
+    return local_copy(os.fsdecode(path)) if is_url(path) else path
+
+
+def here(path: str | os.PathLike[str]) -> str:
+    """Return the local path that a `file://` URL stands for; other paths and URLs unchanged."""
+    found = local_path(path) if isinstance(path, str) and is_url(path) else None
+    return os.fsdecode(path) if found is None else found
+
+
+def key_of(path: str) -> str:
+    """Return what is the same for two paths of one file."""
+    return path if is_url(path) or "\0" in path else os.path.realpath(path)

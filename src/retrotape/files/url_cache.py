@@ -1,0 +1,151 @@
+"""Local copies of what is behind URLs.
+
+An entry is named after the URL and what the file system says about the version there, so a new version is a new entry.
+It is downloaded under another name, checked for its length, and renamed: whatever has the name of an entry is complete.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import shutil
+import sys
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any
+
+from retrotape.files.remote import without_login
+
+DIRECTORY = "RETROTAPE_CACHE"  # environment variables: the folder,
+SIZE = "RETROTAPE_CACHE_BYTES"  # and how large it may become
+_DEFAULT_SIZE = 10 * 2**30
+_TEMPORARY = ".unfinished-"
+_ABANDONED = 86_400  # seconds after which an unfinished download has no owner any more
+
+_VERSIONS = ("ETag", "etag", "e_tag", "md5Hash", "Content-MD5", "content_md5", "generation", "version_id", "VersionId")
+_TIMES = ("mtime", "LastModified", "last_modified", "modified", "created", "updated")
+
+
+def directory() -> str:
+    """Return the folder of the cache, which exists and only its owner can read."""
+    found = os.environ.get(DIRECTORY) or os.path.join(_users_caches(), "retrotape", "urls")
+    found = os.path.abspath(os.path.expanduser(found))
+    os.makedirs(found, mode=0o700, exist_ok=True)
+    return found
+
+
+def _users_caches() -> str:
+    home = os.path.expanduser("~")
+    if sys.platform == "win32":
+        return os.environ.get("LOCALAPPDATA") or os.path.join(home, "AppData", "Local")
+    if sys.platform == "darwin":
+        return os.path.join(home, "Library", "Caches")
+    return os.environ.get("XDG_CACHE_HOME") or os.path.join(home, ".cache")
+
+
+def version_of(info: Mapping[str, Any]) -> list[str]:
+    """Return what distinguishes this version of a file from others; a new list each time if nothing does.
+
+    A time in whole seconds says nothing about a file that was written a moment ago: another version may follow within
+    the same second.
+    """
+    versions = [f"{name}={info[name]}" for name in _VERSIONS if info.get(name)]
+    strong = [one for one in versions if '=W/"' not in one]
+    times = [(name, info[name]) for name in _TIMES if info.get(name) is not None]
+    if strong or any(_is_settled(when) for _, when in times):
+        return [*versions, *(f"{name}={when}" for name, when in times), f"size={info.get('size')}"]
+    return [os.urandom(16).hex()]
+
+
+def _is_settled(when: Any) -> bool:
+    if isinstance(when, datetime):
+        when = when.timestamp()
+    if isinstance(when, bool) or not isinstance(when, (int, float)):
+        return False
+    return when != int(when) or time.time() - when > 2
+
+
+def entry(url: str, version: list[str], fetch: Callable[[str], None], *, is_whole: Callable[[str], bool]) -> str:
+    """Return the path of an entry.
+
+    Args:
+      url: What it is a copy of.
+      version: What identifies the version there.
+      fetch: Downloads it to a path, or raises.
+      is_whole: Returns whether what is at a path is complete; a copy may have lost its end in a power failure.
+    """
+    folder = directory()
+    key = hashlib.sha256(json.dumps([url, version]).encode()).hexdigest()[:32]
+    path = os.path.join(folder, f"{key}-{_readable(url)}")
+    if os.path.lexists(path) and is_whole(path):
+        with contextlib.suppress(OSError):  # the cache may be read-only
+            os.utime(path)  # what was used last is removed last
+        return path
+    temporary = os.path.join(folder, f"{_TEMPORARY}{os.getpid()}-{os.urandom(8).hex()}")
+    try:
+        fetch(temporary)
+        _rename(temporary, path, is_whole)
+    finally:
+        _remove(temporary)
+    _shrink(folder, path)
+    return path
+
+
+def _readable(url: str) -> str:
+    """Return the end of a URL as part of the name of a file."""
+    last = re.split(r"::", without_login(url))[0].rstrip("/").rpartition("/")[2]
+    return re.sub(r"[^A-Za-z0-9._-]", "_", last)[-80:] or "tape"
+
+
+def _rename(temporary: str, path: str, is_whole: Callable[[str], bool]) -> None:
+    try:
+        os.replace(temporary, path)
+    except OSError:
+        if os.path.isdir(path) and not is_whole(path):
+            _remove(path)
+            os.replace(temporary, path)
+        elif not (os.path.lexists(path) and is_whole(path)):  # else another process has put it there
+            raise
+
+
+def _remove(path: str) -> None:
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+
+
+def _limit() -> int:
+    given = os.environ.get(SIZE, "")
+    return int(given) if given.isdigit() else _DEFAULT_SIZE
+
+
+def _shrink(folder: str, keep: str) -> None:
+    """Remove unfinished downloads that nobody finishes, and the entries used longest ago if there are too many."""
+    found: list[tuple[float, int, str]] = []
+    with os.scandir(folder) as items:
+        for item in items:
+            with contextlib.suppress(OSError):  # another process removes entries too
+                used = item.stat(follow_symlinks=False).st_mtime
+                if not item.name.startswith(_TEMPORARY):
+                    found.append((used, _size(item.path), item.path))
+                elif time.time() - used > _ABANDONED:
+                    _remove(item.path)
+    total, limit = sum(size for _, size, _ in found), _limit()
+    for _, size, path in sorted(found):
+        if total <= limit:
+            return
+        if path != keep:
+            _remove(path)
+            total -= size
+
+
+def _size(path: str) -> int:
+    if not os.path.isdir(path):
+        return os.lstat(path).st_size
+    return sum(os.lstat(os.path.join(path, name)).st_size for name in os.listdir(path))

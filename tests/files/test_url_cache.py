@@ -1,0 +1,178 @@
+"""Local copies of what is behind URLs: versions, sizes, folders with a manifest."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+fsspec = pytest.importorskip("fsspec", reason="the extra [fsspec] is not installed")
+
+import retrotape as rt  # noqa: E402
+from files.file_systems import Unversioned, Versioned, empty_cache, put, small  # noqa: E402
+from retrotape.errors import CorruptTapeError, TapeWriteError, UnsafeTapeError, UrlError  # noqa: E402
+from retrotape.files.urls import local_copy, local_copy_of_folder  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return empty_cache(tmp_path, monkeypatch)
+
+
+# ------------------------------------------------------------------ the cache
+
+
+def test_a_version_is_downloaded_once(cache: Path):
+    put("versioned://a.tape", 1.0)
+    for _ in range(3):
+        assert float(rt.load("versioned://a.tape").value("x")) == 1.0
+    assert Versioned.downloads == 1
+    put("versioned://a.tape", 2.0)
+    assert float(rt.load("versioned://a.tape").value("x")) == 2.0
+    assert Versioned.downloads == 2
+    assert all(name.endswith("-a.tape") for name in os.listdir(cache))
+    assert cache.stat().st_mode & 0o077 == 0
+
+
+def test_without_a_version_it_is_downloaded_each_time():
+    """The same size says nothing: other numbers have as many bytes."""
+    for at in (1.0, 2.0):
+        put("unversioned://a.tape", at)
+        assert float(rt.load("unversioned://a.tape").value("x")) == at
+    assert Unversioned.downloads == 2
+
+
+def test_a_copy_that_lost_its_end_is_replaced():
+    put("versioned://a.tape")
+    copy = local_copy("versioned://a.tape")
+    os.truncate(copy, 100)
+    assert local_copy("versioned://a.tape") == copy
+    assert float(rt.load("versioned://a.tape").gradient("y", "x")) == 6.0
+    assert Versioned.downloads == 2
+
+
+def test_a_download_that_ends_early_is_not_cached(cache: Path):
+    put("truncating://a.tape")
+    for _ in range(2):
+        with pytest.raises(
+            CorruptTapeError, match=r"truncating://a\.tape: the download has [\d,]+ bytes, and the file"
+        ):
+            rt.load("truncating://a.tape")
+    assert os.listdir(cache) == []
+
+
+def test_a_changed_copy_is_noticed():
+    put("versioned://a.tape")
+    copy = local_copy("versioned://a.tape")
+    with open(copy, "r+b") as file:
+        file.seek(-4, os.SEEK_END)
+        file.write(b"\0\0\0\0")
+    with pytest.raises(CorruptTapeError):
+        rt.load("versioned://a.tape").gradient("y", "x")
+
+
+def test_what_was_used_longest_ago_is_removed(cache: Path, monkeypatch: pytest.MonkeyPatch):
+    size = put("versioned://0.tape")
+    monkeypatch.setenv("RETROTAPE_CACHE_BYTES", str(3 * size))
+    for number in range(3):
+        put(f"versioned://{number}.tape")
+        os.utime(local_copy(f"versioned://{number}.tape"), (number, number))
+    os.utime(local_copy("versioned://0.tape"), (10, 10))  # used again
+    (cache / ".unfinished-1-abandoned").touch()
+    os.utime(cache / ".unfinished-1-abandoned", (1, 1))
+    (cache / ".unfinished-2-going-on").touch()
+    put("versioned://3.tape")
+    local_copy("versioned://3.tape")
+    assert sorted(name.partition("-")[2] for name in os.listdir(cache)) == ["0.tape", "2-going-on", "2.tape", "3.tape"]
+    monkeypatch.setenv("RETROTAPE_CACHE_BYTES", "1")
+    assert float(rt.load("versioned://1.tape").gradient("y", "x")) == 6.0  # the one in use stays
+    assert [name.partition("-")[2] for name in os.listdir(cache)].count("1.tape") == 1
+
+
+def test_several_threads_download_at_once(cache: Path):
+    put("versioned://a.tape")
+    found: list[float] = []
+    threads = [Thread(target=lambda: found.append(float(rt.load("versioned://a.tape").value("x")))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert found == [3.0] * 8
+    assert len(os.listdir(cache)) == 1
+
+
+# ------------------------------------------------------------------ folders
+
+
+def sharded(url: str, **changes: object) -> dict[str, bytes]:
+    files, path = fsspec.core.url_to_fs(url)
+    contents = {f"{number}.tape": bytes([number]) * 1000 for number in range(2)}
+    rows = [
+        {"file": name, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest(), **changes}
+        for name, data in contents.items()
+    ]
+    for name, data in contents.items():
+        files.pipe_file(f"{path}/{name}", data)
+    files.pipe_file(f"{path}/manifest.json", json.dumps({"shards": rows}).encode())
+    return contents
+
+
+def test_a_folder_with_a_manifest(cache: Path):
+    contents = sharded("versioned://job")
+    for copy in (local_copy_of_folder("versioned://job"), local_copy("versioned://job/")):
+        assert sorted(os.listdir(copy)) == ["0.tape", "1.tape", "manifest.json"]
+        assert {name: Path(copy, name).read_bytes() for name in contents} == contents
+    first = local_copy_of_folder("versioned://job")
+    assert local_copy_of_folder("versioned://job") == first
+    os.truncate(os.path.join(first, "0.tape"), 5)
+    assert local_copy_of_folder("versioned://job") == first
+    assert os.path.getsize(os.path.join(first, "0.tape")) == 1000
+
+
+@pytest.mark.parametrize("name", ["../a", "/etc/passwd", "a\\b", "..", "", "c:x", "manifest.json", 3])
+def test_a_manifest_that_names_something_else(name: object, cache: Path):
+    sharded("memory://job", file=name)
+    with pytest.raises(UnsafeTapeError, match="which is no file in it"):
+        local_copy_of_folder("memory://job")
+    assert not cache.exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"bytes": -1}, "no size and SHA-256"),
+        ({"bytes": True}, "no size and SHA-256"),
+        ({"sha256": "0"}, "no size and SHA-256"),
+        ({"file": "0.tape"}, "names a file twice"),
+        ({"bytes": 999}, "the download has 1,000 bytes, and the file there has 999"),
+    ],
+)
+def test_a_manifest_that_makes_no_sense(changes: dict[str, object], problem: str, cache: Path):
+    sharded("memory://job", **changes)
+    with pytest.raises(CorruptTapeError, match=problem):
+        local_copy_of_folder("memory://job")
+    assert not cache.exists() or os.listdir(cache) == []
+
+
+def test_a_manifest_that_is_no_manifest():
+    for text in (b"[]", b"{", b'{"shards": [1]}', b"\xff"):
+        fsspec.filesystem("memory").pipe_file("/job/manifest.json", text)
+        with pytest.raises(CorruptTapeError, match=r"its manifest\.json is no list of shards"):
+            local_copy_of_folder("memory://job")
+
+
+def test_a_folder_without_a_manifest():
+    put("memory://job/a.tape")
+    with pytest.raises(UrlError, match=r"it is a folder without manifest\.json; a tape with a store cannot"):
+        rt.load("memory://job")
+
+
+def test_a_store_behind_a_url(tmp_path: Path):
+    tape, x, _ = small()
+    for path, store in (("memory://a", tmp_path), (tmp_path / "a", "memory://store")):
+        with pytest.raises(TapeWriteError, match=r"which a URL cannot hold\. .* without `store=`"):
+            tape.save(path, x=x, store=store)
