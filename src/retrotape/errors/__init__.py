@@ -1,6 +1,7 @@
 """Every exception of the library. Each owns its text: what was got, what was expected, what to type next."""
 
 from retrotape.errors._base import RetrotapeError, did_you_mean, printable
+from retrotape.errors._farms import FarmError, MissingPackageError, NoTapesError
 from retrotape.errors._files import (
     AmbiguousNameError,
     CorruptTapeError,
@@ -48,6 +49,7 @@ __all__ = [
     "AmbiguousNameError",
     "CorruptTapeError",
     "EmptyTapeError",
+    "FarmError",
     "IncompatibleTensorFlowError",
     "InterruptedTapeError",
     "IsolationError",
@@ -56,8 +58,10 @@ __all__ = [
     "MalformedProgramError",
     "MissingGradientError",
     "MissingGradientWarning",
+    "MissingPackageError",
     "MissingTensorFlowError",
     "NoRuleError",
+    "NoTapesError",
     "NotASourceError",
     "NotDifferentiableError",
     "NotDifferentiableWarning",
