@@ -10,7 +10,7 @@ import numpy as np
 from retrotape._types import Json
 from retrotape.grads import Gradients, NamedSource
 from retrotape.tf.core import tf
-from retrotape.tf.nests import is_variable, unwrap
+from retrotape.tf.nests import is_variable
 
 _TAKEN = "tensors, arrays, numbers, text, `Gradients`, and lists, tuples and dictionaries of them"
 
@@ -73,9 +73,7 @@ class _Packer:
 
 def as_array(value: Any) -> np.ndarray | None:
     """Return a tensor, variable, array or number as an array; None for anything else."""
-    if is_variable(value):
-        value = tf.convert_to_tensor(unwrap(value))
-    if isinstance(value, tf.Tensor):
+    if isinstance(value, tf.Tensor) or is_variable(value):
         value = value.numpy()
     return np.asarray(value) if isinstance(value, (np.ndarray, np.generic, bool, int, float)) else None
 

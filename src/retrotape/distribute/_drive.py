@@ -101,9 +101,9 @@ def _raise(kind: str, text: str, name: str, trace: str, what: str) -> NoReturn:
         raise ShapeMismatchError(text)
     cause = RemoteError(f"\n{trace}") if trace else None
     if kind == "farm":
-        raise FarmError(text.rstrip("."), "The traceback is above.") from cause
+        raise FarmError(text, "The traceback is above.") from cause
     raise FarmError(
-        f"{name} failed: {text.rstrip('.')}",
+        f"{name} failed: {text}",
         f'To leave out {what} that fail, and have them listed in `failed`: `on_error="continue"`.',
         {name: text},
     ) from cause
@@ -128,7 +128,5 @@ def _failures(tasks: Sequence[Task], some_failed: set[str], what: str) -> dict[s
             failed.update((task.items[number].name, text) for number, text in texts.items())
     if failed and count == sum(len(task.items) for task in tasks):
         name, text = next(iter(failed.items()))
-        raise FarmError(
-            f"All {count} {what} failed; the first, {name}: {text.rstrip('.')}", "Correct that first.", failed
-        )
+        raise FarmError(f"All {count} {what} failed; the first, {name}: {text}", "Correct that first.", failed)
     return failed

@@ -5,10 +5,12 @@ Each way takes tasks and yields outcomes as they arrive, in any order.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Generator, Sequence
 from concurrent import futures
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 from retrotape.distribute._job import Outcome, Task
@@ -19,6 +21,8 @@ from retrotape.errors import FarmError, MissingPackageError
 Outcomes = Generator[Outcome, None, None]
 _WITHOUT_PROGRESS = 3  # how often a worker may die before any chunk is finished
 
+# Unless it is 0, Ray takes an address of the machine in the network in place of 127.0.0.1, on Linux too.
+_RAY_CLUSTER = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 _TAKEN = 'None, a number of processes, a `concurrent.futures` executor, a `dask.distributed.Client`, or "ray"'
 
 
@@ -50,17 +54,12 @@ def way_of(executor: Any) -> Way:
         shares = isinstance(executor, futures.ThreadPoolExecutor) and not _is_dask_executor(executor)
         return Way(lambda tasks: _on_futures(executor, tasks), shares)
     if executor == "ray" or getattr(executor, "__name__", None) == "ray":
-        return Way(lambda tasks: _on_ray(_package("ray", "Ray", "ray"), tasks), False)
+        if find_spec("ray") is None:
+            raise MissingPackageError("A farm on Ray", "ray", "ray")
+        return Way(_on_ray, False)
     if _is_dask_client(executor):
         return Way(lambda tasks: _on_dask(executor, tasks), False)
     raise TypeError(f"executor= takes {_TAKEN}; got {executor!r}.")
-
-
-def _package(name: str, feature: str, extra: str) -> Any:
-    try:
-        return import_module(name)
-    except ImportError as error:
-        raise MissingPackageError(f"A farm on {feature}", name, extra) from error
 
 
 def _is_dask_client(executor: Any) -> bool:
@@ -112,7 +111,7 @@ def _in_processes(workers: int, tasks: Sequence[Task]) -> Outcomes:
 
 
 def _on_dask(client: Any, tasks: Sequence[Task]) -> Outcomes:
-    distributed = _package("distributed", "Dask", "dask")
+    distributed: Any = sys.modules["distributed"]
     # `pure=False` gives each task a new key: Dask would not run one again whose result file was deleted.
     waiting = [client.submit(run, task, pure=False) for task in tasks]
     try:
@@ -128,10 +127,25 @@ def _on_dask(client: Any, tasks: Sequence[Task]) -> Outcomes:
         client.cancel([future for future in waiting if not future.done()])
 
 
-def _on_ray(ray: Any, tasks: Sequence[Task]) -> Outcomes:
-    ours = not ray.is_initialized()
-    if ours:
-        ray.init(_node_ip_address="127.0.0.1", include_dashboard=False, log_to_driver=False)
+def _ray() -> tuple[Any, bool]:
+    """Return Ray, started, and whether we started it: on this machine, with ports on its loopback address only."""
+    imported = sys.modules.get("ray")
+    if imported is None:
+        os.environ.setdefault(_RAY_CLUSTER, "0")  # Ray reads it when it is imported
+    ray: Any = imported or import_module("ray")
+    if ray.is_initialized():
+        return ray, False
+    if os.environ.get(_RAY_CLUSTER) != "0":
+        raise FarmError(
+            "Ray was imported, but not started; started by a farm now, it would listen on all network interfaces",
+            f"Start it: `ray.init()`. Or set `{_RAY_CLUSTER}=0` before you import it, for ports on loopback only.",
+        )
+    ray.init(_node_ip_address="127.0.0.1", include_dashboard=False, log_to_driver=False)
+    return ray, True
+
+
+def _on_ray(tasks: Sequence[Task]) -> Outcomes:
+    ray, ours = _ray()
     try:
         remote = ray.remote(num_cpus=1, max_retries=3)(run)
         waiting = [remote.remote(task) for task in tasks]

@@ -11,7 +11,7 @@ from typing import Any
 from retrotape.distribute import _partial as partial
 from retrotape.distribute._codec import encode
 from retrotape.distribute._job import Item, Job, Task, chunks, digest, result_path
-from retrotape.distribute._paths import is_url, stamp
+from retrotape.distribute._paths import stamp, whole
 from retrotape.errors import NoTapesError
 from retrotape.tape.isolated import IsolatedTape
 from retrotape.tape.loaded import LoadedTape, load
@@ -42,7 +42,7 @@ def input_tasks(job: Job, what: str, dataset: Any, size: int, folder: str, in_fi
     found, number = [], 0
     for part in chunks(_elements(dataset), size):
         data = encode({"inputs": part})
-        items = tuple(Item(f"element {number + place}", "") for place in range(len(part)))
+        items = tuple(Item(f"element {number + place}") for place in range(len(part)))
         key = digest(what, hashlib.sha256(data).hexdigest())
         path = result_path(folder, key)
         inputs: bytes | str = data
@@ -69,7 +69,7 @@ def replayed_tape(tape: Any, shares_memory: bool, options: Mapping[str, Any], fo
     if isinstance(tape, (str, os.PathLike)):
         path = os.fsdecode(tape)
         try:
-            item = Item(path if is_url(path) else os.path.abspath(path), stamp(path))
+            item = Item(path, whole(path), stamp(path))
         except FileNotFoundError:
             raise NoTapesError(f"There is no {path!r}", "Give what `tape.save` wrote.") from None
         return (load(path, **options) if shares_memory else item), item.stamp
@@ -77,7 +77,7 @@ def replayed_tape(tape: Any, shares_memory: bool, options: Mapping[str, Any], fo
         raise ValueError("load= applies to a tape that is loaded from a path; this one is loaded already.")
     if isinstance(tape, LoadedTape):
         saved, checksum = _saved(tape, folder)
-        return (tape if shares_memory else Item(saved, stamp(saved))), checksum
+        return (tape if shares_memory else Item(saved, saved, stamp(saved))), checksum
     if isinstance(tape, IsolatedTape) and shares_memory:
         return tape, ""
     raise TypeError(

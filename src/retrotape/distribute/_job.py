@@ -54,10 +54,17 @@ class Job:
 
 
 class Item(NamedTuple):
-    """One tape, or one input of a replay: what to call it, and the stamp of its content, "" if it was not there."""
+    """One tape, or one input of a replay.
+
+    Attributes:
+      name: What to call it: the path as it was given, or the number of the input.
+      path: The whole path: workers may have another current folder.
+      stamp: Of its content; "" if it was not there.
+    """
 
     name: str
-    stamp: str
+    path: str = ""
+    stamp: str = ""
 
 
 @dataclass(frozen=True)

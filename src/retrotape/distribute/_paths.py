@@ -65,7 +65,7 @@ def _checked(path: Any) -> str:
 def _one(path: str) -> list[str]:
     is_pattern = glob.has_magic(path) and not os.path.lexists(path)
     if is_pattern:
-        found = list(dict.fromkeys(map(_whole, expand(path))))
+        found = list(dict.fromkeys(map(_tape_of, expand(path))))
         if not found:
             raise NoTapesError(f"No tape matches {path!r}", f"The current folder is {os.getcwd()!r}.")
         return found
@@ -83,12 +83,17 @@ def _is_tape(path: str) -> bool:
     return os.path.isfile(path) or any(os.path.isfile(os.path.join(path, name)) for name in (MANIFEST, "tape.json"))
 
 
-def _whole(path: str) -> str:
+def _tape_of(path: str) -> str:
     """Return the folder of a shard, which is no tape of its own, and any other path as it is."""
     folder = os.path.dirname(path)
     if not is_url(path) and folder and os.path.isfile(os.path.join(folder, MANIFEST)):
         return folder
     return path.rstrip(os.sep) or path
+
+
+def whole(path: str) -> str:
+    """Return a path that means the same in another current folder."""
+    return path if is_url(path) else os.path.abspath(path)
 
 
 def stamp(path: str) -> str:

@@ -135,7 +135,7 @@ def _inputs(task: Task) -> list[dict[str, Any]]:
 def _replayed(job: Job) -> Any:
     if not isinstance(job.replayed, Item):
         return job.replayed
-    return _kept_tape(job.replayed.name, job.replayed.stamp, tuple(sorted(job.load.items())))
+    return _kept_tape(job.replayed.path, job.replayed.stamp, tuple(sorted(job.load.items())))
 
 
 @lru_cache(maxsize=1)
@@ -149,15 +149,15 @@ def _kept_tape(path: str, known: str, options: tuple[tuple[str, Any], ...]) -> A
 def opened(job: Job, item: Item) -> Iterator[Any]:
     """Load a tape, close it if it has a process of its own, and raise if the file changes meanwhile."""
     if item.stamp:
-        _check_stamp(item.name, item.stamp)
-    tape: Any = load_tape(local_copy(item.name), **job.load)
+        _check_stamp(item.path, item.stamp)
+    tape: Any = load_tape(local_copy(item.path), **job.load)
     try:
         yield tape
     finally:
         if hasattr(tape, "close"):
             tape.close()
     if item.stamp:
-        _check_stamp(item.name, item.stamp)
+        _check_stamp(item.path, item.stamp)
 
 
 def _check_stamp(path: str, known: str) -> None:

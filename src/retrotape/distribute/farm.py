@@ -17,7 +17,7 @@ from retrotape.distribute._drive import Work, contents, drive
 from retrotape.distribute._executors import Way, way_of
 from retrotape.distribute._inputs import input_tasks, remove_inputs, replayed_tape
 from retrotape.distribute._job import Gradient, Item, Job, digest, plain, tape_tasks
-from retrotape.distribute._paths import stamp, tapes_in
+from retrotape.distribute._paths import stamp, tapes_in, whole
 from retrotape.distribute._results import Failure, Results, Total
 from retrotape.distribute._sums import Sums
 from retrotape.errors import NoTapesError
@@ -278,7 +278,7 @@ def _results(job: Job, what: str, tapes: list[str], options: _Options, work: Wor
 
 
 def _items(tapes: list[str], stop: bool) -> list[Item]:
-    """Return each tape with the stamp of its content; workers may have another current folder."""
+    """Return each tape with the stamp of its content."""
     items = []
     for path in tapes:
         try:
@@ -289,7 +289,7 @@ def _items(tapes: list[str], stop: bool) -> list[Item]:
                     f"There is no {path!r}", 'To leave out what is missing: `on_error="continue"`.'
                 ) from None
             known = ""  # opening it fails, and says so
-        items.append(Item(os.path.abspath(path) if "://" not in path else path, known))
+        items.append(Item(path, whole(path), known))
     return items
 
 

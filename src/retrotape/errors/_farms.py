@@ -12,7 +12,8 @@ class FarmError(RetrotapeError, RuntimeError):
 
     def __init__(self, problem: str, remedy: str, failed: Mapping[str, str] | None = None) -> None:
         self.problem, self.failed = problem, dict(failed or {})
-        super().__init__(f"{problem}. {remedy}")
+        end = "" if problem.endswith((".", "?", "!")) else "."  # it may quote another error
+        super().__init__(f"{problem}{end} {remedy}")
 
 
 class NoTapesError(RetrotapeError, FileNotFoundError):
