@@ -128,13 +128,17 @@ def _on_dask(client: Any, tasks: Sequence[Task]) -> Outcomes:
 
 
 def _ray() -> tuple[Any, bool]:
-    """Return Ray, started, and whether we started it: on this machine, with ports on its loopback address only."""
+    """Return Ray, and whether we started it: on this machine, with ports on loopback only, or as RAY_ADDRESS says."""
     imported = sys.modules.get("ray")
-    if imported is None:
+    elsewhere = bool(os.environ.get("RAY_ADDRESS"))
+    if imported is None and not elsewhere:
         os.environ.setdefault(_RAY_CLUSTER, "0")  # Ray reads it when it is imported
     ray: Any = imported or import_module("ray")
     if ray.is_initialized():
         return ray, False
+    if elsewhere:
+        ray.init(log_to_driver=False)
+        return ray, True
     if os.environ.get(_RAY_CLUSTER) != "0":
         raise FarmError(
             "Ray was imported, but not started; started by a farm now, it would listen on all network interfaces",
