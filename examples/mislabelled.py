@@ -65,8 +65,7 @@ def main() -> dict[str, Any]:
     x, label = moons(rng, EXAMPLES)
     wrong = rng.choice(EXAMPLES, WRONG, replace=False)
     label[wrong] = 1.0 - label[wrong]
-    clean = moons(rng, EXAMPLES)
-    model = train(x, label)
+    clean, model = moons(rng, EXAMPLES), train(x, label)
     harm = influence(model, x, label, clean)
     precision = float(np.isin(np.argsort(-harm)[:WRONG], wrong).mean())
     print(f"{WRONG} of {EXAMPLES} labels are wrong; of the {WRONG} examples that raise the loss on clean data most,")
