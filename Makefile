@@ -53,6 +53,7 @@ bench: env
 	$(BIN)/python benchmarks/hessians.py
 	$(BIN)/python benchmarks/parallel.py
 	$(BIN)/python benchmarks/storage.py
+	$(BIN)/python benchmarks/farm.py
 	$(BIN)/python benchmarks/notes.py
 	$(BIN)/python benchmarks/growth.py
 	$(BIN)/python benchmarks/imports.py
