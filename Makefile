@@ -6,7 +6,7 @@ OLDEST := .venv-oldest
 FUZZ   := .venv-fuzz
 WHEEL  := .venv-wheel
 # What every supported TensorFlow has to pass: the folders that mirror the source, and conformance.
-ON_EACH := tests/conform tests/errors tests/ir tests/tf tests/rules tests/grads tests/record tests/execute tests/transform tests/query tests/diagnose tests/files tests/tape tests/cli
+ON_EACH := tests/conform tests/errors tests/ir tests/tf tests/rules tests/grads tests/record tests/execute tests/transform tests/query tests/diagnose tests/files tests/tape tests/distribute tests/cli
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 # What a test computes must not depend on which custom kernels the machine has.
 export TF_ENABLE_ONEDNN_OPTS ?= 0
@@ -53,6 +53,7 @@ bench: env
 	$(BIN)/python benchmarks/hessians.py
 	$(BIN)/python benchmarks/parallel.py
 	$(BIN)/python benchmarks/storage.py
+	$(BIN)/python benchmarks/farm.py
 	$(BIN)/python benchmarks/notes.py
 	$(BIN)/python benchmarks/growth.py
 	$(BIN)/python benchmarks/imports.py

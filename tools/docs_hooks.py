@@ -133,6 +133,7 @@ def public_names() -> frozenset[str]:
     from retrotape.cli import main
 
     found = {f"retrotape-{verb}" for verb in main.list_commands(click.Context(main))}
+    found.update(f"retrotape.farm.{name}" for name in retrotape.farm.__all__)
     for module, names in (("retrotape", retrotape.__all__), ("retrotape.errors", dir(retrotape.errors))):
         home = retrotape if module == "retrotape" else retrotape.errors
         for name in names:

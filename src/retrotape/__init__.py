@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from retrotape.diagnose.tensors import Tensors as Tensors
     from retrotape.diagnose.why import Explanation as Explanation
     from retrotape.diagnose.why import Verdict as Verdict
+    from retrotape.distribute import farm as farm
     from retrotape.files import store as store
     from retrotape.files.isolated import Confinement as Confinement
     from retrotape.grads import Gradients as Gradients
@@ -64,6 +65,7 @@ _HOMES = {
     "accumulate": "retrotape.tape.accumulate",
     "backward_all": "retrotape.tape.parallel",
     "errors": "retrotape.errors",
+    "farm": "retrotape.distribute.farm",
     "install": "retrotape.tape.install",
     "installed": "retrotape.tape.install",
     "join": "retrotape.tape.joined",
@@ -93,6 +95,7 @@ __all__ = [
     "accumulate",
     "backward_all",
     "errors",
+    "farm",
     "install",
     "installed",
     "join",
@@ -109,7 +112,7 @@ if not TYPE_CHECKING:  # to a type checker every name would be one of ours
         if home is None:
             raise AttributeError(f"module 'retrotape' has no attribute {name!r}")
         module = import_module(home)
-        value = module if name in ("errors", "store") else getattr(module, name)
+        value = module if name in ("errors", "farm", "store") else getattr(module, name)
         globals()[name] = value
         return value
 

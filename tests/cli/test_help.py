@@ -5,6 +5,7 @@ import subprocess
 import sys
 from importlib import import_module
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -49,4 +50,12 @@ def test_every_verb_says_of_itself_what_the_list_says(verb):
     command = import_module(f"retrotape.cli.{verb}")
     assert inspect.cleandoc(getattr(command, verb).help).splitlines()[0] == SUMMARIES[verb]
     if verb not in ("demo", "completion"):
-        assert any("--json" in option.opts for option in getattr(command, verb).params)
+        shown = getattr(command, verb)
+        for one in shown.commands.values() if isinstance(shown, click.Group) else [shown]:
+            assert any("--json" in option.opts for option in one.params)
+
+
+def test_help_of_a_query_of_a_farm_needs_no_tensorflow():
+    done = spawn("farm", "grad", "--help", after=f"assert not {set(TENSORFLOW)} & set(sys.modules)")
+    assert (done.code, done.err) == (0, "")
+    assert "Print the gradient of TARGET over all tapes that match GLOB." in done.out

@@ -163,3 +163,35 @@ def test_integrated_gradients_name_the_bar_in_which_the_digits_differ():
         by_bar = [(numbers["found"][other][0] * mask).sum() for mask in example.MASKS]
         assert np.argmax(by_bar) == bar
         assert by_bar[bar] > 2.0 * np.sort(by_bar)[-2]
+
+
+def test_mislabelled_finds_most_wrong_labels():
+    numbers = run("mislabelled").numbers
+    assert numbers["precision"] >= 0.8
+    assert len(numbers["wrong"]) < 0.11 * len(numbers["label"])
+
+
+def test_mislabelled_has_the_influence_of_stock_tapes():
+    """The gradient of each example, the Hessian and the gradient on clean data, all on one flat vector of weights."""
+    example, numbers, _ = run("mislabelled")
+    first, second = numbers["model"].layers
+    shapes = [weight.shape for weight in numbers["model"].trainable_variables]
+    sizes = [int(np.prod(shape)) for shape in shapes]
+    flat = tf.concat([tf.reshape(tf.convert_to_tensor(w), [-1]) for w in (*first.weights, *second.weights)], 0)
+
+    def losses(weights: tf.Tensor, x: np.ndarray, label: np.ndarray) -> tf.Tensor:
+        parts = [tf.reshape(p, s) for p, s in zip(tf.split(weights, sizes), shapes, strict=True)]
+        logits = tf.tanh(x @ parts[0] + parts[1]) @ parts[2] + parts[3]
+        return tf.nn.sigmoid_cross_entropy_with_logits(label, logits[:, 0])
+
+    with tf.GradientTape() as outer:
+        outer.watch(flat)
+        with tf.GradientTape(persistent=True) as inner:
+            inner.watch(flat)
+            each = losses(flat, numbers["x"], numbers["label"])
+            whole = tf.reduce_mean(each)
+            clean = tf.reduce_mean(losses(flat, *numbers["clean"]))
+        slope = inner.gradient(whole, flat)
+    hessian = outer.jacobian(slope, flat).numpy() + example.DAMPING * np.eye(sum(sizes))
+    harm = -inner.jacobian(each, flat).numpy() @ np.linalg.solve(hessian, inner.gradient(clean, flat).numpy())
+    np.testing.assert_allclose(numbers["harm"], harm, rtol=1e-6, atol=1e-9)

@@ -60,7 +60,7 @@ def _write_npz(out: IO[bytes], path: str, arrays: Arrays) -> None:
             # Lossless: all other dtypes are narrower.
             wide = array if array.dtype.name in _IN_NPZ else array.astype(np.float32)
             with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as entry:
-                np.lib.format.write_array(entry, np.ascontiguousarray(wide), allow_pickle=False)
+                np.lib.format.write_array(entry, np.asarray(wide, order="C"), allow_pickle=False)
 
 
 def _write_safetensors(out: IO[bytes], path: str, arrays: Arrays) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from retrotape.cli._tape import Named, SavedTape
-from retrotape.cli._text import number, printable
+from retrotape.cli._text import number, printable, show_lines
 from retrotape.errors import NotDifferentiableWarning
-from retrotape.grads import Gradients
+from retrotape.grads import Gradients, NamedSource
 from retrotape.tape.loaded import load
 from retrotape.tf.core import is_trainable, tf
 
@@ -74,10 +74,10 @@ def _reason(tape: Any, target: str, source: str, options: Options) -> str:
     return grads.why(key)
 
 
-def row_of(gradients: Gradients, key: Key) -> dict[str, Any]:
+def row_of(gradients: Gradients, key: Key | NamedSource) -> dict[str, Any]:
     """Return a gradient's properties as JSON; with its value, if that is a scalar."""
     value = gradients.get(key)
-    row: dict[str, Any] = {"name": key.on_tape, "shape": [*key.shape], "dtype": key.dtype.name}
+    row: dict[str, Any] = {"name": getattr(key, "on_tape", key.name), "shape": [*key.shape], "dtype": key.dtype.name}
     if value is None:
         return {**row, "missing": gradients.why(key)}
     ((_, norm),) = gradients.only(key).norms()
@@ -85,6 +85,23 @@ def row_of(gradients: Gradients, key: Key) -> dict[str, Any]:
     if key.shape.num_elements() == 1 and not key.dtype.is_complex:
         row["value"] = number(float(dense(value).reshape(())))
     return row
+
+
+def with_printable_names(gradients: Gradients) -> Gradients:
+    """Return gradients that are keyed by names, with names that are safe to print."""
+    keys = {key: NamedSource(printable(key), key.shape, key.dtype) for key in gradients.keys()}
+    reasons = [(keys[key], gradients.why(key)) for key in gradients.missing]
+    return Gradients([(keys[key], grad) for key, grad in gradients.items()], reasons)
+
+
+def print_gradients(gradients: Gradients, target: str, rows: list[dict[str, Any]]) -> None:
+    """Print the table of gradients, and the values of those that are scalars."""
+    table: Any = gradients.__rich__()
+    for column in table.columns:
+        column.no_wrap = column.justify == "right"  # a wrapped number would look like two
+        column.overflow = "fold"
+    values = [row for row in rows if "value" in row]
+    show_lines(table, *(f"d {printable(target)} / d {printable(row['name'])} = {row['value']}" for row in values))
 
 
 def dense(value: Any) -> np.ndarray:

@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from retrotape.cli._arrays import FORMS
 from retrotape.cli._text import one_line
 from retrotape.errors import RetrotapeError, did_you_mean
 from retrotape.files.urls import is_url, local_path
@@ -24,6 +25,7 @@ SUMMARIES = {
     "why": "Explain why TARGET has a gradient with respect to SOURCE, or none.",
     "nan": "Find the op that made the first NaN or infinity.",
     "check": "Verify a saved tape.",
+    "farm": "Compute one query over many saved tapes, in one process or many.",
     "diff": "Find the first op whose value differs between two tapes of the same program.",
     "demo": "Compare this tape with the stock tape on a few programs.",
     "completion": "Print the script that completes verbs, options and the names on a tape.",
@@ -138,6 +140,18 @@ class TapePath(click.Path):
 def tape_argument(name: str = "file") -> Any:
     """Return the decorator that gives a verb a tape."""
     return click.argument(name, type=TapePath(), metavar=name.upper())
+
+
+def check_output(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """Refuse an unusable output path before any gradient is computed."""
+    if value is None:
+        return None
+    if os.path.splitext(value)[1] not in FORMS:
+        raise click.BadParameter(f"{value!r} ends in none of {', '.join(FORMS)}. Give such a file: `-o grads.npz`.")
+    folder = os.path.dirname(os.path.abspath(value))
+    if not os.path.isdir(folder):
+        raise click.BadParameter(f"There is no folder {folder!r}. Create it first.")
+    return value
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")

@@ -3,35 +3,22 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import click
 
-from retrotape.cli._arrays import FORMS, write_arrays
+from retrotape.cli._arrays import write_arrays
 from retrotape.cli._start import start_tensorflow
 from retrotape.cli._tape import Named, SavedTape, open_saved
 from retrotape.cli._text import number, print_json, printable, show_lines, size
-from retrotape.cli._verbs import json_option, tape_argument
+from retrotape.cli._verbs import check_output, json_option, tape_argument
 from retrotape.cli.completion import complete_name
-
-
-def _check_output(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """Refuse an unusable output path before any gradient is computed."""
-    if value is None:
-        return None
-    if os.path.splitext(value)[1] not in FORMS:
-        raise click.BadParameter(f"{value!r} ends in none of {', '.join(FORMS)}. Give such a file: `-o grads.npz`.")
-    folder = os.path.dirname(os.path.abspath(value))
-    if not os.path.isdir(folder):
-        raise click.BadParameter(f"There is no folder {folder!r}. Create it first.")
-    return value
 
 
 @click.command()
 @tape_argument()
 @click.argument("target", shell_complete=complete_name)
 @click.argument("sources", nargs=-1, metavar="[SOURCE]...", shell_complete=complete_name)
-@click.option("-o", "--output", type=click.Path(), callback=_check_output, help="Write to a .npz or .safetensors.")
+@click.option("-o", "--output", type=click.Path(), callback=check_output, help="Write to a .npz or .safetensors.")
 @click.option("--order", type=click.IntRange(1), default=1, show_default=True, help="How often to differentiate.")
 @click.option("--through-updates", is_flag=True, help="Let paths pass through assignments of variables.")
 @click.option("--isolate", is_flag=True, help="Run the tape in a separate process, for an untrusted file.")
@@ -59,7 +46,7 @@ def grad(
         chosen = list(dict.fromkeys(map(saved.find, sources))) or _trainable(saved)
     start_tensorflow()
     # Takes seconds: all checks that do not need it come first.
-    from retrotape.cli._gradients import dense, gradients_of, row_of
+    from retrotape.cli._gradients import dense, gradients_of, print_gradients, row_of
 
     options = {"through_updates": through_updates}
     gradients = gradients_of(saved, goal, chosen, order, isolate, options)
@@ -74,7 +61,7 @@ def grad(
         norm = number(float(gradients.norm()))
         print_json({**about, "norm": norm, "gradients": rows, "output": output, "bytes": written})
         return
-    _print(gradients, goal, rows)
+    print_gradients(gradients, goal, rows)
     if output is not None and written is not None:
         show_lines(f"written to {printable(output)}, {size(written)}")
 
@@ -90,12 +77,3 @@ def _trainable(tape: SavedTape) -> list[Named]:
     if not found:
         raise click.UsageError("This tape has no trainable variable. Name a SOURCE: `retrotape show` lists the names.")
     return found
-
-
-def _print(gradients: Any, target: str, rows: list[dict[str, Any]]) -> None:
-    table = gradients.__rich__()
-    for column in table.columns:
-        column.no_wrap = column.justify == "right"  # a wrapped number would look like two
-        column.overflow = "fold"
-    values = [row for row in rows if "value" in row]
-    show_lines(table, *(f"d {printable(target)} / d {printable(row['name'])} = {row['value']}" for row in values))

@@ -1,6 +1,7 @@
 """Every exception of the library. Each owns its text: what was got, what was expected, what to type next."""
 
 from retrotape.errors._base import RetrotapeError, did_you_mean, printable
+from retrotape.errors._farms import FarmError, MissingPackageError, NoTapesError
 from retrotape.errors._files import (
     AmbiguousNameError,
     BackgroundSaveWarning,
@@ -52,6 +53,7 @@ __all__ = [
     "BackgroundSaveWarning",
     "CorruptTapeError",
     "EmptyTapeError",
+    "FarmError",
     "IncompatibleTensorFlowError",
     "IncompleteTapeError",
     "InterruptedTapeError",
@@ -61,9 +63,11 @@ __all__ = [
     "MalformedProgramError",
     "MissingGradientError",
     "MissingGradientWarning",
+    "MissingPackageError",
     "MissingTensorFlowError",
     "MissingWorkerError",
     "NoRuleError",
+    "NoTapesError",
     "NotASourceError",
     "NotDifferentiableError",
     "NotDifferentiableWarning",

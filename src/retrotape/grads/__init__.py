@@ -1,5 +1,7 @@
 """Gradients as a vector space."""
 
 from retrotape.grads._gradients import Gradients
+from retrotape.grads._named import NamedSource
+from retrotape.grads._table import name_of
 
-__all__ = ["Gradients"]
+__all__ = ["Gradients", "NamedSource", "name_of"]

@@ -21,6 +21,11 @@ def apply(optimizer: Any, pairs: Sequence[tuple[Gradient, Any]], reason_of: Call
     for _, key in pairs:
         if isinstance(key, tf.Tensor):
             raise TypeError(f"An optimizer changes variables, and {name_of(key)} is a tensor; use `only(*variables)`.")
+        if isinstance(key, str):
+            raise TypeError(
+                f"An optimizer changes variables, and {str(key)!r} is a name on a tape; give it the "
+                "variables of your model: `grads.for_variables(model.trainable_variables).apply(optimizer)`."
+            )
     if not there:
         raise NothingToApplyError([name_of(key) for _, key in pairs], [reason_of(key) for _, key in pairs])
     keras_api.refuse_other_backend(optimizer, "optimizer")

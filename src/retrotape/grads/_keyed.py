@@ -24,7 +24,9 @@ _Self = TypeVar("_Self", bound="Keyed")
 
 
 def _identity(key: Any) -> Any:
-    """Return the identity of a key: the same for a Keras variable and its `tf.Variable`, and for equal versions."""
+    """Return the identity of a key: one for a Keras variable and its `tf.Variable`, for equal versions and names."""
+    if isinstance(key, str):
+        return str(key)
     if isinstance(key, Version):
         return id(key.token), id(key.variable), key.number
     return id(unwrap(key))
@@ -53,9 +55,9 @@ class Keyed:
     def __init__(
         self, gradients: Iterable[tuple[Any, Gradient]], reasons: Iterable[tuple[Any, str]] | None = None
     ) -> None:
-        self._keys: dict[int, Any] = {}
-        self._grads: dict[int, Gradient] = {}
-        self._reasons: dict[int, tuple[str, ...]] = {}  # several where missing gradients were summed
+        self._keys: dict[Any, Any] = {}
+        self._grads: dict[Any, Gradient] = {}
+        self._reasons: dict[Any, tuple[str, ...]] = {}  # several where missing gradients were summed
         if isinstance(gradients, Mapping):
             raise TypeError("Gradients takes pairs, got a mapping: `rt.Gradients(mapping.items())`.")
         for key, grad in gradients:
@@ -231,7 +233,7 @@ class Keyed:
         unwanted = {self._find(key) for key in tf.nest.flatten(keys)}
         return self._where(lambda identity: identity not in unwanted)
 
-    def _where(self: _Self, keep: Callable[[int], bool]) -> _Self:
+    def _where(self: _Self, keep: Callable[[Any], bool]) -> _Self:
         return self._like([(self._keys[identity], grad) for identity, grad in self._grads.items() if keep(identity)])
 
     # ------------------------------------------------------------------ a table

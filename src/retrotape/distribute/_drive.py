@@ -1,0 +1,132 @@
+"""The driver: which chunks are still to be computed, what becomes of failures, and where results are."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, NoReturn
+
+from retrotape.distribute import _partial as partial
+from retrotape.distribute._executors import LostWorkerError, Way
+from retrotape.distribute._job import Task
+from retrotape.distribute._progress import Progress
+from retrotape.errors import FarmError, RemoteError, ShapeMismatchError
+
+
+class Work:
+    """The folder of partial results: the user's, or a temporary one that is removed.
+
+    Args:
+      given: The user's; it is made if it is not there.
+    """
+
+    def __init__(self, given: str | os.PathLike[str] | None) -> None:
+        self.temporary = given is None
+        if given is None:
+            self.path = tempfile.mkdtemp(prefix="retrotape-farm-")
+        else:
+            self.path = os.path.abspath(os.fsdecode(given))
+            os.makedirs(self.path, exist_ok=True)
+
+    def remove(self) -> None:
+        """Remove the folder if it is temporary."""
+        if self.temporary:
+            shutil.rmtree(self.path, ignore_errors=True)
+
+
+class Done(NamedTuple):
+    """A job that is finished: its chunks in order, and the errors of items by name, in order."""
+
+    tasks: Sequence[Task]
+    failed: dict[str, str]
+
+
+def drive(tasks: Sequence[Task], way: Way, work: Work, progress: bool | None, what: str) -> Done:
+    """Compute all chunks that are not there yet.
+
+    Raises:
+      FarmError: If an item failed and the job is to stop, if all failed, or if workers were lost.
+      ShapeMismatchError: If gradients of different shapes were to be summed.
+    """
+    unique = {task.key: task for task in tasks}  # the same tapes, given twice, are computed once
+    pending = [task for task in unique.values() if not partial.is_whole(task.path)]
+    some_failed = set()
+    with Progress(progress, sum(len(task.items) for task in unique.values()), what) as bar:
+        bar.advance(sum(len(task.items) for task in unique.values()) - sum(len(task.items) for task in pending))
+        outcomes = way.run(pending)
+        try:
+            for outcome in outcomes:
+                if outcome.error is not None:
+                    _raise(*outcome.error, what)
+                if outcome.failed:
+                    some_failed.add(outcome.key)
+                bar.advance(len(unique[outcome.key].items))
+        except LostWorkerError as error:
+            work.temporary = False  # so that it can be continued
+            raise FarmError(
+                "A worker of the executor died, and the executor can do no more",
+                f"Call again with a new executor and `work={work.path!r}`: what is done is not computed again.",
+            ) from error
+        finally:
+            outcomes.close()
+    _check_there(pending, work)
+    return Done(tasks, _failures(tasks, some_failed, what))
+
+
+def contents(tasks: Sequence[Task]) -> Iterator[tuple[Task, Any]]:
+    """Yield the result of each chunk, in order."""
+    for task in tasks:
+        yield task, content(task.path)
+
+
+def content(path: str) -> Any:
+    """Return the result of a chunk.
+
+    Raises:
+      FarmError: If the file was removed or damaged since it was written.
+    """
+    try:
+        return partial.read(path)
+    except partial.DamagedError as error:
+        raise FarmError(
+            f"The partial result {path!r} was removed or damaged since it was written",
+            "Call again with the same `work=`: it is computed anew.",
+        ) from error
+
+
+def _raise(kind: str, text: str, name: str, trace: str, what: str) -> NoReturn:
+    if kind == "shape":
+        raise ShapeMismatchError(text)
+    cause = RemoteError(f"\n{trace}") if trace else None
+    if kind == "farm":
+        raise FarmError(text, "The traceback is above.") from cause
+    raise FarmError(
+        f"{name} failed: {text}",
+        f'To leave out {what} that fail, and have them listed in `failed`: `on_error="continue"`.',
+        {name: text},
+    ) from cause
+
+
+def _check_there(pending: Sequence[Task], work: Work) -> None:
+    for task in pending:
+        if not os.path.exists(task.path):
+            raise FarmError(
+                f"Workers have written results to {work.path!r}, and this process does not see them there",
+                "Give a folder that all of them share: `work=`.",
+            )
+
+
+def _failures(tasks: Sequence[Task], some_failed: set[str], what: str) -> dict[str, str]:
+    failed: dict[str, str] = {}
+    count = 0
+    for task in tasks:
+        if task.key in some_failed:
+            texts = content(task.path)["failed"]
+            count += len(texts)
+            failed.update((task.items[number].name, text) for number, text in texts.items())
+    if failed and count == sum(len(task.items) for task in tasks):
+        name, text = next(iter(failed.items()))
+        raise FarmError(f"All {count} {what} failed; the first, {name}: {text}", "Correct that first.", failed)
+    return failed

@@ -1,0 +1,170 @@
+"""Where chunks are computed: here, by any `concurrent.futures` executor, by processes of our own, on Dask, on Ray.
+
+Each way takes tasks and yields outcomes as they arrive, in any order.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Generator, Sequence
+from concurrent import futures
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+from retrotape.distribute._job import Outcome, Task
+from retrotape.distribute._pool import new_pool
+from retrotape.distribute._worker import run
+from retrotape.errors import FarmError, MissingPackageError
+
+Outcomes = Generator[Outcome, None, None]
+_WITHOUT_PROGRESS = 3  # how often a worker may die before any chunk is finished
+
+# Unless it is 0, Ray takes an address of the machine in the network in place of 127.0.0.1, on Linux too.
+_RAY_CLUSTER = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+_TAKEN = 'None, a number of processes, a `concurrent.futures` executor, a `dask.distributed.Client`, or "ray"'
+
+
+class LostWorkerError(Exception):
+    """A worker died, and its executor with it."""
+
+
+class Way(NamedTuple):
+    """How to run tasks, and whether workers share this process's memory, so that functions need not be pickled."""
+
+    run: Callable[[Sequence[Task]], Outcomes]
+    shares_memory: bool
+
+
+def way_of(executor: Any) -> Way:
+    """Return how to use an executor.
+
+    Raises:
+      TypeError: If it is none that we know.
+      MissingPackageError: If it needs a package that is not installed.
+    """
+    if executor is None:
+        return Way(_here, True)
+    if isinstance(executor, int) and not isinstance(executor, bool):
+        if executor < 1:
+            raise ValueError(f"executor= takes {_TAKEN}; got {executor} processes.")
+        return Way(lambda tasks: _in_processes(executor, tasks), False)
+    if isinstance(executor, futures.Executor):
+        shares = isinstance(executor, futures.ThreadPoolExecutor) and not _is_dask_executor(executor)
+        return Way(lambda tasks: _on_futures(executor, tasks), shares)
+    if executor == "ray" or getattr(executor, "__name__", None) == "ray":
+        if find_spec("ray") is None:
+            raise MissingPackageError("A farm on Ray", "ray", "ray")
+        return Way(_on_ray, False)
+    if _is_dask_client(executor):
+        return Way(lambda tasks: _on_dask(executor, tasks), False)
+    raise TypeError(f"executor= takes {_TAKEN}; got {executor!r}.")
+
+
+def _is_dask_client(executor: Any) -> bool:
+    distributed = sys.modules.get("distributed")  # whoever has a client has imported it
+    return distributed is not None and isinstance(executor, distributed.Client)
+
+
+def _is_dask_executor(executor: Any) -> bool:
+    return type(executor).__module__.partition(".")[0] == "distributed"
+
+
+def _here(tasks: Sequence[Task]) -> Outcomes:
+    for task in tasks:
+        yield run(task)
+
+
+def _on_futures(executor: futures.Executor, tasks: Sequence[Task]) -> Outcomes:
+    waiting: list[futures.Future[Outcome]] = []
+    try:
+        waiting += [executor.submit(run, task) for task in tasks]
+        for done in futures.as_completed(waiting):
+            yield done.result()
+    except futures.BrokenExecutor as error:
+        raise LostWorkerError(str(error)) from error
+    finally:
+        for future in waiting:
+            future.cancel()
+
+
+def _in_processes(workers: int, tasks: Sequence[Task]) -> Outcomes:
+    """Run tasks in a pool; if a process dies, which ends a pool, go on with what is left in a new one."""
+    left = {task.key: task for task in tasks}
+    deaths = 0
+    while left:
+        with new_pool(min(workers, len(left))) as pool:
+            try:
+                for outcome in _on_futures(pool, list(left.values())):
+                    del left[outcome.key]
+                    deaths = 0
+                    yield outcome
+            except LostWorkerError as error:
+                deaths += 1
+                if deaths == _WITHOUT_PROGRESS:
+                    raise FarmError(
+                        f"Processes of the farm died {deaths} times in a row without finishing a chunk",
+                        "They may lack memory: give fewer processes. A script that starts processes needs "
+                        '`if __name__ == "__main__":` around what it runs.',
+                    ) from error
+
+
+def _on_dask(client: Any, tasks: Sequence[Task]) -> Outcomes:
+    distributed: Any = sys.modules["distributed"]
+    # `pure=False` gives each task a new key: Dask would not run one again whose result file was deleted.
+    waiting = [client.submit(run, task, pure=False) for task in tasks]
+    try:
+        for future in distributed.as_completed(waiting):
+            try:
+                yield future.result()
+            except distributed.KilledWorker as error:
+                raise FarmError(
+                    f"Dask gave up: a chunk was lost with each worker that ran it ({error})",
+                    "They may lack memory: give workers more, or a smaller `chunk=`.",
+                ) from error
+    finally:
+        client.cancel([future for future in waiting if not future.done()])
+
+
+def _ray() -> tuple[Any, bool]:
+    """Return Ray, and whether we started it: on this machine, with ports on loopback only, or as RAY_ADDRESS says."""
+    imported = sys.modules.get("ray")
+    elsewhere = bool(os.environ.get("RAY_ADDRESS"))
+    if imported is None and not elsewhere:
+        os.environ.setdefault(_RAY_CLUSTER, "0")  # Ray reads it when it is imported
+    ray: Any = imported or import_module("ray")
+    if ray.is_initialized():
+        return ray, False
+    if elsewhere:
+        ray.init(log_to_driver=False)
+        return ray, True
+    if os.environ.get(_RAY_CLUSTER) != "0":
+        raise FarmError(
+            "Ray was imported, but not started; started by a farm now, it would listen on all network interfaces",
+            f"Start it: `ray.init()`. Or set `{_RAY_CLUSTER}=0` before you import it, for ports on loopback only.",
+        )
+    ray.init(_node_ip_address="127.0.0.1", include_dashboard=False, log_to_driver=False)
+    return ray, True
+
+
+def _on_ray(tasks: Sequence[Task]) -> Outcomes:
+    ray, ours = _ray()
+    try:
+        remote = ray.remote(num_cpus=1, max_retries=3)(run)
+        waiting = [remote.remote(task) for task in tasks]
+        try:
+            while waiting:
+                done, waiting = ray.wait(waiting)
+                yield ray.get(done[0])
+        except ray.exceptions.WorkerCrashedError as error:
+            raise FarmError(
+                "Ray gave up: a chunk was lost with each worker that ran it",
+                "They may lack memory: give workers more, or a smaller `chunk=`.",
+            ) from error
+        finally:
+            for reference in waiting:
+                ray.cancel(reference)
+    finally:
+        if ours:
+            ray.shutdown()

@@ -1,0 +1,73 @@
+"""Results of one chunk as a file: written under a temporary name, renamed when whole, verified when read.
+
+Two processes that write the same file write the same bytes, and a rename replaces the file at once: so a chunk may be
+computed twice, for example by two drivers on one folder, and no reader sees half of a file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from typing import Any
+
+from retrotape.distribute._codec import decode, encode
+
+_MAGIC = b"retrotape farm, format 1\n"
+_DIGEST = hashlib.sha256().digest_size
+
+
+class DamagedError(Exception):
+    """A file is not what was written."""
+
+
+def write_bytes(path: str, data: bytes) -> None:
+    """Write a file so that it is whole or not there, also after a crash of the machine."""
+    folder = os.path.dirname(path)
+    descriptor, temporary = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=folder)
+    try:
+        with open(descriptor, "wb") as out:
+            out.write(data)
+            out.flush()
+            os.fsync(out.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+    if os.name == "posix":  # elsewhere a folder cannot be opened
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)  # the name is on the disk too
+        finally:
+            os.close(handle)
+
+
+def write(path: str, content: Any) -> None:
+    """Write a nest with its checksum."""
+    data = _MAGIC + encode(content)
+    write_bytes(path, data + hashlib.sha256(data).digest())
+
+
+def read(path: str) -> Any:
+    """Return the nest in a file.
+
+    Raises:
+      DamagedError: If it is not there, or not whole.
+    """
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except FileNotFoundError:
+        raise DamagedError(path) from None
+    body, digest = data[:-_DIGEST], data[-_DIGEST:]
+    if not body.startswith(_MAGIC) or hashlib.sha256(body).digest() != digest:
+        raise DamagedError(path)
+    return decode(body[len(_MAGIC) :])
+
+
+def is_whole(path: str) -> bool:
+    """Return whether a file is there, undamaged, and no item of it failed: a failed one is tried again."""
+    try:
+        return os.path.exists(path) and not read(path)["failed"]
+    except DamagedError:
+        return False

@@ -1,0 +1,130 @@
+"""Which tapes a farm works on: paths, patterns, folders of shards, URLs; and what identifies the content of each."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import os
+from collections.abc import Iterable, Mapping
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from retrotape.errors import NoTapesError
+
+MANIFEST = "manifest.json"  # of a folder that holds the shards of one tape
+_HEAD = 1 << 16  # bytes: the header of a tape, with the checksums of its tensors
+_MODULE = "retrotape.files.urls"
+_urls: Any = import_module(_MODULE) if find_spec(_MODULE) else None
+# What file systems say of an object that changes when its content does.
+_VERSION_KEYS = ("size", "ETag", "etag", "md5Hash", "crc32c", "mtime", "LastModified", "last_modified", "updated")
+
+
+def is_url(path: str) -> bool:
+    """Return whether a path is a URL."""
+    return bool(_urls is not None and _urls.is_url(path))
+
+
+def expand(pattern: str) -> list[str]:
+    """Return what matches a pattern, sorted."""
+    if _urls is not None:
+        return sorted(_urls.expand(pattern))
+    return sorted(glob.glob(pattern, recursive=True))
+
+
+def local_copy(path: str) -> str:
+    """Return a path that can be opened here."""
+    return _urls.local_copy(path) if is_url(path) else path
+
+
+def tapes_in(paths: Any) -> list[str]:
+    """Return the tapes that were meant, in their order; those of a pattern are sorted.
+
+    Args:
+      paths: A path, a pattern or a URL; or several paths, of which each counts as often as it is given.
+
+    Raises:
+      NoTapesError: If there is none.
+    """
+    if isinstance(paths, (str, os.PathLike)):
+        return _one(os.fsdecode(paths))
+    if isinstance(paths, (bytes, Mapping)) or not isinstance(paths, Iterable):
+        raise TypeError(f'Got {type(paths).__name__} as paths; give a pattern, "steps/*.tape", or a list of paths.')
+    found = [_checked(path) for path in paths]
+    if not found:
+        raise NoTapesError("Got an empty list of paths", 'Give a pattern, "steps/*.tape", or a list of paths.')
+    return found
+
+
+def _checked(path: Any) -> str:
+    if not isinstance(path, (str, os.PathLike)):
+        raise TypeError(f'Got {type(path).__name__} among the paths; give text or a Path: `["a.tape", "b.tape"]`.')
+    return os.fsdecode(path)
+
+
+def _one(path: str) -> list[str]:
+    is_pattern = glob.has_magic(path) and not os.path.lexists(path)
+    if is_pattern:
+        found = list(dict.fromkeys(map(_tape_of, expand(path))))
+        if not found:
+            raise NoTapesError(f"No tape matches {path!r}", f"The current folder is {os.getcwd()!r}.")
+        return found
+    if is_url(path) or _is_tape(path):
+        return [path]
+    if os.path.isdir(path):
+        raise NoTapesError(
+            f"The folder {path!r} is not a tape: it has neither a tape.json nor a {MANIFEST}",
+            f"For the tapes in it: `{os.path.join(path, '*.tape')!r}`.",
+        )
+    raise NoTapesError(f"There is no {path!r}", 'Give what `tape.save` wrote, or a pattern: "steps/*.tape".')
+
+
+def _is_tape(path: str) -> bool:
+    return os.path.isfile(path) or any(os.path.isfile(os.path.join(path, name)) for name in (MANIFEST, "tape.json"))
+
+
+def _tape_of(path: str) -> str:
+    """Return the folder of a shard, which is no tape of its own, and any other path as it is."""
+    folder = os.path.dirname(path)
+    if not is_url(path) and folder and os.path.isfile(os.path.join(folder, MANIFEST)):
+        return folder
+    return path.rstrip(os.sep) or path
+
+
+def whole(path: str) -> str:
+    """Return a path that means the same in another current folder."""
+    return path if is_url(path) else os.path.abspath(path)
+
+
+def stamp(path: str) -> str:
+    """Return what changes when the content of a tape does: sizes, times, and a digest of what the file begins with.
+
+    Raises:
+      FileNotFoundError: If there is no such tape.
+    """
+    digest = hashlib.sha256()
+    if is_url(path):
+        digest.update(repr(_remote(path)).encode())
+    elif os.path.isdir(path):
+        for folder, inner, names in os.walk(path):
+            inner.sort()
+            for name in sorted(names):
+                file = os.path.join(folder, name)
+                digest.update(repr((os.path.relpath(file, path), _local(file))).encode())
+    else:
+        digest.update(repr(_local(path)).encode())
+    return digest.hexdigest()
+
+
+def _local(path: str) -> tuple[int, int, str]:
+    with open(path, "rb") as file:
+        about = os.fstat(file.fileno())
+        return about.st_size, about.st_mtime_ns, hashlib.sha256(file.read(_HEAD)).hexdigest()
+
+
+def _remote(path: str) -> list[Any]:
+    from fsspec.core import url_to_fs  # comes with whatever opens URLs
+
+    system, inner = url_to_fs(path)
+    about = system.info(inner)
+    return [(key, str(about[key])) for key in _VERSION_KEYS if key in about]

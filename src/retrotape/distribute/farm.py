@@ -1,0 +1,343 @@
+"""Farms: one query over thousands of saved tapes, or over many inputs of one, in one process or on many machines.
+
+Tapes are taken in chunks of a fixed size. The result of each chunk is a file, which appears when it is whole; between
+processes only paths travel. So a sum is the same to the bit whatever computes the chunks and in which order, nothing
+counts twice or is lost when a worker dies, and with `work=` a farm that was interrupted goes on where it was.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, NamedTuple, TypeVar, overload
+
+from retrotape.distribute import _question as questions
+from retrotape.distribute._drive import Work, contents, drive
+from retrotape.distribute._executors import Way, way_of
+from retrotape.distribute._inputs import input_tasks, remove_inputs, replayed_tape
+from retrotape.distribute._job import Gradient, Item, Job, digest, plain, tape_tasks
+from retrotape.distribute._paths import stamp, tapes_in, whole
+from retrotape.distribute._results import Failure, Results, Total
+from retrotape.distribute._sums import Sums
+from retrotape.errors import NoTapesError
+from retrotape.files.saved import Path
+from retrotape.tf.core import tf
+
+__all__ = ["Failure", "Results", "Total", "backward", "map", "replay"]
+
+CHUNK = 16  # tapes in one chunk; another number gives a sum whose last bits may differ
+_Reduce = Literal["sum", "mean", "each"]
+_Found = TypeVar("_Found")
+
+
+class _Options(NamedTuple):
+    """The options that all farms have, checked."""
+
+    way: Way
+    chunk: int
+    work: Path | None
+    stop: bool
+    progress: bool | None
+    load: dict[str, Any]
+
+
+@overload
+def backward(
+    paths: Path | Iterable[Path],
+    target: str,
+    wrt: Any = None,
+    *,
+    reduce: Literal["each"],
+    **options: Any,
+) -> Results: ...
+
+
+@overload
+def backward(
+    paths: Path | Iterable[Path],
+    target: str,
+    wrt: Any = None,
+    *,
+    reduce: Literal["sum", "mean"] = "sum",
+    **options: Any,
+) -> Total: ...
+
+
+def backward(  # type: ignore[misc]  # the overloads leave out the options for brevity
+    paths: Path | Iterable[Path],
+    target: str,
+    wrt: Any = None,
+    *,
+    reduce: _Reduce = "sum",
+    through_updates: bool = False,
+    executor: Any = None,
+    chunk: int = CHUNK,
+    work: Path | None = None,
+    on_error: Literal["stop", "continue"] = "stop",
+    progress: bool | None = None,
+    load: Mapping[str, Any] | None = None,
+) -> Total | Results:
+    """Return the gradient of a target over many saved tapes: the sum, the mean, or each.
+
+    A tape without a path to a source counts as zero for it; a source without a path on any tape has no gradient. Sums
+    are in double precision, and the same to the bit for the same tapes and the same `chunk`, whatever the executor.
+    (TensorFlow itself may sum a large tensor in another order where it has another number of threads;
+    `TF_NUM_INTRAOP_THREADS=1` everywhere prevents it.)
+
+    Args:
+      paths: A pattern, "steps/*.tape", whose tapes are taken in sorted order, or a list of paths, each of which counts
+        as often as it is given. A folder with a `manifest.json`, which holds the shards of one tape, is one tape.
+      target: The name of the target on each tape.
+      wrt: The names of the sources, as one name or a nest of them; every trainable variable of each tape if None.
+      reduce: "sum"; "mean", over the tapes that did not fail; or "each", the gradients of each tape.
+      through_updates: As for `tape.gradient`.
+      executor: Where to compute: this process if None; as many processes as the number given, which are restarted if
+        they die; a `concurrent.futures` executor; a `dask.distributed.Client`; or "ray", which starts Ray on this
+        machine unless you have called `ray.init`.
+      chunk: How many tapes make one unit of work, and one partial result.
+      work: A folder for partial results, which all workers can write to. Called again with the same folder, a farm that
+        was interrupted, in whatever way, goes on where it was; what depends on a tape that has changed is computed
+        anew. Several farms may use the same folder, even at once. By default a temporary one.
+      on_error: "stop" raises when a tape fails; "continue" leaves it out and lists it in `failed`.
+      progress: Whether to show a progress bar on stderr; if None, in a terminal and if it takes a moment.
+      load: Options for `rt.load`, for example `{"isolate": True}` for untrusted files.
+
+    Returns:
+      A `Total`, keyed by the names as given in `wrt`; for "each", `Results` with one `Gradients` for each tape.
+
+    Raises:
+      NoTapesError: If there are no such tapes.
+      FarmError: If a tape fails, if all fail, or if workers were lost.
+      ShapeMismatchError: If a name has different shapes on different tapes.
+
+    >>> import os, tempfile
+    >>> folder, w = tempfile.mkdtemp(), tf.Variable(2.0, name="w")
+    >>> for step in range(3):
+    ...     with rt.Tape() as tape:
+    ...         loss = w ** 2 * float(step)
+    ...     _ = tape.save(os.path.join(folder, f"{step}.tape"), loss=loss)
+    >>> total = rt.farm.backward(os.path.join(folder, "*.tape"), "loss", "w")
+    >>> float(total["w"]), total.count
+    (12.0, 3)
+    """
+    if reduce not in ("sum", "mean", "each"):
+        raise ValueError(f"reduce= must be 'sum', 'mean' or 'each', got {reduce!r}.")
+    query = Gradient(_name(target), _names(wrt), bool(through_updates))
+    options = _checked(executor, chunk, work, on_error, progress, load)
+    tapes = tapes_in(paths)
+    if reduce == "each":
+        job = Job(query=query, load=options.load, stop=options.stop)
+        return _in_folder(options, lambda work: _results(job, digest("each", query), tapes, options, work))
+    job = Job(summed=True, query=query, load=options.load, stop=options.stop)
+    return _in_folder(options, lambda work: _total(job, tapes, options, work, reduce == "mean"))
+
+
+def map(
+    paths: Path | Iterable[Path],
+    question: Callable[[Any], Any],
+    *,
+    executor: Any = None,
+    chunk: int = CHUNK,
+    work: Path | None = None,
+    on_error: Literal["stop", "continue"] = "stop",
+    progress: bool | None = None,
+    load: Mapping[str, Any] | None = None,
+) -> Results:
+    """Return the result of a function for each of many saved tapes.
+
+    Args:
+      paths: As for `backward`.
+      question: A function of a loaded tape. It returns tensors, arrays, numbers, text, `Gradients`, or a nest of them;
+        tensors come back as arrays. For other processes it is pickled: with cloudpickle, where that is installed (Dask
+        and Ray have it), any function will do; else it has to be at the top level of a module.
+      executor: As for `backward`.
+      chunk: As for `backward`.
+      work: As for `backward`. Results are computed anew if the code of `question`, its module or its closure changed;
+        for a change elsewhere, give a new folder.
+      on_error: As for `backward`; a `Failure` stands for the result of a tape that failed.
+      progress: As for `backward`.
+      load: As for `backward`.
+
+    Raises:
+      NoTapesError: If there are no such tapes.
+      FarmError: If a tape fails, if all fail, or if workers were lost.
+      TypeError: If the function has to be pickled and cannot.
+
+    >>> import os, tempfile
+    >>> folder, w = tempfile.mkdtemp(), tf.Variable(2.0, name="w")
+    >>> for step in range(3):
+    ...     with rt.Tape() as tape:
+    ...         loss = w ** 2 * float(step)
+    ...     _ = tape.save(os.path.join(folder, f"{step}.tape"), loss=loss)
+    >>> curvatures = rt.farm.map(os.path.join(folder, "*.tape"), lambda tape: tape.hessian("loss", "w"))
+    >>> [float(value) for value in curvatures]
+    [0.0, 2.0, 4.0]
+    """
+    questions.check(question)
+    options = _checked(executor, chunk, work, on_error, progress, load)
+    tapes = tapes_in(paths)
+
+    def run(work: Work) -> Results:
+        job = Job(load=options.load, stop=options.stop, **_sent(question, options, work))
+        return _results(job, digest("map", _told_apart(question, options)), tapes, options, work)
+
+    return _in_folder(options, run)
+
+
+def replay(
+    tape: Any,
+    dataset: Any,
+    question: Callable[[Any], Any],
+    *,
+    trust: bool = False,
+    executor: Any = None,
+    chunk: int = CHUNK,
+    work: Path | None = None,
+    on_error: Literal["stop", "continue"] = "stop",
+    progress: bool | None = None,
+    load: Mapping[str, Any] | None = None,
+) -> Results:
+    """Return the result of a function for a tape replayed with each of many inputs, for example per-example gradients.
+
+    Args:
+      tape: A path, or a loaded tape.
+      dataset: Mappings from names on the tape to new values: a list or any other iterable, or a `tf.data.Dataset` of
+        dictionaries.
+      question: As for `map`; it gets `tape.replay(element)`.
+      trust: As for `tape.replay`.
+      executor: As for `backward`.
+      chunk: How many elements make one unit of work.
+      work: As for `map`.
+      on_error: As for `map`, for elements that fail.
+      progress: As for `backward`.
+      load: As for `backward`.
+
+    Raises:
+      NoTapesError: If there is no such tape, or no element.
+      FarmError: If an element fails, if all fail, or if workers were lost.
+      TypeError: If the function has to be pickled and cannot.
+
+    >>> import os, tempfile
+    >>> w, x = tf.Variable(2.0, name="w"), tf.constant(1.0)
+    >>> with rt.Tape() as tape:
+    ...     loss = (w * x) ** 2
+    >>> path = os.path.join(tempfile.mkdtemp(), "model.tape")
+    >>> _ = tape.save(path, x=x, loss=loss)
+    >>> grads = rt.farm.replay(path, [{"x": 1.0}, {"x": 3.0}], lambda tape: tape.gradient("loss", "w"))
+    >>> [float(grad) for grad in grads]
+    [4.0, 36.0]
+    """
+    questions.check(question)
+    options = _checked(executor, chunk, work, on_error, progress, load)
+
+    def run(work: Work) -> Results:
+        shares = options.way.shares_memory
+        replayed, content = replayed_tape(tape, shares, options.load, work.path)
+        sent = _sent(question, options, work)
+        job = Job(load=options.load, stop=options.stop, replayed=replayed, trust=trust, **sent)
+        told = _told_apart(question, options) if content else uuid.uuid4().hex
+        what = digest("replay", job.versions, content, trust, plain(options.load), told)
+        tasks = input_tasks(job, what, dataset, options.chunk, work.path, not shares)
+        done = drive(tasks, options.way, work, options.progress, "elements")
+        remove_inputs(tasks)
+        return Results(done, options.chunk, work)
+
+    return _in_folder(options, run)
+
+
+# ------------------------------------------------------------------ one farm
+
+
+def _in_folder(options: _Options, run: Callable[[Work], _Found]) -> _Found:
+    """Run with the folder of partial results; a temporary one is removed, unless results are still in it."""
+    work = Work(options.work)
+    found = None
+    try:
+        found = run(work)
+        return found
+    finally:
+        if not isinstance(found, Results):
+            work.remove()
+
+
+def _total(job: Job, tapes: list[str], options: _Options, work: Work, mean: bool) -> Total:
+    what = digest("sum", job.versions, job.query, plain(options.load))
+    tasks = tape_tasks(job, what, _items(tapes, options.stop), options.chunk, work.path)
+    done = drive(tasks, options.way, work, options.progress, "tapes")
+    sums = Sums()
+    for _, content in contents(done.tasks):
+        sums.merge(content)
+    return Total(sums.pairs(sums.count if mean else 1), sums.reasons(), sums.count, done.failed)
+
+
+def _results(job: Job, what: str, tapes: list[str], options: _Options, work: Work) -> Results:
+    what = digest(what, job.versions, plain(options.load))
+    tasks = tape_tasks(job, what, _items(tapes, options.stop), options.chunk, work.path)
+    return Results(drive(tasks, options.way, work, options.progress, "tapes"), options.chunk, work)
+
+
+def _items(tapes: list[str], stop: bool) -> list[Item]:
+    """Return each tape with the stamp of its content."""
+    items = []
+    for path in tapes:
+        try:
+            known = stamp(path)
+        except FileNotFoundError:
+            if stop:
+                raise NoTapesError(
+                    f"There is no {path!r}", 'To leave out what is missing: `on_error="continue"`.'
+                ) from None
+            known = ""  # opening it fails, and says so
+        items.append(Item(path, whole(path), known))
+    return items
+
+
+def _sent(question: Callable[[Any], Any], options: _Options, work: Work) -> dict[str, Any]:
+    """Return the fields of the job that hold the function: itself, or the file that it is in."""
+    if options.way.shares_memory:
+        return {"question": question}
+    return {"question_file": questions.save(question, work.path)}
+
+
+def _told_apart(question: Callable[[Any], Any], options: _Options) -> str:
+    """Return what tells results in a folder from those of other functions; a temporary folder has no others."""
+    return uuid.uuid4().hex if options.work is None else questions.fingerprint(question)
+
+
+# ------------------------------------------------------------------ arguments
+
+
+def _checked(
+    executor: Any, chunk: Any, work: Any, on_error: Any, progress: Any, load: Mapping[str, Any] | None
+) -> _Options:
+    if not isinstance(chunk, int) or isinstance(chunk, bool) or chunk < 1:
+        raise ValueError(f"chunk= takes a number of tapes, 1 or more; got {chunk!r}.")
+    if on_error not in ("stop", "continue"):
+        raise ValueError(f"on_error= must be 'stop' or 'continue', got {on_error!r}.")
+    if progress not in (None, True, False):
+        raise ValueError(f"progress= must be True, False or None, got {progress!r}.")
+    if work is not None and not isinstance(work, (str, os.PathLike)):
+        raise TypeError(f"work= takes the path of a folder, got {type(work).__name__}.")
+    if load is not None and not isinstance(load, Mapping):
+        raise TypeError(f'load= takes options for `rt.load`, `{{"isolate": True}}`; got {type(load).__name__}.')
+    given = {name: tuple(sorted(v)) if isinstance(v, (list, set, frozenset)) else v for name, v in (load or {}).items()}
+    return _Options(way_of(executor), chunk, work, on_error == "stop", progress, given)
+
+
+def _name(target: Any) -> str:
+    if not isinstance(target, str):
+        raise TypeError(f'target= takes a name on each tape, "loss"; got {type(target).__name__}.')
+    return target
+
+
+def _names(wrt: Any) -> tuple[str, ...] | None:
+    if wrt is None:
+        return None
+    names = tuple(dict.fromkeys(tf.nest.flatten(wrt)))
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f'wrt= takes names on each tape, ["dense/kernel"]; got {type(name).__name__}.')
+    if not names:
+        raise ValueError('wrt= is empty; give names, ["dense/kernel"], or None for every trainable variable.')
+    return names

@@ -1,0 +1,34 @@
+"""Errors about farms of tapes, and about packages that only some features need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from retrotape.errors._base import RetrotapeError, without_controls
+
+
+class FarmError(RetrotapeError, RuntimeError):
+    """A farm could not finish; `failed` has the error of each tape that is known to have failed."""
+
+    def __init__(self, problem: str, remedy: str, failed: Mapping[str, str] | None = None) -> None:
+        self.problem, self.failed = problem, dict(failed or {})
+        end = "" if problem.endswith((".", "?", "!")) else "."  # it may quote another error
+        super().__init__(f"{problem}{end} {remedy}")
+
+
+class NoTapesError(RetrotapeError, FileNotFoundError):
+    """There is no tape under a path or a pattern."""
+
+    def __init__(self, problem: str, remedy: str) -> None:
+        super().__init__(f"{problem}. {remedy}")
+
+    def __str__(self) -> str:
+        return without_controls(str(self.args[0]))  # OSError has a text of its own
+
+
+class MissingPackageError(RetrotapeError, ImportError):
+    """A package is not installed that only this feature needs."""
+
+    def __init__(self, feature: str, package: str, extra: str) -> None:
+        self.package = package
+        super().__init__(f'{feature} needs {package}, which is not installed: `pip install "retrotape[{extra}]"`.')

@@ -1,0 +1,18 @@
+from __future__ import annotations
+
+import pytest
+
+from distribute.making import plain_sum, save_tapes
+
+CHUNK = 4
+
+
+@pytest.fixture(scope="session")
+def tapes(tmp_path_factory) -> list[str]:
+    """Eighteen tapes: four chunks of four, and one of two."""
+    return save_tapes(tmp_path_factory.mktemp("farm"), 18)
+
+
+@pytest.fixture(scope="session")
+def expected(tapes):
+    return plain_sum(tapes, CHUNK)
