@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
-from unittest import mock
 
 import numpy as np
 import tensorflow as tf
 
 import retrotape as rt
-from retrotape.files import save, store
+from retrotape.files import store
+from retrotape.files.save import Snapshot
 from retrotape.record import current_stack
 
 RUN = "0123456789abcdef" * 2
@@ -83,6 +83,11 @@ def _communicate(sent: Sent, result: Any, workers: int) -> Any:
     return stack.on_all_reduce(sent.how, replicas, [given], lambda: [result])[0]
 
 
+def as_on_a_worker(snapshot: Snapshot) -> Snapshot:
+    """Return a snapshot whose variables are mirrored."""
+    return snapshot._replace(flags={key: flags._replace(mirrored=True) for key, flags in snapshot.flags.items()})
+
+
 def save_all(folder: Path, recorded: Sequence[tuple[rt.Tape, Mapping[str, Any]]], **options: Any) -> None:
     """Save the shards of all workers, and the manifest."""
     folder.mkdir(exist_ok=True)
@@ -90,8 +95,7 @@ def save_all(folder: Path, recorded: Sequence[tuple[rt.Tape, Mapping[str, Any]]]
     for worker, (tape, names) in enumerate(recorded):
         path = folder / store.shard_name(worker, len(recorded), RUN)
         shard = {"run": RUN, "worker": worker, "workers": len(recorded)}
-        with mock.patch.object(save, "is_mirrored", lambda variable: variable is not None):
-            prepared = tape._snapshot(names, **options).prepare()
+        prepared = as_on_a_worker(tape._snapshot(names, **options)).prepare()
         prepared.with_fields({"features": ["shards"], "shard": shard}).write(path, overwrite=True, store_in=None)
         shards.append(store.describe_file(str(path)))
     store.write_manifest(str(folder), store.Manifest(RUN, tuple(shards)))

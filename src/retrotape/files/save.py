@@ -19,7 +19,7 @@ from retrotape.files.kept import VALUES, Kept
 from retrotape.ir import OWN_OPS, UNCOUNTED, Program
 from retrotape.record import Trace, histories_in, python_constants
 from retrotape.tf import core
-from retrotape.tf.core import DistributedValues, identity_of, tf, whole_behind
+from retrotape.tf.core import DistributedValues, identity_of, tf
 from retrotape.tf.nests import VARIABLES, TensorRef, describe, unwrap
 from retrotape.tf.replicas import values_of
 from retrotape.tf.workers import is_mirrored
@@ -122,8 +122,9 @@ def take_snapshot(
     if values not in VALUES:
         raise ValueError(f"values must be one of {', '.join(map(repr, VALUES))}, got {values!r}.")
     redact, freeze = _as_name_set("redact", redact), _as_name_set("freeze", freeze)
+    mirrored = {key for key, whole in trace.wholes.items() if is_mirrored(whole)}
     flags = {
-        key: Flags(trace.is_trainable(one), trace.is_frozen(one), is_mirrored(one))
+        key: Flags(trace.is_trainable(one), trace.is_frozen(one), key in mirrored)
         for key, one in trace.variables.items()
     }
     return Snapshot(trace, None, names, flags, values, redact, freeze)
@@ -169,7 +170,7 @@ def _prepare(snapshot: Snapshot) -> Prepared:
 
 def single_variables(trace: Trace, names: Mapping[str, Any]) -> Trace:
     """Return a portable trace in which each mirrored variable is one: in a file, a name refers to all its parts."""
-    if not any(whole_behind(history.handle) is not None for history in trace.facts.histories.values()):
+    if not trace.wholes:
         return trace
     parts = [unwrap(value) for _, value in _flat_names(names)]
     tensors = (trace.tensors.get(identity_of(part)) for part in parts if isinstance(part, (tf.Tensor, TensorRef)))

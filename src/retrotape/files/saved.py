@@ -128,7 +128,8 @@ class Saved(ABC):
         """
         given = with_keywords(names, named)
         with current_stack().unrecorded():  # neither recomputed values nor host reads
-            job = job_of(self._eager("save").trace.variables.values())
+            wholes = self._eager("save").trace.wholes.values()
+            job = job_of(wholes) if wholes or tf.distribute.has_strategy() else None
             if job is not None:
                 from retrotape.files.shards import save_shard  # imported late: most programs have one worker
 

@@ -20,8 +20,8 @@ from retrotape.tf.workers import Job
 from retrotape.transform import Shard, join_shards
 
 
-def read_any(path: str | os.PathLike[str], **options: Any) -> Opened:
-    """Return the trace in a file, or the whole of those in a folder of shards; see `load.read`."""
+def read_folder(path: str | os.PathLike[str], **options: Any) -> Opened:
+    """Return the trace in a folder: the whole of those in its shards, or one with a store; see `load.read`."""
     return read_shards(path, **options) if store.is_sharded(path) else read(path, **options)
 
 

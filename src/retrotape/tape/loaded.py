@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterator, Mapping
 from math import isfinite
 from threading import RLock
@@ -242,9 +243,12 @@ def load(
 
 def load_here(path: Path, *, isolated: bool = False, **options: Any) -> LoadedTape:
     """Return the tape in a file, held by this process; `isolated` says that the process exists only for it."""
-    from retrotape.files.shards import read_any
+    from retrotape.files.load import read
 
-    opened = read_any(path, isolated=isolated, **options)
+    if os.path.isdir(path):
+        from retrotape.files.shards import read_folder as read  # imported late: most tapes are a file
+
+    opened = read(path, isolated=isolated, **options)
     return LoadedTape(opened.trace, opened.names)
 
 

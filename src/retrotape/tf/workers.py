@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future, TimeoutError
 from typing import Any
 
-from retrotape.tf.core import CollectiveStrategy, DistributedVariable, SyncOnReadVariable, context, tf, whole_of
+from retrotape.tf.core import CollectiveStrategy, SyncOnReadVariable, context, tf
 
 LEADER = 0  # the worker that runs the coordination service
 _PATIENCE = 10.0  # seconds that the leader may take to answer
@@ -103,20 +103,22 @@ def _first_line(error: Any) -> str:
 
 
 def is_mirrored(variable: Any) -> bool:
-    """Return whether a variable is, on this worker, a copy of one that all workers keep equal."""
-    whole = variable if isinstance(variable, DistributedVariable) else whole_of(variable)
-    return whole is not None and not isinstance(whole, SyncOnReadVariable) and _is_job(whole.distribute_strategy)
+    """Return whether a variable of a strategy is one that all workers of a job keep equal."""
+    return not isinstance(variable, SyncOnReadVariable) and _is_job(_strategy_of(variable))
 
 
 def job_of(variables: Iterable[Any]) -> Job | None:
-    """Return the job that variables belong to, or else the one whose scope this is; None if there is none."""
+    """Return the job that variables of strategies belong to, or else the one whose scope this is; None if none."""
     for variable in variables:
-        whole = whole_of(variable)
-        strategy = None if whole is None else whole.distribute_strategy
+        strategy = _strategy_of(variable)
         if _is_job(strategy):
             return Job(strategy)
     strategy = tf.distribute.get_strategy() if tf.distribute.has_strategy() else None
     return Job(strategy) if _is_job(strategy) else None
+
+
+def _strategy_of(variable: Any) -> Any:
+    return getattr(variable, "distribute_strategy", None)
 
 
 def _is_job(strategy: Any) -> bool:

@@ -8,14 +8,14 @@ import re
 import sys
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import keras
 import tensorflow as tf
 
 import retrotape as rt
 import retrotape.files.store
-from retrotape.files import save, store
+from helpers.workers_in_turn import as_on_a_worker
+from retrotape.files import store
 from retrotape.files.store import Limits, Stored, write
 from retrotape.files.store import _format as format_
 from retrotape.files.store._tables import OWN
@@ -97,8 +97,7 @@ def save_every_field(path: Path) -> store.Container:
         if tf.reduce_sum(y) < 100.0:
             step.assign_add(1.0)
         loss = tf.reduce_sum(y) * step
-    with mock.patch.object(save, "is_mirrored", lambda variable: variable is not None):  # as on a worker of a job
-        prepared = tape._snapshot({"x": x, "loss": loss}).prepare()
+    prepared = as_on_a_worker(tape._snapshot({"x": x, "loss": loss})).prepare()
     shard = {"run": "0" * 32, "worker": 0, "workers": 2}
     prepared.with_fields({"features": ["shards"], "shard": shard}).write(path, overwrite=True, store_in=None)
     return store.open_tape(path)
