@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 from retrotape._types import Tensor
 from retrotape.tf import core, functions
@@ -28,8 +29,20 @@ class Body(NamedTuple):
     listed: tuple[str, ...]  # node names, in the order of the definition
 
 
-def body_of(name: str) -> Body:
-    """Return the body of a function that is registered with the runtime."""
+_known: WeakKeyDictionary[Any, dict[str, Body]] = WeakKeyDictionary()  # by graph, and by name
+
+
+def body_of(name: str, graph: Any = None) -> Body:
+    """Return the body of a function that is registered with the runtime, remembered as long as its graph exists."""
+    if graph is None:
+        return _parsed(name)
+    bodies = _known.setdefault(graph, {})
+    if name not in bodies:
+        bodies[name] = _parsed(name)
+    return bodies[name]
+
+
+def _parsed(name: str) -> Body:
     definition = functions.function_def(name)
     arguments = tuple(argument.name for argument in definition.signature.input_arg)
     steps = tuple(_step(spec) for spec in _in_order(definition))

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from retrotape._types import Tensor
 from retrotape.errors import OpaqueUpdateError
-from retrotape.record._bodies import Body, Step, operations_of, reference_to
+from retrotape.record._bodies import Body, Step, reference_to
 from retrotape.record._runner import Runner
 from retrotape.tf import core, functions
 from retrotape.tf.core import tf
@@ -17,6 +17,7 @@ class Scene(NamedTuple):
 
     body: Body
     graph: Any
+    operations: dict[str, Any]  # of the graph, by step; empty if they are not known
     env: dict[str, Tensor]
 
 
@@ -28,8 +29,7 @@ def emit_custom(
     That gradient is code that reads tensors of the traced graph. It is traced in turn, and run on the values that
     these tensors have here. If that cannot be done, this raises; with `later`, the backward function does.
     """
-    graph, env = scene.graph, scene.env
-    operations = operations_of(scene.body, graph)
+    graph, operations, env = scene.graph, scene.operations, scene.env
     if graph is None:
         problem = OpaqueUpdateError(f"{step.op} with a custom gradient inside a nested function", "a value", step.op)
     elif not operations:

@@ -58,7 +58,7 @@ class _Function:
 
     def __init__(self, stack: Runner, name: str, given: Sequence[Tensor], graph: Any, effects: bool) -> None:
         self._stack, self._graph, self._effects = stack, graph, effects
-        self._body = body_of(name)
+        self._body = body_of(name, graph)
         self._operations = operations_of(self._body, graph)
         self._env = dict(zip(self._body.arguments, given, strict=True))
         self._call_site = stack.place
@@ -133,7 +133,7 @@ class _Function:
 
     def _finish(self, step: Step, inputs: list[Tensor], outputs: list[Tensor], custom: bool) -> None:
         if custom:
-            scene = Scene(self._body, self._graph, self._env)
+            scene = Scene(self._body, self._graph, self._operations, self._env)
             emit_custom(self._stack, step, inputs, outputs, scene, later=self._effects)
         self._env.update(zip(step.outputs, outputs, strict=False))
 

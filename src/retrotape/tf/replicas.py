@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
+from functools import lru_cache
 from typing import Any
 
 from retrotape._types import Tensor
@@ -82,10 +83,15 @@ def device_rank(device: str) -> tuple[Any, ...]:
 
 def on_device(device: str) -> AbstractContextManager[Any]:
     """Place ops on a device of this process; where the name is not one, TensorFlow chooses."""
+    name = _local_name(device) if device else None
+    return nullcontext() if name is None else tf.device(name)
+
+
+@lru_cache(256)
+def _local_name(device: str) -> str | None:
     spec = tf.DeviceSpec.from_string(device)
     name = f"/device:{spec.device_type}:{spec.device_index}"
-    known = any(one.name.endswith(name) for one in tf.config.list_logical_devices())
-    return tf.device(name) if known else nullcontext()
+    return name if any(one.name.endswith(name) for one in tf.config.list_logical_devices()) else None
 
 
 def spans_processes() -> bool:

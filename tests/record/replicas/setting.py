@@ -12,7 +12,7 @@ import retrotape as rt
 
 Run = Callable[[Any], Any]
 CASES: dict[str, tuple[Callable[..., Any], str]] = {}  # with "right", or the beginning of the error that is raised
-X = np.array([1.0, 2.0, 0.5, 1.5], np.float32)  # one number for each replica
+X = np.array([1.0, 2.0, 0.5, 2.5], np.float32)  # one number for each replica
 STRATEGIES = ("one", "mirrored", "central")
 
 
