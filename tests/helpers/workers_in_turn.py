@@ -95,7 +95,7 @@ def save_all(folder: Path, recorded: Sequence[tuple[rt.Tape, Mapping[str, Any]]]
     for worker, (tape, names) in enumerate(recorded):
         path = folder / store.shard_name(worker, len(recorded), RUN)
         shard = {"run": RUN, "worker": worker, "workers": len(recorded)}
-        prepared = as_on_a_worker(tape._snapshot(names, **options)).prepare()
+        prepared = as_on_a_worker(tape._snapshot(tape._eager("save"), names, **options)).prepare()
         prepared.with_fields({"features": ["shards"], "shard": shard}).write(path, overwrite=True, store_in=None)
         shards.append(store.describe_file(str(path)))
     store.write_manifest(str(folder), store.Manifest(RUN, tuple(shards)))

@@ -22,7 +22,6 @@ from retrotape.tf.workers import LEADER, Job
 _POLL = 0.25  # seconds between two looks at who has failed
 _SLACK = 4.0  # seconds that others wait longer than the leader, so that its message arrives first
 _SLOWEST = 2**23  # bytes a second that every disk is assumed to write
-_numbers = [0]  # of the next save, the same on every worker
 _open_runs: set[str] = set()  # that this process leads: several saves may be under way in one folder
 
 
@@ -38,12 +37,12 @@ class Meeting:
     def __init__(self, job: Job, folder: ShardFolder, timeout: float) -> None:
         self._job, self._folder, self._timeout = job, folder, timeout
         self._leads = job.worker == LEADER
-        self._number = _numbers[0]
+        self._number = job.next_save[0]
         self._seen = False  # whether the leader has opened or refused this run
         with self._explained():
             while job.read(self._key("outcome"), 0) is not None:  # others have given up on it while this one was absent
                 self._number += 1
-        _numbers[0] = self._number + 1
+        job.next_save[0] = self._number + 1
 
     def abandon(self, error: BaseException) -> None:
         """Tell the others that this worker cannot save."""
@@ -68,7 +67,7 @@ class Meeting:
                 return self._write(run, seconds, write, overwrite)
         except MissingWorkerError:
             if not self._seen:  # the leader may still come: be at the same number then
-                _numbers[0] = min(_numbers[0], self._number)
+                self._job.next_save[0] = min(self._job.next_save[0], self._number)
             raise
 
     # ------------------------------------------------------------------ the three steps

@@ -128,14 +128,15 @@ class Saved(ABC):
         """
         given = with_keywords(names, named)
         with current_stack().unrecorded():  # neither recomputed values nor host reads
-            wholes = self._eager("save").trace.wholes.values()
+            session = self._eager("save")
+            wholes = session.trace.wholes.values()
             job = job_of(wholes) if wholes or tf.distribute.has_strategy() else None
             if job is not None:
                 from retrotape.files.shards import save_shard  # imported late: most programs have one worker
 
-                snapshot = partial(self._snapshot, given, values=values, redact=redact, freeze=freeze)
+                snapshot = partial(self._snapshot, session, given, values=values, redact=redact, freeze=freeze)
                 return save_shard(job, path, snapshot, overwrite=overwrite, store_in=store, wait=wait, timeout=timeout)
-            now = self._snapshot(given, values=values, redact=redact, freeze=freeze)
+            now = self._snapshot(session, given, values=values, redact=redact, freeze=freeze)
             may_be_url = any(isinstance(place, str) and "://" in place for place in (path, store))
             if wait and not pending and not may_be_url:
                 return now.prepare().write(path, overwrite=overwrite, store_in=store)
@@ -158,7 +159,7 @@ class Saved(ABC):
         True
         """
         with current_stack().unrecorded():
-            return self._snapshot(None, values=values).prepare().size()
+            return self._snapshot(self._eager("size"), None, values=values).prepare().size()
 
     @locked
     def export_saved_model(self, path: Path, names: Mapping[str, Any] | None = None) -> None:
@@ -187,8 +188,7 @@ class Saved(ABC):
 
         export_graph(self._eager("export_graph").trace, self._all_names(names), directory)
 
-    def _snapshot(self, names: Mapping[str, Any] | None, **options: Any) -> Snapshot:
-        session = self._eager("save")
+    def _snapshot(self, session: EagerSession, names: Mapping[str, Any] | None, **options: Any) -> Snapshot:
         given = self._all_names(names)
         for part in _tensors_in(names):
             is_result = self._record_result(part, session)

@@ -14,7 +14,7 @@ from retrotape.errors import RetrotapeError, TapeWriteError, UrlError
 from retrotape.files import store
 from retrotape.files.places import here, key_of
 from retrotape.files.remote import file_system, writing
-from retrotape.files.urls import is_url, local_copy_of_folder, upload
+from retrotape.files.urls import is_url, upload
 
 _POLL, _PATIENCE = 0.25, 4.0  # seconds: network disks show a new file after a moment
 
@@ -138,7 +138,11 @@ class _RemoteFolder(ShardFolder):
 
     def run(self) -> str | None:
         try:
-            return store.read_manifest(local_copy_of_folder(self.path)).run
+            with writing(self.path), tempfile.TemporaryDirectory(prefix="retrotape-") as folder:
+                files, path = self._files(store.MANIFEST)
+                with open(os.path.join(folder, store.MANIFEST), "wb") as copy:
+                    copy.write(files.cat_file(path))
+                return store.read_manifest(folder).run
         except (RetrotapeError, OSError):
             return None
 

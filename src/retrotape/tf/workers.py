@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, TimeoutError
-from typing import Any
+from typing import Any, ClassVar
 
 from retrotape.tf.core import CollectiveStrategy, SyncOnReadVariable, context, tf
 
@@ -23,7 +23,10 @@ class Job:
     Attributes:
       worker: The number of this one.
       workers: How many there are.
+      next_save: The number of the next tape that all workers save together, in a list of one: of this process.
     """
+
+    next_save: ClassVar[list[int]] = [0]
 
     def __init__(self, strategy: Any) -> None:
         extended = strategy.extended

@@ -97,7 +97,7 @@ def save_every_field(path: Path) -> store.Container:
         if tf.reduce_sum(y) < 100.0:
             step.assign_add(1.0)
         loss = tf.reduce_sum(y) * step
-    prepared = as_on_a_worker(tape._snapshot({"x": x, "loss": loss})).prepare()
+    prepared = as_on_a_worker(tape._snapshot(tape._eager("save"), {"x": x, "loss": loss})).prepare()
     shard = {"run": "0" * 32, "worker": 0, "workers": 2}
     prepared.with_fields({"features": ["shards"], "shard": shard}).write(path, overwrite=True, store_in=None)
     return store.open_tape(path)
