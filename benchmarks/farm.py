@@ -2,9 +2,9 @@
 
 Each way runs in a process of its own, with one thread for TensorFlow everywhere, so that two workers have twice the
 cores of one process. Starting (loading TensorFlow in every process, and a first farm) is measured apart from work.
-Efficiency is the time of a farm in one process, measured in turns, over twice the time of two workers: on a machine that
-does other work too, wall time says little, so there is a second column with the CPU time of one process over that of all
-processes of the other way. Memory is the sum of the peaks of all processes.
+Efficiency is the time of a farm in one process, measured in turns, over twice the time of two workers. On a machine
+that does other work too, wall time says little, so there is a second column: the CPU time of one process over that of
+all processes of the other way. Memory is the sum of the peaks of all processes.
 Run: `python benchmarks/farm.py [--json FILE]`; Dask and Ray are left out where they are not installed.
 """
 
