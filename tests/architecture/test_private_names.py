@@ -16,7 +16,7 @@ SOURCE = Path(retrotape.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
 LINES = [*private_names.HOOKED, *private_names.CALLED, *private_names.KERAS]
 TABLE = [PrivateName.parse(line) for line in LINES]
-PYTHON = {"_asdict", "_replace", "_getframe"}  # of namedtuple and sys
+PYTHON = {"_asdict", "_replace", "_getframe", "_mp_context"}  # of namedtuple, sys and ProcessPoolExecutor
 ACCESS = ("getattr", "hasattr", "setattr")
 
 
