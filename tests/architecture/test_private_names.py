@@ -106,7 +106,7 @@ def outside_of_tf(source: str) -> list[str]:
     uses = [(node.attr, node) for node in ast.walk(tree) if isinstance(node, ast.Attribute) and is_private(node.attr)]
     found = [name for name, node in uses if node not in own and (name in listed or name not in OURS | PYTHON)]
     attributes = {name for name, _ in uses}
-    return found + [name for name, _ in private_uses(tree) if name not in attributes and name not in OURS]
+    return found + [name for name, _ in private_uses(tree) if name not in attributes and name not in OURS | PYTHON]
 
 
 def _is_own(node: ast.Attribute) -> bool:

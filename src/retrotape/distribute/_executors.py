@@ -65,11 +65,11 @@ def way_of(executor: Any) -> Way:
 
 def _refuse_forks(executor: futures.Executor) -> None:
     """Raise for a pool of forked processes: TensorFlow, which this process has started, would hang in them."""
-    context = getattr(executor, "_mp_context", None)
+    started = getattr(executor, "_mp_context", None)
     if (
         isinstance(executor, futures.ProcessPoolExecutor)
-        and context is not None
-        and context.get_start_method() == "fork"
+        and started is not None
+        and started.get_start_method() == "fork"
     ):
         raise ValueError(
             "executor= is a pool whose processes are forked, in which TensorFlow hangs; expected spawned ones: "
