@@ -16,7 +16,7 @@ SOURCE = Path(retrotape.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
 LINES = [*private_names.HOOKED, *private_names.CALLED, *private_names.KERAS]
 TABLE = [PrivateName.parse(line) for line in LINES]
-PYTHON = {"_asdict", "_replace", "_getframe"}  # of namedtuple and sys
+PYTHON = {"_asdict", "_replace", "_getframe", "_mp_context"}  # of namedtuple, sys and ProcessPoolExecutor
 ACCESS = ("getattr", "hasattr", "setattr")
 
 
@@ -106,7 +106,7 @@ def outside_of_tf(source: str) -> list[str]:
     uses = [(node.attr, node) for node in ast.walk(tree) if isinstance(node, ast.Attribute) and is_private(node.attr)]
     found = [name for name, node in uses if node not in own and (name in listed or name not in OURS | PYTHON)]
     attributes = {name for name, _ in uses}
-    return found + [name for name, _ in private_uses(tree) if name not in attributes and name not in OURS]
+    return found + [name for name, _ in private_uses(tree) if name not in attributes and name not in OURS | PYTHON]
 
 
 def _is_own(node: ast.Attribute) -> bool:

@@ -237,7 +237,7 @@ def test_different_shapes_under_one_name_name_both_tapes(tmp_path, chunk):
 def test_a_total_is_a_vector(tapes, expected):
     total = rt.farm.backward(tapes, "loss", chunk=CHUNK)
     half = total / 2.0
-    assert type(half) is rt.Gradients
+    assert type(half) is rt.farm.NamedGradients
     np.testing.assert_array_equal(dense(half["w"]), expected["w"] / 2)
     assert (total + total) == 2.0 * total
     assert float((total - total).norm()) == 0.0
@@ -250,6 +250,9 @@ def test_a_total_is_applied_to_the_variables_of_a_model(tapes, expected):
     total.for_variables([w, b]).apply(tf.keras.optimizers.SGD(1.0))
     np.testing.assert_allclose(w.numpy(), -expected["w"], rtol=1e-6)
     assert total.for_variables([b])[b].dtype == tf.float32
+    each = rt.farm.backward(tapes, "loss", ["w", "b"], reduce="each")
+    both = (each[0] + each[1]).clip(global_norm=1.0).for_variables([w, b])
+    assert float(both.norm()) == pytest.approx(1.0)
     with pytest.raises(
         TypeError, match=r"'w' is a name on a tape; .* `grads.for_variables\(model.trainable_variables\)"
     ):

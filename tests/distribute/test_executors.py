@@ -126,6 +126,15 @@ def test_an_unknown_executor(tapes, executor):
     )
 
 
+def test_a_pool_that_forks(tapes):
+    with ProcessPoolExecutor(1, mp_context=get_context("fork")) as pool, pytest.raises(ValueError) as raised:  # noqa: PT011
+        rt.farm.backward(tapes, "loss", executor=pool)
+    assert str(raised.value) == (
+        "executor= is a pool whose processes are forked, in which TensorFlow hangs; expected spawned ones: "
+        '`ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn"))`, or `executor=2`.'
+    )
+
+
 def test_no_processes(tapes):
     with pytest.raises(ValueError, match=r"executor= takes None, .*; got 0 processes\."):
         rt.farm.backward(tapes, "loss", executor=0)

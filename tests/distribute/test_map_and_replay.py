@@ -135,6 +135,27 @@ def test_another_function_does_not_use_what_is_there(tapes, tmp_path, monkeypatc
     assert len(paths) >= 12
 
 
+SCALE = 1.0
+
+
+def helper(tape: rt.LoadedTape) -> tf.Tensor:
+    return SCALE * tape["loss"]
+
+
+def test_a_global_that_has_changed_is_noticed_also_in_a_helper(tapes, tmp_path, monkeypatch):
+    def question(tape: rt.LoadedTape) -> tf.Tensor:
+        return helper(tape)
+
+    first = rt.farm.map(tapes[:2], question, work=tmp_path)
+    monkeypatch.setitem(globals(), "SCALE", 3.0)
+    assert rt.farm.map(tapes[:2], question, work=tmp_path)[0] == np.float32(3.0) * first[0]
+    assert _question.fingerprint(factorial) == _question.fingerprint(factorial)
+
+
+def factorial(number: int) -> int:
+    return 1 if number < 2 else number * factorial(number - 1)
+
+
 def test_a_function_that_has_no_digest_needs_a_folder_of_its_own(tapes, tmp_path):
     lock = threading.Lock()
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from retrotape._types import Json
+from retrotape.distribute._named import NamedGradients
 from retrotape.grads import Gradients, NamedSource
 from retrotape.tf.core import tf
 from retrotape.tf.nests import is_variable
@@ -109,7 +110,7 @@ def _read_array(data: memoryview, name: str, shape: list[int], at: int) -> Any:
     return array if shape else array[()]
 
 
-def _gradients(rows: list[list[Any]]) -> Gradients:
+def _gradients(rows: list[list[Any]]) -> NamedGradients:
     keys = [NamedSource(name, shape, dtype) for name, shape, dtype, _, _ in rows]
     grads = [row[3] if row[3] is None or isinstance(row[3], tf.IndexedSlices) else tf.constant(row[3]) for row in rows]
-    return Gradients(zip(keys, grads, strict=True), [(key, row[4]) for key, row in zip(keys, rows, strict=True)])
+    return NamedGradients(zip(keys, grads, strict=True), [(key, row[4]) for key, row in zip(keys, rows, strict=True)])

@@ -51,6 +51,7 @@ def way_of(executor: Any) -> Way:
             raise ValueError(f"executor= takes {_TAKEN}; got {executor} processes.")
         return Way(lambda tasks: _in_processes(executor, tasks), False)
     if isinstance(executor, futures.Executor):
+        _refuse_forks(executor)
         shares = isinstance(executor, futures.ThreadPoolExecutor) and not _is_dask_executor(executor)
         return Way(lambda tasks: _on_futures(executor, tasks), shares)
     if executor == "ray" or getattr(executor, "__name__", None) == "ray":
@@ -60,6 +61,20 @@ def way_of(executor: Any) -> Way:
     if _is_dask_client(executor):
         return Way(lambda tasks: _on_dask(executor, tasks), False)
     raise TypeError(f"executor= takes {_TAKEN}; got {executor!r}.")
+
+
+def _refuse_forks(executor: futures.Executor) -> None:
+    """Raise for a pool of forked processes: TensorFlow, which this process has started, would hang in them."""
+    started = getattr(executor, "_mp_context", None)
+    if (
+        isinstance(executor, futures.ProcessPoolExecutor)
+        and started is not None
+        and started.get_start_method() == "fork"
+    ):
+        raise ValueError(
+            "executor= is a pool whose processes are forked, in which TensorFlow hangs; expected spawned ones: "
+            '`ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn"))`, or `executor=2`.'
+        )
 
 
 def _is_dask_client(executor: Any) -> bool:

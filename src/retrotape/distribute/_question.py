@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import hashlib
 import inspect
 import os
@@ -83,22 +84,38 @@ def load(path: str, checksum: str) -> Question:
 
 
 def fingerprint(question: Question) -> str:
-    """Return a digest of what a function does, as far as its own code, its module and its closure tell.
+    """Return a digest of what a function does: its code, its closure, the globals it reads, the files they are from.
 
     Raises:
       TypeError: If it refers to something that has no digest.
     """
-    function = inspect.unwrap(question)
+    return digest(_described(question, set()))
+
+
+def _described(value: Any, seen: set[int]) -> Any:
+    """Return data that differ where a value differs."""
+    if isinstance(value, ModuleType):
+        return "module", value.__name__
+    if isinstance(value, type):
+        return "class", value.__module__, value.__qualname__, _source(value)
+    function = inspect.unwrap(value) if callable(value) else value
     code = getattr(function, "__code__", None)
-    if code is None:  # a callable object, a partial: all that it has is its state
-        return digest("object", _state(question))
-    closure = [cell.cell_contents for cell in function.__closure__ or ()]
-    return digest(
-        "function",
-        list(_parts(code)),
-        _state((function.__defaults__, function.__kwdefaults__, closure)),
-        _source(function),
-    )
+    if code is None or not hasattr(function, "__globals__"):  # other objects, partials too, are their state
+        return "state", _state(value)
+    if id(code) in seen:
+        return "recursion", code.co_name
+    seen.add(id(code))
+    used = [cell.cell_contents for cell in function.__closure__ or ()]
+    used += [function.__globals__[name] for name in _globals_of(code) if name in function.__globals__]
+    own = [_described(item, seen) for item in used]
+    defaults = _state((function.__defaults__, function.__kwdefaults__))
+    return "function", list(_parts(code)), defaults, own, _source(function)
+
+
+def _globals_of(code: CodeType) -> list[str]:
+    names = {step.argval for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    inner = [name for part in code.co_consts if isinstance(part, CodeType) for name in _globals_of(part)]
+    return sorted(names.union(inner))
 
 
 def _parts(code: CodeType) -> Iterator[Any]:
@@ -121,7 +138,7 @@ def _state(value: Any) -> bytes:
 
 
 def _source(function: Any) -> str:
-    """Return a digest of the file that a function is from: what it calls is mostly there too."""
+    """Return a digest of the file that a function or class is from; "" if there is none."""
     try:
         path = inspect.getsourcefile(function)
         with open(path or "", "rb") as file:

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, overload
 
-from retrotape._types import Gradient
 from retrotape.distribute._codec import decode
 from retrotape.distribute._drive import Done, Work, content
-from retrotape.grads import Gradients, NamedSource, name_of
-from retrotape.tf.core import tf
+from retrotape.distribute._named import NamedGradients, Pairs
 
 
-class Total(Gradients):
-    """The sum or mean of the gradients of many tapes, keyed by name; `rt.farm.backward` makes it.
+class Total(NamedGradients):
+    """The sum or mean of the gradients of many tapes, in double precision; `rt.farm.backward` makes it.
 
-    It is a `Gradients` in double precision, whose keys are names on the tapes. Arithmetic with it gives plain
-    `Gradients`. A name without a path on any tape is among `missing`, `get` returns None for it, and `why` says why.
+    A name without a path on any tape is among `missing`, `get` returns None for it, and `why` says why.
 
     Attributes:
       count: How many tapes it is from.
@@ -27,53 +24,10 @@ class Total(Gradients):
     __slots__ = ("count", "failed")
 
     def __init__(
-        self,
-        gradients: Iterable[tuple[Any, Gradient]],
-        reasons: Iterable[tuple[Any, str]] | None = None,
-        count: int = 0,
-        failed: dict[str, str] | None = None,
+        self, gradients: Pairs, reasons: Iterable[tuple[Any, str]], count: int, failed: Mapping[str, str]
     ) -> None:
         super().__init__(gradients, reasons)
-        self.count, self.failed = count, dict(failed or {})
-
-    def _like(self, gradients: Iterable[tuple[Any, Gradient]]) -> Any:
-        return Gradients(gradients, self._why())
-
-    def for_variables(self, variables: Iterable[Any]) -> Gradients:
-        """Return the gradients of these variables, in their dtypes, as `apply` needs them.
-
-        Args:
-          variables: Variables of a model; each is found by its name, which for Keras is its path.
-
-        Raises:
-          UnknownSourceError: If a name is not among the keys.
-
-        >>> import os, tempfile
-        >>> w = tf.Variable(2.0, name="w")
-        >>> with rt.Tape() as tape:
-        ...     loss = w ** 3
-        >>> folder = tempfile.mkdtemp()
-        >>> _ = tape.save(os.path.join(folder, "cube.tape"), {"loss": loss})
-        >>> total = rt.farm.backward(os.path.join(folder, "*.tape"), "loss")
-        >>> total.for_variables([w]).apply(tf.keras.optimizers.SGD(0.125))
-        >>> float(w)
-        0.5
-        """
-        pairs, reasons = [], []
-        for variable in variables:
-            name = name_of(variable)
-            self._known(name)  # raises
-            grad = self.get(name)
-            pairs.append((variable, None if grad is None else _cast(grad, variable.dtype)))
-            reasons.append((variable, self.why(name) if grad is None else ""))
-        return Gradients(pairs, reasons)
-
-
-def _cast(grad: Gradient, dtype: Any) -> Gradient:
-    dtype = tf.as_dtype(dtype)
-    if isinstance(grad, tf.IndexedSlices):
-        return tf.IndexedSlices(tf.cast(grad.values, dtype), grad.indices, grad.dense_shape)
-    return tf.cast(grad, dtype)
+        self.count, self.failed = count, dict(failed)
 
 
 class Failure(NamedTuple):
@@ -135,6 +89,3 @@ class Results(Sequence[Any]):
     def __repr__(self) -> str:
         failed = f", {len(self.failed)} of them failed" if self.failed else ""
         return f"<{len(self)} results in files{failed}>"
-
-
-__all__ = ["Failure", "NamedSource", "Results", "Total"]

@@ -17,6 +17,7 @@ from retrotape.distribute._drive import Work, contents, drive
 from retrotape.distribute._executors import Way, way_of
 from retrotape.distribute._inputs import input_tasks, remove_inputs, replayed_tape
 from retrotape.distribute._job import Gradient, Item, Job, digest, plain, tape_tasks
+from retrotape.distribute._named import NamedGradients
 from retrotape.distribute._paths import stamp, tapes_in, whole
 from retrotape.distribute._results import Failure, Results, Total
 from retrotape.distribute._sums import Sums
@@ -24,7 +25,7 @@ from retrotape.errors import NoTapesError
 from retrotape.files.saved import Path
 from retrotape.tf.core import tf
 
-__all__ = ["Failure", "Results", "Total", "backward", "map", "replay"]
+__all__ = ["Failure", "NamedGradients", "Results", "Total", "backward", "map", "replay"]
 
 CHUNK = 16  # tapes in one chunk; another number gives a sum whose last bits may differ
 _Reduce = Literal["sum", "mean", "each"]
@@ -104,7 +105,7 @@ def backward(  # type: ignore[misc]  # the overloads leave out the options for b
       load: Options for `rt.load`, for example `{"isolate": True}` for untrusted files.
 
     Returns:
-      A `Total`, keyed by the names as given in `wrt`; for "each", `Results` with one `Gradients` for each tape.
+      A `Total`, keyed by the names as given in `wrt`; for "each", `Results` with one `NamedGradients` for each tape.
 
     Raises:
       NoTapesError: If there are no such tapes.
@@ -153,8 +154,8 @@ def map(
         and Ray have it), any function will do; else it has to be at the top level of a module.
       executor: As for `backward`.
       chunk: As for `backward`.
-      work: As for `backward`. Results are computed anew if the code of `question`, its module or its closure changed;
-        for a change elsewhere, give a new folder.
+      work: As for `backward`. Results are computed anew if `question` has changed, or a function or value that it
+        refers to; for a change elsewhere, give a new folder.
       on_error: As for `backward`; a `Failure` stands for the result of a tape that failed.
       progress: As for `backward`.
       load: As for `backward`.
@@ -238,8 +239,12 @@ def replay(
         job = Job(load=options.load, stop=options.stop, replayed=replayed, trust=trust, **sent)
         told = _told_apart(question, options) if content else uuid.uuid4().hex
         what = digest("replay", job.versions, content, trust, plain(options.load), told)
-        tasks = input_tasks(job, what, dataset, options.chunk, work.path, not shares)
-        done = drive(tasks, options.way, work, options.progress, "elements")
+        try:
+            tasks = input_tasks(job, what, dataset, options.chunk, work.path, not shares)
+            done = drive(tasks, options.way, work, options.progress, "elements")
+        finally:
+            if replayed is not tape and hasattr(replayed, "close"):
+                replayed.close()  # an isolated tape that was loaded here
         remove_inputs(tasks)
         return Results(done, options.chunk, work)
 
