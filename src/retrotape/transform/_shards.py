@@ -320,7 +320,7 @@ class _ShardJoiner(Joiner):
                 self._refers_to(other, name) in (None, var) for other in range(len(self._shards))
             )
             found.setdefault(name if same else f"shard_{which}/{name}", what)
-        return found
+        return dict(sorted(found.items()))
 
     def _all_names(self) -> Iterator[tuple[str, int, Any]]:
         for which, shard in enumerate(self._shards):
