@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import tensorflow as tf
 
 import retrotape as rt
 from distribute.making import record
-from retrotape.distribute import _paths
+from helpers.workers_in_turn import Sent, Side, save_all
+from helpers.workers_in_turn import record as record_workers
 from retrotape.distribute._paths import stamp, tapes_in
 from retrotape.errors import NoTapesError
 
@@ -98,25 +100,49 @@ def test_a_stamp_changes_with_the_content(folder):
     assert stamp("job") != whole
 
 
-def test_urls_are_expanded_stamped_and_copied_by_whoever_can(folder, monkeypatch):
+@pytest.fixture
+def bucket(monkeypatch, tmp_path) -> str:
+    """Return the URL of an empty folder in memory, and use a cache of its own."""
+    fsspec = pytest.importorskip("fsspec", reason="an extra of the package")
+    fsspec.filesystem("memory").store.clear()
+    monkeypatch.setenv("RETROTAPE_CACHE", str(tmp_path / "cache"))
+    return "memory://bucket"
+
+
+def test_urls_are_expanded_stamped_and_copied(folder, bucket):
     tape, names = record(0)
+    for name in ("b", "a"):
+        tape.save(f"{bucket}/{name}.tape", names)
     tape.save("copy.tape", names)
-    urls = SimpleNamespace(
-        is_url=lambda path: path.startswith("memory://"),
-        expand=lambda pattern: ["memory://b.tape", "memory://a.tape"] if "://" in pattern else [],
-        local_copy=lambda path: "copy.tape",
-    )
-    monkeypatch.setattr(_paths, "_urls", urls)
-    versions = {"memory://a.tape": 1, "memory://b.tape": 1}
-    monkeypatch.setattr(_paths, "_remote", lambda path: [("size", versions[path])])
-    assert tapes_in("memory://*.tape") == ["memory://a.tape", "memory://b.tape"]
-    assert tapes_in("memory://a.tape") == ["memory://a.tape"]
-    total = rt.farm.backward("memory://*.tape", "loss", "w")
+    assert tapes_in(f"{bucket}/*.tape") == ["memory:///bucket/a.tape", "memory:///bucket/b.tape"]
+    assert tapes_in(f"{bucket}/a.tape") == [f"{bucket}/a.tape"]
+    total = rt.farm.backward(f"{bucket}/*.tape", "loss", "w")
     assert total.count == 2
     assert total == 2.0 * rt.farm.backward("copy.tape", "loss", "w")
-    before = stamp("memory://a.tape")
-    versions["memory://a.tape"] = 2
-    assert stamp("memory://a.tape") != before
+    before = stamp(f"{bucket}/a.tape")
+    tape.save(f"{bucket}/a.tape", names, values="all")
+    assert stamp(f"{bucket}/a.tape") != before
+
+
+def both(side: Side) -> Any:
+    mine = tf.reduce_sum(side.variables["w"] ** 2) * (side.worker + 1.0)
+    return {"loss": (yield Sent("SUM", mine))}
+
+
+def test_a_folder_of_shards_is_one_tape(folder, bucket):
+    """Here, and behind a URL."""
+    for number in range(2):
+        save_all(folder / f"job{number}", record_workers(both, 2, {"w": [1.0, 2.0 + number]}))
+    total = rt.farm.backward("job*", "loss", "w")
+    assert total.count == 2
+    assert total["w"].numpy().tolist() == [12.0, 30.0]
+    files = pytest.importorskip("fsspec", reason="an extra of the package").filesystem("memory")
+    files.put(str(folder / "job0"), "/bucket/job0", recursive=True)
+    there = f"{bucket}/job0"
+    assert rt.farm.backward(there, "loss", "w")["w"].numpy().tolist() == [6.0, 12.0]
+    before = stamp(there)
+    files.pipe_file("/bucket/job0/manifest.json", files.cat_file("/bucket/job0/manifest.json") + b" ")
+    assert stamp(there) != before
 
 
 # ------------------------------------------------------------------ arguments

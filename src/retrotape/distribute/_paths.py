@@ -6,35 +6,22 @@ import glob
 import hashlib
 import os
 from collections.abc import Iterable, Mapping
-from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 from retrotape.errors import NoTapesError
+from retrotape.files import urls
+from retrotape.files.remote import file_system, reading
+from retrotape.files.store import MANIFEST
+from retrotape.files.urls import expand, is_url
 
-MANIFEST = "manifest.json"  # of a folder that holds the shards of one tape
 _HEAD = 1 << 16  # bytes: the header of a tape, with the checksums of its tensors
-_MODULE = "retrotape.files.urls"
-_urls: Any = import_module(_MODULE) if find_spec(_MODULE) else None
 # What file systems say of an object that changes when its content does.
 _VERSION_KEYS = ("size", "ETag", "etag", "md5Hash", "crc32c", "mtime", "LastModified", "last_modified", "updated")
 
 
-def is_url(path: str) -> bool:
-    """Return whether a path is a URL."""
-    return bool(_urls is not None and _urls.is_url(path))
-
-
-def expand(pattern: str) -> list[str]:
-    """Return what matches a pattern, sorted."""
-    if _urls is not None:
-        return sorted(_urls.expand(pattern))
-    return sorted(glob.glob(pattern, recursive=True))
-
-
 def local_copy(path: str) -> str:
     """Return a path that can be opened here."""
-    return _urls.local_copy(path) if is_url(path) else path
+    return urls.local_copy(path) if is_url(path) else path
 
 
 def tapes_in(paths: Any) -> list[str]:
@@ -123,8 +110,9 @@ def _local(path: str) -> tuple[int, int, str]:
 
 
 def _remote(path: str) -> list[Any]:
-    from fsspec.core import url_to_fs  # comes with whatever opens URLs
-
-    system, inner = url_to_fs(path)
-    about = system.info(inner)
-    return [(key, str(about[key])) for key in _VERSION_KEYS if key in about]
+    with reading(path):
+        system, inner = file_system(path)
+        about = system.info(inner)
+        if about.get("type") == "directory":  # of shards: the manifest has the digest of each
+            return [system.cat_file(f"{inner.rstrip('/')}/{MANIFEST}")]
+        return [(key, str(about[key])) for key in _VERSION_KEYS if key in about]

@@ -16,7 +16,7 @@ from retrotape.errors import NotRecordedError
 from retrotape.files import store
 from retrotape.files.document import Document, backward_functions_to_json
 from retrotape.files.kept import VALUES, Kept
-from retrotape.ir import OWN_OPS, UNCOUNTED, Program
+from retrotape.ir import COLLECTIVES, OWN_OPS, UNCOUNTED, Program
 from retrotape.record import Trace, histories_in, python_constants
 from retrotape.tf import core
 from retrotape.tf.core import DistributedValues, identity_of, tf
@@ -149,6 +149,7 @@ def _prepare(snapshot: Snapshot) -> Prepared:
         pruned.moved[index]: back for index, back in whole.facts.backward_functions.items() if index in pruned.moved
     }
     fields = {
+        "features": ["shards"] if any(eqn.op in COLLECTIVES for eqn in program.eqns) else [],
         "retrotape": __version__,
         "tensorflow": core.version,
         "keras": getattr(sys.modules.get("keras"), "__version__", None),

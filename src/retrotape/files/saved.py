@@ -10,8 +10,9 @@ from functools import partial
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from retrotape.errors import did_you_mean
+from retrotape.errors import TapeUseError, did_you_mean
 from retrotape.files.background import pending
+from retrotape.ir import COLLECTIVES
 from retrotape.record import EagerSession, current_stack
 from retrotape.tf.core import DistributedValues, tf
 from retrotape.tf.methods import locked
@@ -129,8 +130,14 @@ class Saved(ABC):
         given = with_keywords(names, named)
         with current_stack().unrecorded():  # neither recomputed values nor host reads
             session = self._eager("save")
-            wholes = session.trace.wholes.values()
-            job = job_of(wholes) if wholes or tf.distribute.has_strategy() else None
+            wholes, program = session.trace.wholes.values(), session.trace.program
+            communicates = any(eqn.op in COLLECTIVES for eqn in program.eqns)
+            job = job_of(wholes) if wholes or communicates else None
+            if job is None and communicates and session.trace.guard is None:
+                raise TapeUseError(
+                    "This tape has recorded collectives of several workers, and none of their variables, so it is not "
+                    "known which workers save it. Say so: `with strategy.scope(): tape.save(...)`, on every worker."
+                )
             if job is not None:
                 from retrotape.files.shards import save_shard  # imported late: most programs have one worker
 

@@ -97,8 +97,9 @@ def save_shard(
         def write(file: str, run: str) -> int:
             shard = {"run": run, "worker": job.worker, "workers": job.workers}
             with current_stack().unrecorded():
-                fields = {"features": ["shards"], "shard": shard}
-                return prepared.with_fields(fields).write(file, overwrite=True, store_in=None)
+                return prepared.with_fields({"features": ["shards"], "shard": shard}).write(
+                    file, overwrite=True, store_in=None
+                )
 
         return meeting.save(prepared.size(), write, overwrite)
 

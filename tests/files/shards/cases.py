@@ -293,6 +293,23 @@ def reductions_in_a_function(job: Job) -> Names:
     return {"loss": whole()}
 
 
+@case
+def in_the_background(job: Job) -> Names:
+    """Saved while training goes on."""
+    return trained(job, _optimizer(job, "SGD"), _dense)
+
+
+def save_in_background(tape: rt.Tape, path: Path, names: Names, job: Job) -> None:
+    """Save, and meanwhile communicate, change variables and forget the tape."""
+    future = tape.save(path, names, wait=False)
+    for variable in tape.watched_variables():
+        variable.assign(tf.zeros_like(variable))
+    tape.reset()
+    for _ in range(3):
+        reduced_sum(job)
+    assert future.result(60) > 0
+
+
 def main(folder: Path, names: list[str]) -> None:
     """Run as a worker."""
     job = Worker()
@@ -300,8 +317,11 @@ def main(folder: Path, names: list[str]) -> None:
     for name in names:
         try:
             tape, named = record(name, job)
-            with job.scope():
-                tape.save(folder / name, named)
+            if name == "in_the_background":
+                save_in_background(tape, folder / name, named, job)
+            else:
+                with job.scope():
+                    tape.save(folder / name, named)
             found[name] = "saved"
         except Exception as error:
             found[name] = f"{type(error).__name__}: {error}"

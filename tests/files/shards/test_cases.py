@@ -12,6 +12,7 @@ import tensorflow as tf
 import retrotape as rt
 from files.shards import cases
 from helpers.workers import outcomes, started
+from retrotape.record import current_stack
 
 EXACT = [name for name in cases.CASES if name != "random_draws"]
 
@@ -130,3 +131,21 @@ def test_diagnosis(folder: Path):
     assert whole.why("loss", "model/hidden/kernel").verdict.name == "CONNECTED"
     assert whole.first_nonfinite("loss") is None
     assert "model/hidden" in str(whole.summary())
+
+
+def test_which_workers_save_a_tape_without_variables(tmp_path: Path):
+    """Collectives alone do not say which job they belong to."""
+    x = tf.constant(2.0)
+    with rt.Tape() as tape:
+        current_stack().on_all_reduce("SUM", 2, [[x * x]], lambda: [tf.constant(8.0)])
+    with pytest.raises(rt.errors.TapeUseError, match=r"none of their variables.*`with strategy.scope\(\): tape.save"):
+        tape.save(tmp_path / "job")
+
+
+def test_a_shard_alone_can_be_saved_again(folder: Path, tmp_path: Path):
+    shard = rt.load(next((folder / "reduced_sum").glob("shard-00001-*.tape")))
+    shard.save(tmp_path / "again.tape")
+    again = rt.load(tmp_path / "again.tape")
+    assert float(again["loss"]) == float(shard["loss"])
+    with pytest.raises(rt.errors.ReplicaError, match="an all_reduce of 2 replicas"):
+        again.gradient("loss", "w")
