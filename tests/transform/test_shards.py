@@ -151,3 +151,42 @@ def test_host_reads_stay_in_order(tmp_path: Path):
     assert float(whole.replay({"w": [1.0, 2.0]})["loss"]) == 15.0
     with pytest.raises(rt.errors.ReplayError, match="Python read a value"):
         whole.replay({"w": [-2.0, 2.0]})
+
+
+def test_variables_with_one_name(tmp_path: Path):
+    """They are told apart by the order in which they were created, not by that of their use."""
+
+    def program(side: Side) -> Any:
+        first, second = tf.Variable([1.0], name="same"), tf.Variable([1.0], name="same")
+        order = (first, second) if side.worker else (second, first)
+        used = [variable * (side.worker + 1.0) for variable in order]
+        mine = tf.reduce_sum(first * 10.0) + tf.reduce_sum(second * 100.0) + 0.0 * tf.reduce_sum(used[0])
+        return {"first": first, "second": second, "loss": (yield Sent("SUM", mine))}
+
+    whole = load(tmp_path, program)
+    assert whole.gradient("loss", "first").numpy().tolist() == [20.0]
+    assert whole.gradient("loss", "second").numpy().tolist() == [200.0]
+
+
+def test_variables_with_one_name_that_not_every_worker_uses(tmp_path: Path):
+    def program(side: Side) -> Any:
+        both = tf.Variable([1.0], name="same"), tf.Variable([1.0], name="same")
+        mine = sum(tf.reduce_sum(variable) for variable in both[side.worker :])
+        return {"loss": (yield Sent("SUM", mine))}
+
+    with pytest.raises(rt.errors.ShardMismatchError, match=r"2 mirrored variables have the name 'same', .*name='scale'"):
+        load(tmp_path, program)
+
+
+def test_equal_ops_are_told_apart_by_name(tmp_path: Path):
+    """Worker 1 computes only the second of two equal values: its name refers to that one, and only its uses count."""
+
+    def program(side: Side) -> Any:
+        w = side.variables["w"]
+        total = yield Sent("SUM", tf.reduce_sum(w))
+        extra = tf.sin(total) * 1000.0 if side.worker == 0 else 0.0
+        value = tf.sin(total)
+        return {"value": value, "loss": (yield Sent("SUM", value * 2.0 + extra))}
+
+    whole = load(tmp_path, program)
+    assert float(whole.gradient("loss", "value")) == 4.0

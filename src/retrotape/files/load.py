@@ -49,6 +49,7 @@ from retrotape.record import (
 from retrotape.tf import core
 from retrotape.tf.nests import TensorRef
 from retrotape.tf.saved_variable import SavedVariable
+from retrotape.transform import NUMBER
 
 
 class Opened(NamedTuple):
@@ -156,8 +157,8 @@ class _Reader:
             facts.histories[key] = history
             facts.history_of.update(dict.fromkeys(versions, history))
             trace.variables[key] = variable
-            if mirrored:
-                self._mirrored[key] = name
+            if mirrored is not None:
+                self._mirrored[key] = f"{name}{NUMBER}{mirrored}" if mirrored else name
 
     def _add_host_reads(self) -> None:
         """Restore the order of equations, host reads and layer calls."""

@@ -7,6 +7,7 @@ import os
 import platform
 import sys
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import count
 from typing import Any, NamedTuple
@@ -271,16 +272,31 @@ def _part(trace: Trace, history: Any) -> str:
     return f"{_REPLICA}{trace.replicas[history.key]}" if history.key in trace.replicas else ""
 
 
+def _mirrored_numbers(trace: Trace, flags: Mapping[int, Flags]) -> dict[int, int]:
+    """Return the number of each mirrored variable among those of the same name.
+
+    They are counted in the order in which they were created, which is the same on all workers; keys grow with it.
+    """
+    found: dict[int, int] = {}
+    counts: Counter[str] = Counter()
+    for key in sorted(key for key in trace.facts.histories if key in flags and flags[key].mirrored):
+        name = trace.path_of(trace.variables[key])
+        found[key] = counts[name]
+        counts[name] += 1
+    return found
+
+
 def _variables(trace: Trace, moved: Mapping[int, int], flags: Mapping[int, Flags]) -> list[dict[str, Any]]:
     rows = []
+    numbers = _mirrored_numbers(trace, flags)
     for number, history in enumerate(trace.facts.histories.values()):
-        is_trainable, is_frozen, mirrored = flags.get(history.key, Flags(False, False, False))
+        is_trainable, is_frozen, _ = flags.get(history.key, Flags(False, False, False))
         rows.append(
             {
                 "name": _name_of(trace, history, number),
                 "trainable": is_trainable,
                 **({"frozen": True} if is_frozen else {}),
-                **({"mirrored": True} if mirrored else {}),
+                **({"mirrored": numbers[history.key]} if history.key in numbers else {}),
                 "read": history.key in trace.variables,
                 "versions": list(history.versions),
                 "made_by": [moved.get(index, -1) for index in history.made_by],

@@ -32,7 +32,7 @@ class VariableRow(NamedTuple):
     versions: tuple[int, ...]
     made_by: tuple[int, ...]
     frozen: bool
-    mirrored: bool
+    mirrored: int | None  # the number of a mirrored variable among those of the same name
 
 
 class HostReadRow(NamedTuple):
@@ -119,9 +119,9 @@ class Fields:
             if not isinstance(frozen, bool) or (frozen and trainable):
                 raise Malformed(f"variable {name!r} is trainable and frozen")
             taken.update(versions)
-            mirrored = row.get("mirrored", False)  # only on the workers of a job
-            if not isinstance(mirrored, bool):
-                raise Malformed(f"variable {name!r} is neither mirrored nor not")
+            mirrored = row.get("mirrored")  # only on the workers of a job
+            if mirrored is not None and (type(mirrored) is not int or mirrored < 0):
+                raise Malformed(f"variable {name!r} is mirrored without a number")
             found.append(VariableRow(printable(name), trainable, versions, made_by, frozen, mirrored))
         return found
 

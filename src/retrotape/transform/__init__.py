@@ -7,10 +7,11 @@ from retrotape.transform._mirrored import check_mirrored, merge_mirrored
 from retrotape.transform._portable import portable, runs_user_code
 from retrotape.transform._prune import WITHOUT_BYTES, Pruned
 from retrotape.transform._replay import replay
-from retrotape.transform._shard_checks import Shard
+from retrotape.transform._shard_checks import NUMBER, Shard
 from retrotape.transform._shards import join_shards
 
 __all__ = [
+    "NUMBER",
     "WITHOUT_BYTES",
     "BackwardProgram",
     "Pruned",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -12,6 +13,8 @@ from retrotape.record import Trace
 from retrotape.tf.core import identity_of, tf
 from retrotape.tf.nests import TensorRef
 
+NUMBER = "#"  # between the name of a variable and its number among those of the same name
+
 
 class Shard(NamedTuple):
     """What one worker has recorded.
@@ -19,7 +22,7 @@ class Shard(NamedTuple):
     Attributes:
       trace: Its trace.
       names: What its names refer to: a `TensorRef`, or a variable.
-      mirrored: The names of its mirrored variables, by key of their history.
+      mirrored: The names of its mirrored variables, by key of their history; numbered where several have one name.
     """
 
     trace: Trace
@@ -30,6 +33,7 @@ class Shard(NamedTuple):
 def homes(shards: Sequence[Shard]) -> dict[str, tuple[int, VariableHistory]]:
     """Return, for each mirrored variable, the first worker that has it, and its history there."""
     found: dict[str, tuple[int, VariableHistory]] = {}
+    _check_numbered(shards)
     for which, shard in enumerate(shards):
         for key, name in shard.mirrored.items():
             history = shard.trace.facts.histories[key]
@@ -38,6 +42,18 @@ def homes(shards: Sequence[Shard]) -> dict[str, tuple[int, VariableHistory]]:
             else:
                 found[name] = which, history
     return found
+
+
+def _check_numbered(shards: Sequence[Shard]) -> None:
+    """Raise if workers have used different numbers of variables with the same name: which is which is not known."""
+    counts = [Counter(name.partition(NUMBER)[0] for name in shard.mirrored.values()) for shard in shards]
+    for name in set().union(*counts):
+        numbers = [count[name] for count in counts]
+        if max(numbers) > 1 and min(numbers) < max(numbers):
+            raise ShardMismatchError(
+                f"{max(numbers)} mirrored variables have the name {name!r}, and not every worker has used all of them",
+                "Give each a name of its own: `tf.Variable(..., name='scale')`.",
+            )
 
 
 def _compare(
@@ -60,9 +76,14 @@ def _compare(
             raise ShardMismatchError(f"value {number} of {name!r} differs between worker {home} and worker {which}")
 
 
-def named_vars(shard: Shard) -> set[int]:
-    found = (shard.trace.tensors.get(identity_of(what)) for what in shard.names.values() if isinstance(what, TensorRef))
-    return {var for var in found if var is not None}
+def named_vars(shard: Shard) -> dict[int, frozenset[str]]:
+    """Return the vars that have names, with these."""
+    found: dict[int, set[str]] = {}
+    for name, what in shard.names.items():
+        var = shard.trace.tensors.get(identity_of(what)) if isinstance(what, TensorRef) else None
+        if var is not None:
+            found.setdefault(var, set()).add(name)
+    return {var: frozenset(names) for var, names in found.items()}
 
 
 def digest(trace: Trace, var: int) -> str | None:
