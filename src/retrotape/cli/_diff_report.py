@@ -39,8 +39,8 @@ def describe(
         }
 
     return {
-        "first": first.container.path,
-        "second": second.container.path,
+        "first": first.path,
+        "second": second.path,
         "same": not alignment.reason and not beyond,
         "equations": len(alignment.eqns),
         "unknown": [_value(first, var) for var, _ in unknown],

@@ -41,10 +41,12 @@ class SavedTape:
 
     Args:
       container: The open file.
+      path: What the user has called it: for a folder of shards, another path than that of the file.
     """
 
-    def __init__(self, container: store.Container) -> None:
+    def __init__(self, container: store.Container, path: str | os.PathLike[str] | None = None) -> None:
         self.container = container
+        self.path = container.path if path is None else os.fsdecode(path)
         self.fields: Mapping[str, Json] = container.meta
         self.program = read_program(container.entry("program.txt").decode())
         self.checked = Fields(self.fields, self.program)
@@ -128,12 +130,12 @@ class SavedTape:
 @contextmanager
 def open_saved(path: str | os.PathLike[str]) -> Iterator[SavedTape]:
     """Open a saved tape, or raise if it is malformed. The shards of several workers are opened as one tape."""
-    path = local(path)
-    if store.is_sharded(path):
-        path = merged(os.path.abspath(path))
-    with store.open_tape(path) as container:
+    place = local(path)
+    if store.is_sharded(place):
+        place = merged(os.path.abspath(place))
+    with store.open_tape(place) as container:
         with refuse_nonsense(container.path):
-            tape = SavedTape(container)
+            tape = SavedTape(container, path)
         yield tape
 
 

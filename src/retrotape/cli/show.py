@@ -54,7 +54,7 @@ def describe(tape: SavedTape) -> dict[str, Any]:
     folder = os.path.isdir(tape.container.path)
     lines = Counter(program.frames[eqn.frame] for eqn in program.eqns)
     return {
-        "path": tape.container.path,
+        "path": tape.path,
         "format": tape.format,
         "form": "folder" if folder else "file",
         "bytes": None if folder else os.path.getsize(tape.container.path),

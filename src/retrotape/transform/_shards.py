@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 from retrotape.errors import ShardMismatchError
 from retrotape.ir import (
@@ -34,6 +34,7 @@ from retrotape.tf.nests import TensorRef
 from retrotape.transform._flatten import order_times
 from retrotape.transform._join import Joiner, all_times
 from retrotape.transform._shard_checks import Shard, content, digest, homes, named_vars
+from retrotape.transform._twins import Twins
 
 _SMALL = 16  # elements: a constant of the code, which is the same on every worker; a batch of data is larger
 _INT32 = TensorType(3, ())
@@ -53,22 +54,13 @@ def join_shards(shards: Sequence[Shard]) -> tuple[Trace, dict[str, Any]]:
     return joiner.joined, joiner.names()
 
 
-class Named(NamedTuple):
-    """An equation of the joined trace, and the names that the first worker has for its outputs."""
-
-    eqn: Eqn
-    names: tuple[frozenset[str], ...] | None
-
-
 class _ShardJoiner(Joiner):
     def __init__(self, shards: Sequence[Shard]) -> None:
         super().__init__([shard.trace for shard in shards])
         self._shards = shards
         self._homes = homes(shards)
         self._named = [named_vars(shard) for shard in shards]
-        # By what an equation computes: those of the first worker, in order; and for each worker those not matched yet.
-        self._known: dict[Any, list[Named]] = {}
-        self._left: list[dict[Any, tuple[int, list[Named]]]] = [{} for _ in shards]
+        self._twins = Twins(self._named)
         # By var of the joined trace: what identifies its value, where that is not the var itself.
         self._numbers: dict[int, Any] = {}
         self._sent: set[int] = set()  # inputs of broadcasts
@@ -118,10 +110,10 @@ class _ShardJoiner(Joiner):
             key = self._key(which, index, eqn)
             if which == 0:
                 super().add(which, index, time)
-                self._known.setdefault(key, []).append(Named(self._builder.eqns[-1], self._names_of(0, eqn.outputs)))
+                self._twins.add(key, self._builder.eqns[-1], eqn.outputs)
                 self._follow_copy(self._builder.eqns[-1])
                 return
-            twin = self._twin(which, key, eqn.outputs)
+            twin = self._twins.take(which, key, eqn.outputs)
             if twin is not None:
                 for var, same in zip(eqn.outputs, twin.outputs, strict=True):
                     self._connect(which, var, same)
@@ -135,38 +127,17 @@ class _ShardJoiner(Joiner):
             kind = self._traces[which].program.types[made]
             attrs = (("T", DType(kind.dtype)),)
             key = "Identity", attrs, (self._number(which, var),), (None,), None
-            twin = self._twin(which, key, (made,)) if which else None
+            twin = self._twins.take(which, key, (made,)) if which else None
             if twin is None:
                 out = self._append("Identity", (self._present(which, var),), attrs, kind, (which, eqn), time)
                 if which == 0:
-                    self._known.setdefault(key, []).append(Named(self._builder.eqns[-1], self._names_of(0, (made,))))
+                    self._twins.add(key, self._builder.eqns[-1], (made,))
             self._connect(which, made, out if twin is None else twin.outputs[0])
 
     def _follow_copy(self, eqn: Eqn) -> None:
         """Identify a copy of what was sent with what others receive: the sender goes on with the copy."""
         if eqn.op == "Identity" and eqn.inputs[0] in self._sent:
             self._numbers[eqn.outputs[0]] = eqn.inputs[0]
-
-    def _twin(self, which: int, key: Any, outputs: Sequence[int]) -> Eqn | None:
-        """Return the first worker's next equation that computes the same, and whose outputs have the same names.
-
-        Two equations of one worker may compute the same: by name a query tells their outputs apart.
-        """
-        known = self._known.get(key)
-        if known is None:
-            return None
-        seen, left = self._left[which].get(key, (0, []))
-        left += known[seen:]
-        self._left[which][key] = len(known), left
-        names = self._names_of(which, outputs)
-        at = next((at for at, one in enumerate(left) if one.names == names), None)
-        if at is None and left and not names:  # only one of the workers has named it
-            at = 0
-        return None if at is None else left.pop(at).eqn
-
-    def _names_of(self, which: int, outputs: Sequence[int]) -> tuple[frozenset[str], ...] | None:
-        found = self._named[which]
-        return tuple(found.get(var, frozenset()) for var in outputs) if any(var in found for var in outputs) else None
 
     def _key(self, which: int, index: int, eqn: Eqn) -> Any:
         """Return what an equation computes: the op, its inputs, and which values of variables it makes."""
