@@ -56,6 +56,7 @@ bench: env
 	$(BIN)/python benchmarks/farm.py
 	$(BIN)/python benchmarks/notes.py
 	$(BIN)/python benchmarks/growth.py
+	$(BIN)/python benchmarks/scale.py
 	$(BIN)/python benchmarks/imports.py
 
 # Is this checkout slower than another version? `make compare OLD=main~3`; OLD may also be a checkout or a Python.
