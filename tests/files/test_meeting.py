@@ -33,6 +33,14 @@ class Board:
             self._messages[key] = text
             self._changed.notify_all()
 
+    def forget(self, folder: str) -> None:
+        with self._changed:
+            for key in [key for key in self._messages if key.startswith(f"{folder}/")]:
+                del self._messages[key]
+
+    def size(self) -> int:
+        return len(self._messages)
+
     def read(self, key: str, seconds: float) -> str | None:
         with self._changed:
             self._changed.wait_for(lambda: key in self._messages or self.is_down, seconds)
@@ -46,7 +54,7 @@ class Worker:
 
     def __init__(self, board: Board, worker: int, workers: int = 3) -> None:
         self.worker, self.workers, self.next_save, self._board = worker, workers, [0], board
-        self.post, self.read = board.post, board.read
+        self.post, self.read, self.forget = board.post, board.read, board.forget
 
     def failed(self) -> dict[int, str]:
         return dict(self._board.failed) if self.worker == 0 else {}
@@ -74,8 +82,10 @@ def shard_of(worker: int) -> Callable[[str, str], int]:
     return write
 
 
-def save(folder: ShardFolder, job: Any, write: Any = None, timeout: float = 1.0, overwrite: bool = True) -> int:
-    one = Meeting(job, folder, timeout)
+def save(
+    folder: ShardFolder, job: Any, write: Any = None, timeout: float = 30.0, overwrite: bool = True, **options: Any
+) -> int:
+    one = Meeting(job, folder, timeout, options)
     folder.check(overwrite)
     return one.save(10, write or shard_of(job.worker), overwrite)
 
@@ -86,6 +96,14 @@ def start(pool: ThreadPoolExecutor, folder: ShardFolder, jobs: list[Worker], **o
 
 def jobs_on(board: Board, count: int = 3) -> list[Worker]:
     return [Worker(board, worker, count) for worker in range(count)]
+
+
+def whole(folder: ShardFolder) -> bool:
+    """Return whether there is a tape, with every shard that its manifest names."""
+    run = folder.run()
+    return run is not None and all(
+        f"shard-0000{worker}-of-00003-{run[:8]}.tape" in folder.names() for worker in range(3)
+    )
 
 
 def problem_of(future: Future[int]) -> rt.errors.MissingWorkerError:
@@ -125,9 +143,12 @@ def test_a_worker_does_not_come(folder: ShardFolder, pool: ThreadPoolExecutor, a
         assert f"worker {absent} of 3 has not called save within" in str(error)
         assert "Call `tape.save` on every worker, at the same place" in str(error)
     assert folder.run() is None
-    # It is there the next time: all are at the same number again.
-    assert all(future.result(30) for future in start(pool, folder, jobs, timeout=5.0))
-    assert folder.run() is not None
+    # The others have given up on that save: whoever comes late is told so, at once.
+    late = problem_of(pool.submit(save, folder, jobs[absent]))
+    assert late.workers == {absent: "called save too late: the other workers have given up on it"}
+    # All have called it once now, and meet at the next call.
+    assert all(future.result(30) for future in start(pool, folder, jobs))
+    assert whole(folder)
 
 
 @pytest.mark.parametrize("failing", [0, 1])
@@ -150,8 +171,16 @@ def test_a_worker_cannot_write(folder: ShardFolder, pool: ThreadPoolExecutor, fa
 def test_a_worker_cannot_prepare(folder: ShardFolder, pool: ThreadPoolExecutor):
     jobs = jobs_on(Board())
     Meeting(jobs[2], folder, 1.0).abandon(ValueError("names= gives the name 'x' twice."))
-    for future in start(pool, folder, jobs[:2], timeout=5.0):
+    for future in start(pool, folder, jobs[:2]):
         assert problem_of(future).workers == {2: "could not save: ValueError: names= gives the name 'x' twice."}
+
+
+def test_the_leader_cannot_prepare(folder: ShardFolder, pool: ThreadPoolExecutor):
+    jobs = jobs_on(Board())
+    Meeting(jobs[0], folder, 1.0).abandon(ValueError("bad name"))
+    for future in start(pool, folder, jobs[1:]):
+        assert problem_of(future).workers.keys() <= {0, 1, 2}
+    assert all(future.result(30) for future in start(pool, folder, jobs))
 
 
 def test_a_worker_is_known_to_have_failed(folder: ShardFolder, pool: ThreadPoolExecutor):
@@ -183,9 +212,56 @@ def test_the_leader_fails_after_publishing(folder: ShardFolder, pool: ThreadPool
 
     monkeypatch.setattr(Meeting, "_post", fail)
     futures = start(pool, folder, jobs)
-    problem_of(futures[0])
-    assert all(future.result(30) for future in futures[1:])
-    assert folder.run() is not None
+    assert all(future.result(30) for future in futures)
+    assert whole(folder)
+
+
+def test_the_manifest_is_there_although_publishing_failed(folder: ShardFolder, pool: ThreadPoolExecutor, monkeypatch):
+    """As if the name of the file could not be flushed to the disk after the rename."""
+    publish = type(folder).publish
+
+    def fail(self: ShardFolder, *args: Any) -> None:
+        publish(self, *args)
+        raise OSError("input/output error")
+
+    monkeypatch.setattr(type(folder), "publish", fail)
+    assert all(future.result(30) for future in start(pool, folder, jobs_on(Board())))
+    assert whole(folder)
+
+
+@pytest.mark.parametrize("worker", range(3))
+@pytest.mark.parametrize("what", ["here", "run", "shard", "outcome"])
+def test_a_message_cannot_be_sent(folder: ShardFolder, pool: ThreadPoolExecutor, monkeypatch, worker: int, what: str):
+    """There is no tape, or a whole one, and nobody reports that it is saved if it is not."""
+    post = Meeting._post
+
+    def fail(self: Meeting, name: str, *args: Any) -> None:
+        if name == what and self._job.worker == worker:
+            raise ConnectionError("connection reset")
+        post(self, name, *args)
+
+    monkeypatch.setattr(Meeting, "_post", fail)
+    futures = start(pool, folder, jobs_on(Board()), timeout=1.0)
+    saved = [future.exception(30) is None for future in futures]
+    assert whole(folder) == any(saved)
+    assert folder.run() is None or whole(folder)
+
+
+def test_options_differ(folder: ShardFolder, pool: ThreadPoolExecutor):
+    jobs = jobs_on(Board())
+    futures = [pool.submit(save, folder, job, redact=["x"] if job.worker == 2 else []) for job in jobs]
+    for future in futures:
+        assert problem_of(future).workers == {2: "saves with other options: {'redact': ['x']}"}
+    assert folder.run() is None
+
+
+def test_messages_do_not_pile_up(folder: ShardFolder, pool: ThreadPoolExecutor):
+    board = Board()
+    jobs, sizes = jobs_on(board), []
+    for _ in range(6):
+        assert all(future.result(30) for future in start(pool, folder, jobs))
+        sizes.append(board.size())
+    assert sizes[2:] == [sizes[2]] * 4
 
 
 def test_a_folder_that_workers_do_not_share(tmp_path: Path, pool: ThreadPoolExecutor, monkeypatch):

@@ -52,7 +52,6 @@ def save_layer(path: Path) -> tuple[rt.Tape, Any, Any]:
 LOADING_SIDE = """
 import json, sys
 import retrotape as rt
-from helpers.workers import outcomes, started
 
 def orders(tape, target, source):
     found = []
@@ -125,7 +124,6 @@ WORKER = """
 import os, sys
 import tensorflow as tf, keras
 import retrotape as rt
-from helpers.workers import outcomes, started
 
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
 rank = strategy.cluster_resolver.task_id

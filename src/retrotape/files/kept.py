@@ -11,7 +11,7 @@ from retrotape._types import Tensor
 from retrotape.errors import LostValueError
 from retrotape.execute import Values
 from retrotape.files import store
-from retrotape.ir import DTYPE_NAMES, LEAF, Program, TensorType, bytes_of, reached_from
+from retrotape.ir import COLLECTIVES, DTYPE_NAMES, LEAF, Program, TensorType, bytes_of, reached_from
 from retrotape.record import Trace, is_deterministic, read_by_rule
 from retrotape.tf.core import tf
 from retrotape.transform import WITHOUT_BYTES
@@ -95,9 +95,13 @@ class Kept:
                 )
             hidden |= own
         _, reached = reached_from(self._program, hidden, range(len(self._program.eqns)))
-        self._vars -= (reached - self._needed) | hidden
+        self._vars -= (reached - self._needed) | hidden | (reached & self._communicated())
         self._refuse_copies(hidden)
         return {name for name, variables in named.items() if not hidden.isdisjoint(variables)}
+
+    def _communicated(self) -> set[int]:
+        """Return the results of collectives: the tape of the whole job computes them from the inputs of all workers."""
+        return {var for eqn in self._program.eqns if eqn.op in COLLECTIVES for var in eqn.outputs}
 
     def _refuse_copies(self, hidden: set[int]) -> None:
         types = self._program.types

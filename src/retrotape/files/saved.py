@@ -139,10 +139,12 @@ class Saved(ABC):
                     "known which workers save it. Say so: `with strategy.scope(): tape.save(...)`, on every worker."
                 )
             if job is not None:
-                from retrotape.files.shards import save_shard  # imported late: most programs have one worker
+                from retrotape.files.shards import Options, save_shard  # imported late: most programs have one worker
 
                 snapshot = partial(self._snapshot, session, given, values=values, redact=redact, freeze=freeze)
-                return save_shard(job, path, snapshot, overwrite=overwrite, store_in=store, wait=wait, timeout=timeout)
+                agreed = {"values": values, "redact": sorted(map(str, redact)), "freeze": sorted(map(str, freeze))}
+                options = Options(overwrite, store, wait, timeout, {**agreed, "overwrite": overwrite})
+                return save_shard(job, path, snapshot, options)
             now = self._snapshot(session, given, values=values, redact=redact, freeze=freeze)
             may_be_url = any(isinstance(place, str) and "://" in place for place in (path, store))
             if wait and not pending and not may_be_url:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, NamedTuple
 
 from retrotape.errors import ShardMismatchError, TapeWriteError
 from retrotape.files import store
@@ -59,15 +59,26 @@ def read_shards(
     return Opened(trace, names, redacted, opened[0].fields, {})
 
 
+class Options(NamedTuple):
+    """How a tape is saved with other workers.
+
+    Attributes:
+      overwrite: As for `save`.
+      store: As for `save`.
+      wait: As for `save`.
+      timeout: As for `save`.
+      agreed: What all workers have to agree on, as JSON.
+    """
+
+    overwrite: bool
+    store: str | os.PathLike[str] | None
+    wait: bool
+    timeout: float
+    agreed: Mapping[str, Any]
+
+
 def save_shard(
-    job: Job,
-    path: str | os.PathLike[str],
-    take_snapshot: Callable[[], Snapshot],
-    *,
-    overwrite: bool,
-    store_in: str | os.PathLike[str] | None,
-    wait: bool,
-    timeout: float,
+    job: Job, path: str | os.PathLike[str], take_snapshot: Callable[[], Snapshot], options: Options
 ) -> int | Future[int]:
     """Write the shard of this worker, and return its size once the tape is published; every worker has to call it.
 
@@ -75,13 +86,13 @@ def save_shard(
       MissingWorkerError: If another worker has failed or does not respond; nothing was published.
     """
     folder = shard_folder(path)
-    if store_in is not None:
+    if options.store is not None:
         problem, remedy = "`store` is for a tape of one worker", "Save without it: `tape.save('job/', names)`."
         raise TapeWriteError(folder.path, problem, remedy)
-    meeting = Meeting(job, folder, timeout)
+    meeting = Meeting(job, folder, options.timeout, options.agreed)
     try:
-        folder.check(overwrite)
-        snapshot = take_snapshot() if wait else take_snapshot().detached()
+        folder.check(options.overwrite)
+        snapshot = take_snapshot() if options.wait else take_snapshot().detached()
     except BaseException as error:
         meeting.abandon(error)
         raise
@@ -101,9 +112,9 @@ def save_shard(
                     file, overwrite=True, store_in=None
                 )
 
-        return meeting.save(prepared.size(), write, overwrite)
+        return meeting.save(prepared.size(), write, options.overwrite)
 
-    if not wait:
+    if not options.wait:
         return submit(folder.key, save)
     finish(lambda: folder.key)  # an earlier save in the background must not replace this one
     return save()

@@ -6,6 +6,7 @@ be sent from any thread while training goes on, and it is known who has not sent
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, TimeoutError
@@ -23,7 +24,7 @@ class Job:
     Attributes:
       worker: The number of this one.
       workers: How many there are.
-      next_save: The number of the next tape that all workers save together, in a list of one: of this process.
+      next_save: How many saves with all workers this process has begun, in a list of one.
     """
 
     next_save: ClassVar[list[int]] = [0]
@@ -43,12 +44,19 @@ class Job:
         """
         service = context.context()
         try:
-            _bounded(lambda: service.set_config_key_value(key, text))
-        except tf.errors.AlreadyExistsError:  # of an attempt that failed
-            _bounded(lambda: service.delete_config_key_value(key))
-            _bounded(lambda: service.set_config_key_value(key, text))
+            try:
+                _bounded(lambda: service.set_config_key_value(key, text))
+            except tf.errors.AlreadyExistsError:  # the last message counts
+                _bounded(lambda: service.delete_config_key_value(key))
+                _bounded(lambda: service.set_config_key_value(key, text))
         except tf.errors.OpError as error:
             raise ConnectionError(_first_line(error)) from error
+
+    def forget(self, folder: str) -> None:
+        """Remove all messages whose keys begin with `folder`, if the first worker responds."""
+        service = context.context()
+        with contextlib.suppress(tf.errors.OpError, ConnectionError):
+            _bounded(lambda: service.delete_config_key_value(folder))
 
     def read(self, key: str, seconds: float) -> str | None:
         """Return a message; None if it has not arrived after some time.

@@ -173,6 +173,8 @@ class _Replay:
         new = new_trace(builder, old.guard)
         new.variables.update(old.variables)
         new.owners.update(old.owners)
+        new.wholes.update(old.wholes)
+        new.replicas.update(old.replicas)
         new.tensors = old.tensors.copy()
         new.values.update((var, value) for var, value in old.values.items() if var not in env)
         needed = {var for eqn in old.program.eqns for var in read_by_rule(eqn)}

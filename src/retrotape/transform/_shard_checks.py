@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -33,7 +32,7 @@ class Shard(NamedTuple):
 def homes(shards: Sequence[Shard]) -> dict[str, tuple[int, VariableHistory]]:
     """Return, for each mirrored variable, the first worker that has it, and its history there."""
     found: dict[str, tuple[int, VariableHistory]] = {}
-    _check_numbered(shards)
+    _check_names(shards)
     for which, shard in enumerate(shards):
         for key, name in shard.mirrored.items():
             history = shard.trace.facts.histories[key]
@@ -44,15 +43,15 @@ def homes(shards: Sequence[Shard]) -> dict[str, tuple[int, VariableHistory]]:
     return found
 
 
-def _check_numbered(shards: Sequence[Shard]) -> None:
-    """Raise if workers have used different numbers of variables with the same name: which is which is not known."""
-    counts = [Counter(name.partition(NUMBER)[0] for name in shard.mirrored.values()) for shard in shards]
-    for name in set().union(*counts):
-        numbers = [count[name] for count in counts]
-        if max(numbers) > 1 and min(numbers) < max(numbers):
+def _check_names(shards: Sequence[Shard]) -> None:
+    """Raise if a worker has not used a mirrored variable: it may have used it by another name."""
+    every = [set(shard.mirrored.values()) for shard in shards]
+    for which, names in enumerate(every):
+        missing = sorted(set().union(*every) - names)
+        if missing:
             raise ShardMismatchError(
-                f"{max(numbers)} mirrored variables have the name {name!r}, and not every worker has used all of them",
-                "Give each a name of its own: `tf.Variable(..., name='scale')`.",
+                f"worker {which} has not used the mirrored variable {missing[0]!r}, or by another name",
+                "Use it on every worker or on none, and give variables and layers names: `Dense(4, name='hidden')`.",
             )
 
 
@@ -94,7 +93,12 @@ def digest(trace: Trace, var: int) -> str | None:
     return getattr(value, "digest", None)
 
 
-def content(function: FunctionProgram) -> Any:
-    nested = sorted(function.program.facts.backward_functions.items())
-    inner = tuple((at, back.inputs, back.outputs, back.captures, content(back.function)) for at, back in nested)
-    return str(function.program), function.cotangents, function.captures, function.results, inner
+def content(function: FunctionProgram, known: dict[int, str]) -> str:
+    """Return a digest of what a function computes; `known` has those of functions inside, by id."""
+    found = known.get(id(function))
+    if found is None:
+        nested = sorted(function.program.facts.backward_functions.items())
+        inner = [(at, b.inputs, b.outputs, b.captures, content(b.function, known)) for at, b in nested]
+        parts = str(function.program), function.cotangents, function.captures, function.results, inner
+        found = known[id(function)] = hashlib.sha256(repr(parts).encode()).hexdigest()
+    return found

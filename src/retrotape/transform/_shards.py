@@ -36,7 +36,7 @@ from retrotape.transform._join import Joiner, all_times
 from retrotape.transform._shard_checks import Shard, content, digest, homes, named_vars
 from retrotape.transform._twins import Twins
 
-_SMALL = 16  # elements: a constant of the code, which is the same on every worker; a batch of data is larger
+_SMALL = 16  # elements of a shape, of axes and the like
 _INT32 = TensorType(3, ())
 
 
@@ -64,7 +64,7 @@ class _ShardJoiner(Joiner):
         # By var of the joined trace: what identifies its value, where that is not the var itself.
         self._numbers: dict[int, Any] = {}
         self._sent: set[int] = set()  # inputs of broadcasts
-        self._signatures: dict[int, Any] = {}  # of backward functions, by id
+        self._signatures: dict[int, str] = {}  # of backward functions, by id
 
     def run(self) -> None:
         """Copy all equations, in lockstep."""
@@ -160,10 +160,7 @@ class _ShardJoiner(Joiner):
     def _signature(self, which: int, back: BackwardFunction) -> Any:
         captures = tuple(self._number(which, var) for var in back.captures)
         assert isinstance(back.function, FunctionProgram)  # every function of a file is one
-        known = self._signatures.get(id(back.function))
-        if known is None:
-            known = self._signatures[id(back.function)] = content(back.function)
-        return known, captures
+        return content(back.function, self._signatures), captures
 
     def _check_updates(self, which: int, eqn: Eqn) -> None:
         """Raise if an equation updates a mirrored variable in a way that the first worker did not."""
@@ -175,13 +172,14 @@ class _ShardJoiner(Joiner):
                 raise ShardMismatchError(
                     f"update {number} of {names[history.key]!r} (at {where}) was computed on worker {which} from "
                     "values that worker 0 does not have, so the variable may differ between workers",
-                    "Reduce what is assigned over all replicas first: `context.all_reduce('SUM', value)`.",
+                    "Reduce what is assigned over all replicas first: `context.all_reduce('SUM', value)`; make a constant "
+                    "array a variable of the strategy.",
                 )
 
     def _leaf(self, which: int, var: int) -> int:
         new = super()._leaf(which, var)
         kind = self._traces[which].program.types[var]
-        if var not in self._named[which] and prod(size or 0 for size in kind.shape or ()) <= _SMALL:
+        if var not in self._named[which] and _is_constant(kind):
             found = digest(self._traces[which], var)
             if found is not None:
                 self._numbers[new] = kind, found
@@ -325,3 +323,12 @@ class _ShardJoiner(Joiner):
         if what is None:
             return None
         return self.joined.tensors.get(identity_of(what)) if isinstance(what, TensorRef) else -1
+
+
+def _is_constant(kind: TensorType) -> bool:
+    """Return whether a leaf is a constant of the code, equal on all workers, and not data: a number, or a few integers.
+
+    Equal data of two workers stay two values, each with its own share of a gradient.
+    """
+    count = prod(size or 0 for size in kind.shape or ())
+    return kind.shape == () or (count <= _SMALL and kind.dtype not in TRAINABLE)
