@@ -69,6 +69,13 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> ShardFolder:
     return shard_folder("memory://bucket/job/")
 
 
+@pytest.fixture(autouse=True)
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do not wait longer than necessary where somebody does not come."""
+    monkeypatch.setattr(meeting, "_SLACK", 0.5)
+    monkeypatch.setattr(meeting, "_POLL", 0.02)
+
+
 @pytest.fixture
 def pool() -> Iterator[ThreadPoolExecutor]:
     with ThreadPoolExecutor(8) as pool:
@@ -179,7 +186,7 @@ def test_the_leader_cannot_prepare(folder: ShardFolder, pool: ThreadPoolExecutor
     jobs = jobs_on(Board())
     Meeting(jobs[0], folder, 1.0).abandon(ValueError("bad name"))
     for future in start(pool, folder, jobs[1:]):
-        assert problem_of(future).workers.keys() <= {0, 1, 2}
+        assert problem_of(future).workers == {0: "could not save: ValueError: bad name"}
     assert all(future.result(30) for future in start(pool, folder, jobs))
 
 

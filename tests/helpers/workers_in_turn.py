@@ -62,9 +62,10 @@ def record(program: Program, workers: int, values: Mapping[str, np.ndarray]) -> 
         if not sent:
             return list(zip(tapes, names, strict=True))
         whole = combine(sent)
+        copies = [tf.identity(whole) for _ in tapes]
         for worker, tape in enumerate(tapes):
             with tape:
-                results[worker] = _communicate(sent[worker], tf.identity(whole.numpy()), workers)
+                results[worker] = _communicate(sent[worker], copies[worker], workers)
 
 
 def combine(sent: Sequence[Sent]) -> Any:

@@ -30,6 +30,10 @@ class Withheld:
         self._name = name
         self.identity, self.nbytes = None, 0
 
+    def renamed(self, name: str) -> Withheld:
+        """Return the same for a value that has another name now."""
+        return Withheld(name)
+
     def load(self) -> Tensor:
         """Raise: there is nothing to return."""
         raise LostValueError(

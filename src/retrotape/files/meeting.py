@@ -77,10 +77,13 @@ class Meeting:
     # ------------------------------------------------------------------ the three steps
 
     def _check_open(self) -> None:
-        """Raise if the others have given up on this save: this worker came too late."""
-        if self._job.read(self._key("closed"), 0) is not None:
-            late = "called save too late: the other workers have given up on it"
-            raise MissingWorkerError(self._folder.path, {self._job.worker: late}, self._job.workers)
+        """Raise if others have given up on this save, perhaps since this worker has come too late."""
+        text = self._job.read(self._key("closed"), 0)
+        if text is not None:
+            missing = {int(number): why for number, why in json.loads(text)["missing"].items()}
+            if self._job.worker in missing:
+                missing = {self._job.worker: "called save too late: the other workers have given up on it"}
+            raise MissingWorkerError(self._folder.path, missing, self._job.workers)
 
     def _open(self) -> tuple[str, float]:
         """Return the name of the run, and how many seconds every worker has for writing."""
@@ -181,7 +184,7 @@ class Meeting:
         if self._leads:
             self._end(workers)
         with contextlib.suppress(ConnectionError):
-            self._post("closed", {})
+            self._post("closed", {"missing": workers})
         return MissingWorkerError(self._folder.path, workers, self._job.workers)
 
     def _end(self, missing: dict[int, str]) -> None:

@@ -131,6 +131,7 @@ class Replicas(Variables):
         return made
 
     def _across(self, values: Sequence[list[Any]], run: Callable[[], Any], write: Callable[..., None]) -> Any:
+        values = [[_as_value(one) for one in some] for some in values]
         with self.unrecorded():
             results = run()
         self.flush()
@@ -247,3 +248,8 @@ def _equal(left: Any, right: Any) -> bool:
 
 def _flat(values: Sequence[Any]) -> list[Any]:
     return tf.nest.flatten(list(values), expand_composites=True)
+
+
+def _as_value(value: Any) -> Any:
+    """Return a tensor for a variable that is reduced itself, as for a Keras metric: this reads it, and is recorded."""
+    return value if isinstance(value, (tf.Tensor, tf.IndexedSlices)) else tf.convert_to_tensor(value)

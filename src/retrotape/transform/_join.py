@@ -186,8 +186,8 @@ class Joiner:
         """Return the version that a variable has where a trace first reads it, or after an unrecorded update."""
         facts = self._builder.facts
         ours = facts.histories.get(history.key)
-        value = trace.value(var)
         if ours is not None:
+            value = trace.value(var)
             held = self.joined.value(ours.current)
             known = held is not None and value is not None
             # An update that one trace did not record may be recorded by another.

@@ -5,12 +5,14 @@ next collective op, whose inputs on all workers are then known: an all-reduce be
 ordinary gradient.
 
 What every worker computes alike, from mirrored variables and results of collective ops, is one value of the whole job:
-it is copied once, from the first worker. Updates of mirrored variables have to be such values.
+it is copied once, from the first worker. If all updates of a mirrored variable are such values, it is one variable of
+the whole job. Otherwise, like the statistics of a BatchNormalization that is not synchronized, its copies may differ,
+and each worker has its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -49,9 +51,12 @@ def join_shards(shards: Sequence[Shard]) -> tuple[Trace, dict[str, Any]]:
     Raises:
       ShardMismatchError: If the shards do not belong to one run.
     """
-    joiner = _ShardJoiner(shards)
-    joiner.run()
-    return joiner.joined, joiner.names()
+    while True:
+        joiner = _ShardJoiner(shards)
+        joiner.run()
+        if not joiner.diverged:
+            return joiner.joined, joiner.names()
+        shards = [_without_mirrored(shard, joiner.diverged) for shard in shards]
 
 
 class _ShardJoiner(Joiner):
@@ -65,6 +70,7 @@ class _ShardJoiner(Joiner):
         self._numbers: dict[int, Any] = {}
         self._sent: set[int] = set()  # inputs of broadcasts
         self._signatures: dict[int, str] = {}  # of backward functions, by id
+        self.diverged: set[str] = set()  # mirrored variables whose copies are not proved to be equal
 
     def run(self) -> None:
         """Copy all equations, in lockstep."""
@@ -163,18 +169,12 @@ class _ShardJoiner(Joiner):
         return content(back.function, self._signatures), captures
 
     def _check_updates(self, which: int, eqn: Eqn) -> None:
-        """Raise if an equation updates a mirrored variable in a way that the first worker did not."""
+        """Note mirrored variables that an equation updates from values that the first worker does not have."""
         trace, names = self._traces[which], self._shards[which].mirrored
         for var in eqn.outputs if which else ():
             history = trace.facts.history_of.get(var)
             if history is not None and history.key in names:
-                number, where = history.versions.index(var), trace.program.frame_of(eqn)
-                raise ShardMismatchError(
-                    f"update {number} of {names[history.key]!r} (at {where}) was computed on worker {which} from "
-                    "values that worker 0 does not have, so the variable may differ between workers",
-                    "Reduce what is assigned over all replicas first: `context.all_reduce('SUM', value)`; make a constant "
-                    "array a variable of the strategy.",
-                )
+                self.diverged.add(names[history.key])
 
     def _leaf(self, which: int, var: int) -> int:
         new = super()._leaf(which, var)
@@ -310,8 +310,21 @@ class _ShardJoiner(Joiner):
             same = var in common and all(
                 self._refers_to(other, name) in (None, var) for other in range(len(self._shards))
             )
-            found.setdefault(name if same else f"shard_{which}/{name}", what)
+            full = name if same else f"shard_{which}/{name}"
+            if full in found and found[full] is not what and not same:
+                raise ShardMismatchError(f"the name {full!r} refers to two things", "Choose other names in `names=`.")
+            found.setdefault(full, what)
+            self._rename(full, var, what)
         return dict(sorted(found.items()))
+
+    def _rename(self, name: str, var: int | None, what: Any) -> None:
+        """Let a variable of one worker, and the message about a value that was left out, have the name of the job."""
+        if var is None:
+            what.name = name
+            return
+        rename = getattr(self.joined.values.get(var), "renamed", None)
+        if rename is not None:
+            self.joined.values[var] = rename(name)
 
     def _all_names(self) -> Iterator[tuple[str, int, Any]]:
         for which, shard in enumerate(self._shards):
@@ -323,6 +336,11 @@ class _ShardJoiner(Joiner):
         if what is None:
             return None
         return self.joined.tensors.get(identity_of(what)) if isinstance(what, TensorRef) else -1
+
+
+def _without_mirrored(shard: Shard, names: Collection[str]) -> Shard:
+    """Return a shard in which some variables count as those of one worker."""
+    return shard._replace(mirrored={key: name for key, name in shard.mirrored.items() if name not in names})
 
 
 def _is_constant(kind: TensorType) -> bool:

@@ -241,9 +241,10 @@ def main() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (mapped + CEILING, mapped + CEILING))
         _Child(given.child, given.trust).run(given.ops, given.cases, given.seed, given.first)
         return
+    from retrotape.ir import OWN_OPS
     from retrotape.rules import allowed
 
-    ops = given.ops or sorted(allowed() - {"custom_gradient"})
+    ops = given.ops or sorted(allowed() - OWN_OPS)
     found = fuzz(ops, given.cases, given.seed, lambda fault: print(fault, flush=True))
     print({name: count for name, count in found.outcomes.items() if " " not in name}, len(found.faults), "faults")
     for how in ("ran", "went back"):

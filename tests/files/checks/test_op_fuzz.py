@@ -10,9 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from files.checks.op_fuzz import Report, fuzz
+from retrotape.ir import OWN_OPS
 from retrotape.rules import allowed
 
-OPS = sorted(allowed() - {"custom_gradient"})
+OPS = sorted(allowed() - OWN_OPS)
 
 
 def check(found: Report) -> None:
