@@ -50,4 +50,5 @@ def _whole(variable: Any) -> Any:
 def names_of(session: Session, variable: Any) -> list[str]:
     """Return the names of a variable: in Keras, if known, and in TensorFlow."""
     owner = session.trace.owner_of(variable)
-    return [*([] if owner is None else [owner.path]), variable.name.removesuffix(":0")]
+    path = getattr(owner, "path", None)
+    return [*([] if path is None else [path]), variable.name.removesuffix(":0")]

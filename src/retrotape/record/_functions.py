@@ -116,9 +116,7 @@ def keras_variables_in(function: Any) -> list[Any]:
     if found is None:
         reads = {id(variable) for variable in functions.graph_of(function).variables}
         around = keras_api.variables_around() if reads else ()
-        found = _keras_variables[function] = [
-            owner for owner in around if hasattr(owner, "path") and id(unwrap(owner)) in reads
-        ]
+        found = _keras_variables[function] = [owner for owner in around if id(unwrap(owner)) in reads]
     return found
 
 

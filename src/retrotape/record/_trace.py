@@ -172,8 +172,8 @@ class Trace(ABC):
 
     def path_of(self, variable: Variable) -> str:
         """Return the name of a variable; the path of a Keras variable."""
-        owner = self.owner_of(variable)
-        return variable.name.removesuffix(":0") if owner is None else owner.path
+        path = getattr(self.owner_of(variable), "path", None)  # a strategy's variable may own it too, and has none
+        return variable.name.removesuffix(":0") if path is None else path
 
     def name_of(self, history: VariableHistory) -> str:
         """Return the name of a variable, for messages."""

@@ -159,3 +159,26 @@ def export(s: Setting) -> Any:
         loaded = tf.saved_model.load(folder)
         found = loaded.signatures["gradient_of_y"]()
         return found["w"], s.count * 6 * s.sum
+
+
+@case()
+def replayed_and_saved(s: Setting) -> Any:
+    """A replay knows the variables of the strategy too."""
+    tape, y = recorded(s, lambda x: x * s.w * s.w)
+    again = tape.replay([(s.w, 3.0)])
+    return _saved(again, y=y, w=s.w).gradient("y", "w"), 6 * s.sum
+
+
+class Holder:
+    """An object that has a variable."""
+
+    w: tf.Variable
+
+
+@case(traced=True)
+def variable_of_an_object(s: Setting) -> Any:
+    held = Holder()
+    with s.strategy.scope():
+        held.w = tf.Variable(3.0, name="held")
+    tape, y = recorded(s, lambda x: x * held.w * held.w)
+    return [_saved(tape, y=y).gradient("y", "held"), tape.gradient(y, "held")], [6 * s.sum] * 2
