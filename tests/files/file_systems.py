@@ -121,7 +121,7 @@ def put(url: str, at: float = 3.0) -> int:
 
 
 def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Empty the file systems, set an empty cache, and return its path."""
+    """Empty the file systems, set an empty cache, and return the path of its entries."""
     register()
     monkeypatch.setenv("RETROTAPE_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
+    return tmp_path / "cache" / "tapes-v1"
