@@ -68,6 +68,13 @@ def test_the_bytes_are_those_of_a_local_file(tmp_path: Path, url: str):
     assert files.cat_file(path) == files.cat_file(path.replace("a.tape", "b.tape"))
 
 
+@pytest.mark.parametrize("name", ["a[1].tape", "a*.tape", "what?.tape"])
+def test_a_name_that_looks_like_a_pattern(name: str):
+    put(f"memory://job/{name}")
+    assert files_of("memory://job") == [name]
+    assert float(rt.load(f"memory://job/{name}").gradient("y", "x")) == 6.0
+
+
 def test_chained_urls(tmp_path: Path):
     put("simplecache::memory://job/a.tape")
     assert files_of("memory://job") == ["a.tape"]

@@ -10,6 +10,7 @@ from threading import Lock
 from weakref import finalize
 
 from retrotape.errors import BackgroundSaveWarning
+from retrotape.files.remote import without_secrets
 
 _lock = Lock()
 pending: dict[str, Future[int]] = {}  # by key of the target: the latest save there that is not done
@@ -35,7 +36,7 @@ class BackgroundSave(Future[int]):
 
     def __init__(self, where: str) -> None:
         super().__init__()
-        self._failure = _Failure(where)
+        self._failure = _Failure(without_secrets(where))
         finalize(self, self._failure.warn)  # also at exit
 
     def result(self, timeout: float | None = None) -> int:

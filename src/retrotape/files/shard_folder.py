@@ -13,7 +13,7 @@ from typing import Any
 from retrotape.errors import RetrotapeError, TapeWriteError, UrlError
 from retrotape.files import store
 from retrotape.files.places import here, key_of
-from retrotape.files.remote import file_system, writing
+from retrotape.files.remote import file_system, is_there, without_secrets, writing
 from retrotape.files.urls import is_url, upload
 
 _POLL, _PATIENCE = 0.25, 4.0  # seconds: network disks show a new file after a moment
@@ -71,7 +71,9 @@ class ShardFolder(ABC):
             while self.size_of(shard.file) != shard.bytes:
                 if time.monotonic() > until:
                     problem = f"worker {worker} does not see {shard.file}, which another worker has written"
-                    raise TapeWriteError(self.path, problem, "Save to a folder that all workers share.")
+                    raise TapeWriteError(
+                        without_secrets(self.path), problem, "Save to a folder that all workers share."
+                    )
                 time.sleep(_POLL)
 
 
@@ -121,7 +123,7 @@ class _RemoteFolder(ShardFolder):
     def check(self, overwrite: bool) -> None:
         with writing(self.path):
             files, path = self._files(store.MANIFEST)
-            if not overwrite and files.exists(path):
+            if not overwrite and is_there(files, path):
                 raise FileExistsError(path)
 
     def put(self, name: str, write: Callable[[str], int]) -> store.ShardFile:
@@ -161,6 +163,6 @@ class _RemoteFolder(ShardFolder):
             with writing(self.path):
                 files, path = self._files(name)
                 files.invalidate_cache(path)
-                return files.size(path) if files.exists(path) else None
+                return files.size(path) if is_there(files, path) else None
         except (TapeWriteError, UrlError):
             return None

@@ -21,7 +21,7 @@ from datetime import datetime
 from typing import Any
 
 from retrotape.errors import UrlError
-from retrotape.files.remote import without_login
+from retrotape.files.remote import without_secrets
 
 DIRECTORY = "RETROTAPE_CACHE"  # environment variables: the folder,
 SIZE = "RETROTAPE_CACHE_BYTES"  # and how large it may become
@@ -73,7 +73,7 @@ def _check_owner(url: str, folder: str, found: os.stat_result, enough: int = 0) 
         problem = "can be written to by other users"
     if problem:
         remedy = f"Set `{DIRECTORY}` to a folder of your own that only you can write to (`chmod go-w`)."
-        raise UrlError(without_login(url), f"the folder for copies, {folder!r}, {problem}", remedy)
+        raise UrlError(without_secrets(url), f"the folder for copies, {folder!r}, {problem}", remedy)
 
 
 def _users_caches() -> str:
@@ -138,8 +138,8 @@ def _is_there(path: str, is_whole: Callable[[str], bool]) -> bool:
 
 
 def _readable(url: str) -> str:
-    """Return the end of a URL as part of the name of a file."""
-    last = re.split(r"::", without_login(url))[0].rstrip("/").rpartition("/")[2]
+    """Return the end of a URL as part of the name of a file, which others may see."""
+    last = without_secrets(url).partition("::")[0].rstrip("/").rpartition("/")[2]
     return re.sub(r"[^A-Za-z0-9._-]", "_", last)[-80:] or "tape"
 
 

@@ -15,7 +15,7 @@ from urllib.request import url2pathname
 
 from retrotape.errors import CorruptTapeError, UnsafeTapeError, UrlError, printable
 from retrotape.files import url_cache
-from retrotape.files.remote import file_system, is_there, protocol_of, reading, without_login, writing
+from retrotape.files.remote import file_system, is_there, protocol_of, reading, without_secrets, writing
 
 MANIFEST = "manifest.json"
 _URL = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.\-]*::)*[A-Za-z][A-Za-z0-9+.\-]+://")  # one letter would be a drive
@@ -44,8 +44,9 @@ def local_path(url: str) -> str | None:
     if parts.scheme.lower() not in ("file", "local") or "::" in url:
         return None
     if parts.netloc not in ("", "localhost"):
-        remedy = f"Write three slashes for a path from the root: `file:///{parts.netloc}{parts.path}`."
-        raise UrlError(without_login(url), f"{parts.netloc!r} stands where a host would", remedy)
+        shown = without_secrets(url)
+        remedy = f"Write three slashes for a path from the root: `file:///{shown.partition('://')[2]}`."
+        raise UrlError(shown, f"{urlsplit(shown).netloc!r} stands where a host would", remedy)
     return url2pathname(url.partition("://")[2].removeprefix("localhost") or "/")
 
 
@@ -101,14 +102,14 @@ def _download(files: Any, path: str, to: str, url: str, size: int | None) -> Non
     found = os.path.getsize(to)
     if size is not None and found != size:
         problem = f"the download has {found:,} bytes, and the file there has {size:,}"
-        raise CorruptTapeError(without_login(url), problem, "Try again.")
+        raise CorruptTapeError(without_secrets(url), problem, "Try again.")
 
 
 def _folder(files: Any, path: str, url: str) -> str:
     if is_there(files, f"{path.rstrip('/')}/{MANIFEST}"):
         return local_copy_of_folder(url)
     raise UrlError(
-        without_login(url),
+        without_secrets(url),
         f"it is a folder without {MANIFEST}; a tape with a store cannot be opened by a URL",
         "Copy the folder and its store, and load the copy; or save one file, without `store=`.",
     )
@@ -127,7 +128,7 @@ def local_copy_of_folder(url: str) -> str:
         size = files.info(path).get("size")
         if size is not None and size > _MANIFEST_BYTES:
             problem = f"its {MANIFEST} has {size:,} bytes, more than {_MANIFEST_BYTES:,}"
-            raise UnsafeTapeError(without_login(url), problem)
+            raise UnsafeTapeError(without_secrets(url), problem)
         manifest = files.cat_file(path)
         sizes = _files_in(url, manifest)
 
@@ -149,7 +150,7 @@ def local_copy_of_folder(url: str) -> str:
 
 def _files_in(url: str, manifest: bytes) -> dict[str, int]:
     """Return the sizes of the files that a manifest names, by name."""
-    shown = without_login(url)
+    shown = without_secrets(url)
     try:
         rows = json.loads(manifest)["shards"]
         found = [(row["file"], row["bytes"], row["sha256"]) for row in rows]
@@ -210,11 +211,22 @@ def upload(path: str, url: str, *, overwrite: bool = True) -> None:
             files.put_file(path, temporary)
             if not overwrite and is_there(files, there):  # since the upload began
                 raise FileExistsError(there)
-            files.mv(temporary, there)
+            _move(files, temporary, there)
         except BaseException:
             with suppress(Exception):  # what went wrong is more important
                 files.rm_file(temporary)
             raise
+
+
+def _move(files: Any, path: str, to: str) -> None:
+    """Rename a file; the method that fsspec has for all file systems takes `[1]` in a name for a pattern."""
+    from fsspec import AbstractFileSystem
+
+    if type(files).mv is AbstractFileSystem.mv:
+        files.cp_file(path, to)
+        files.rm_file(path)
+    else:
+        files.mv(path, to)
 
 
 def _without_caches(url: str) -> str:
