@@ -1,9 +1,7 @@
-"""Local copies of what is behind URLs: versions, sizes, folders with a manifest."""
+"""Local copies of what is behind URLs: versions, sizes, and the folder that they are in."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from pathlib import Path
 from threading import Thread
@@ -13,9 +11,9 @@ import pytest
 fsspec = pytest.importorskip("fsspec", reason="the extra [fsspec] is not installed")
 
 import retrotape as rt  # noqa: E402
-from files.file_systems import Unversioned, Versioned, empty_cache, put, small  # noqa: E402
-from retrotape.errors import CorruptTapeError, TapeWriteError, UnsafeTapeError, UrlError  # noqa: E402
-from retrotape.files.urls import local_copy, local_copy_of_folder  # noqa: E402
+from files.file_systems import Unversioned, Versioned, empty_cache, put, sharded  # noqa: E402
+from retrotape.errors import CorruptTapeError, UrlError  # noqa: E402
+from retrotape.files.download import local_copy, local_copy_of_folder  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -181,76 +179,3 @@ def test_several_threads_download_at_once(cache: Path):
         thread.join(60)
     assert found == [3.0] * 8
     assert len(os.listdir(cache)) == 1
-
-
-# ------------------------------------------------------------------ folders
-
-
-def sharded(url: str, **changes: object) -> dict[str, bytes]:
-    files, path = fsspec.core.url_to_fs(url)
-    contents = {f"{number}.tape": bytes([number]) * 1000 for number in range(2)}
-    rows = [
-        {"file": name, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest(), **changes}
-        for name, data in contents.items()
-    ]
-    for name, data in contents.items():
-        files.pipe_file(f"{path}/{name}", data)
-    files.pipe_file(f"{path}/manifest.json", json.dumps({"shards": rows}).encode())
-    return contents
-
-
-def test_a_folder_with_a_manifest(cache: Path):
-    contents = sharded("versioned://job")
-    for copy in (local_copy_of_folder("versioned://job"), local_copy("versioned://job/")):
-        assert sorted(os.listdir(copy)) == ["0.tape", "1.tape", "manifest.json"]
-        assert {name: Path(copy, name).read_bytes() for name in contents} == contents
-    first = local_copy_of_folder("versioned://job")
-    assert local_copy_of_folder("versioned://job") == first
-    os.truncate(os.path.join(first, "0.tape"), 5)
-    assert local_copy_of_folder("versioned://job") == first
-    assert os.path.getsize(os.path.join(first, "0.tape")) == 1000
-
-
-@pytest.mark.parametrize("name", ["../a", "/etc/passwd", "a\\b", "..", "", "c:x", "manifest.json", 3])
-def test_a_manifest_that_names_something_else(name: object, cache: Path):
-    sharded("memory://job", file=name)
-    with pytest.raises(UnsafeTapeError, match="which is no file in it"):
-        local_copy_of_folder("memory://job")
-    assert not cache.exists()
-
-
-@pytest.mark.parametrize(
-    ("changes", "problem"),
-    [
-        ({"bytes": -1}, "no size and SHA-256"),
-        ({"bytes": True}, "no size and SHA-256"),
-        ({"sha256": "0"}, "no size and SHA-256"),
-        ({"file": "0.tape"}, "names a file twice"),
-        ({"bytes": 999}, "the download has 1,000 bytes, and the file there has 999"),
-    ],
-)
-def test_a_manifest_that_makes_no_sense(changes: dict[str, object], problem: str, cache: Path):
-    sharded("memory://job", **changes)
-    with pytest.raises(CorruptTapeError, match=problem):
-        local_copy_of_folder("memory://job")
-    assert not cache.exists() or os.listdir(cache) == []
-
-
-def test_a_manifest_that_is_no_manifest():
-    for text in (b"[]", b"{", b'{"shards": [1]}', b"\xff"):
-        fsspec.filesystem("memory").pipe_file("/job/manifest.json", text)
-        with pytest.raises(CorruptTapeError, match=r"its manifest\.json is no list of shards"):
-            local_copy_of_folder("memory://job")
-
-
-def test_a_folder_without_a_manifest():
-    put("memory://job/a.tape")
-    with pytest.raises(UrlError, match=r"it is a folder without manifest\.json; a tape with a store cannot"):
-        rt.load("memory://job")
-
-
-def test_a_store_behind_a_url(tmp_path: Path):
-    tape, x, _ = small()
-    for path, store in (("memory://a", tmp_path), (tmp_path / "a", "memory://store")):
-        with pytest.raises(TapeWriteError, match=r"which a URL cannot hold\. .* without `store=`"):
-            tape.save(path, x=x, store=store)

@@ -15,8 +15,9 @@ import retrotape as rt  # noqa: E402
 from files.file_systems import Failing, Versioned, empty_cache, put, small  # noqa: E402
 from retrotape.errors import BackgroundSaveWarning, TapeWriteError, UrlError  # noqa: E402
 from retrotape.files import background  # noqa: E402
+from retrotape.files.download import local_copy  # noqa: E402
 from retrotape.files.remote import protocol_of, without_secrets  # noqa: E402
-from retrotape.files.urls import local_copy, local_path  # noqa: E402
+from retrotape.files.urls import local_path  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

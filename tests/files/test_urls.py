@@ -12,7 +12,8 @@ fsspec = pytest.importorskip("fsspec", reason="the extra [fsspec] is not install
 import retrotape as rt  # noqa: E402
 from files.file_systems import Failing, Versioned, empty_cache, put, small  # noqa: E402
 from retrotape.errors import TapeWriteError, UrlError  # noqa: E402
-from retrotape.files.urls import expand, is_url, local_copy, local_path, upload  # noqa: E402
+from retrotape.files.download import local_copy  # noqa: E402
+from retrotape.files.urls import expand, is_url, local_path, upload  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

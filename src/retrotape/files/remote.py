@@ -107,6 +107,13 @@ def is_there(files: Any, path: str) -> bool:
     return True
 
 
+def read_at_most(files: Any, path: str, nbytes: int) -> bytes:
+    """Return what a file begins with, however long it is: some file systems do not know the size in advance."""
+    size = files.info(path).get("size")
+    found: bytes = files.cat_file(path) if size is not None and size <= nbytes else files.cat_file(path, 0, nbytes)
+    return found[:nbytes]
+
+
 class _Unusable(Exception):
     """A file system that cannot be used, and what to do about it."""
 

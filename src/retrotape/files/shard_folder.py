@@ -13,7 +13,7 @@ from typing import Any
 from retrotape.errors import RetrotapeError, TapeWriteError, UrlError
 from retrotape.files import store
 from retrotape.files.places import here, key_of
-from retrotape.files.remote import file_system, is_there, without_secrets, writing
+from retrotape.files.remote import file_system, is_there, read_at_most, without_secrets, writing
 from retrotape.files.urls import is_url, upload
 
 _POLL, _PATIENCE = 0.25, 4.0  # seconds: network disks show a new file after a moment
@@ -140,11 +140,9 @@ class _RemoteFolder(ShardFolder):
 
     def run(self) -> str | None:
         try:
-            with writing(self.path), tempfile.TemporaryDirectory(prefix="retrotape-") as folder:
-                files, path = self._files(store.MANIFEST)
-                with open(os.path.join(folder, store.MANIFEST), "wb") as copy:
-                    copy.write(files.cat_file(path))
-                return store.read_manifest(folder).run
+            with writing(self.path):
+                text = read_at_most(*self._files(store.MANIFEST), store.LARGEST_MANIFEST + 1)
+            return store.parse_manifest(text, self.path).run
         except (RetrotapeError, OSError):
             return None
 
