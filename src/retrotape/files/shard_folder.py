@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 from typing import Any
 
-from retrotape.errors import RetrotapeError, TapeWriteError, UrlError
+from retrotape.errors import RetrotapeError, TapeWriteError
 from retrotape.files import store
 from retrotape.files.places import here, key_of
 from retrotape.files.remote import file_system, is_there, read_at_most, without_secrets, writing
@@ -56,7 +56,7 @@ class ShardFolder(ABC):
 
     @abstractmethod
     def size_of(self, name: str) -> int | None:
-        """Return the size of a file; None if it is not there."""
+        """Return the size of a file; None if it is not there. Raises if that cannot be known: access is denied, say."""
 
     def clean(self, manifest: store.Manifest, runs: Collection[str]) -> None:
         """Remove the shards of tapes that were replaced, or never published; not those of `runs`, under way."""
@@ -68,13 +68,21 @@ class ShardFolder(ABC):
         """Raise if a shard that another worker has written is not there."""
         for shard in shards:
             until = time.monotonic() + _PATIENCE
-            while self.size_of(shard.file) != shard.bytes:
-                if time.monotonic() > until:
-                    problem = f"worker {worker} does not see {shard.file}, which another worker has written"
-                    raise TapeWriteError(
-                        without_secrets(self.path), problem, "Save to a folder that all workers share."
-                    )
+            while not self._is_visible(shard, worker, is_last=time.monotonic() > until):
                 time.sleep(_POLL)
+
+    def _is_visible(self, shard: store.ShardFile, worker: int, *, is_last: bool) -> bool:
+        """Return whether a shard is there; on the last attempt raise if it is not."""
+        try:
+            if self.size_of(shard.file) == shard.bytes:
+                return True
+        except TapeWriteError:  # a connection may come back
+            if is_last:
+                raise
+        if is_last:
+            problem = f"worker {worker} does not see {shard.file}, which another worker has written"
+            raise TapeWriteError(without_secrets(self.path), problem, "Save to a folder that all workers share.")
+        return False
 
 
 def shard_folder(path: str | os.PathLike[str]) -> ShardFolder:
@@ -157,10 +165,7 @@ class _RemoteFolder(ShardFolder):
             return [os.path.basename(found) for found in files.ls(path, detail=False)]
 
     def size_of(self, name: str) -> int | None:
-        try:
-            with writing(self.path):
-                files, path = self._files(name)
-                files.invalidate_cache(path)
-                return files.size(path) if is_there(files, path) else None
-        except (TapeWriteError, UrlError):
-            return None
+        with writing(self.path):
+            files, path = self._files(name)
+            files.invalidate_cache(path)
+            return files.size(path) if is_there(files, path) else None
