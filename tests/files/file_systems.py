@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import json
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,6 +14,7 @@ import tensorflow as tf
 from fsspec.implementations.memory import MemoryFileSystem
 
 import retrotape as rt
+from retrotape.files import store
 
 _numbers = itertools.count(1)
 
@@ -41,10 +44,14 @@ class Versioned(MemoryFileSystem):
             found["ETag"] = f'"{file.number}"'
         return found
 
-    def get_file(self, rpath: str, lpath: str, **options: Any) -> None:
+    def get_file(self, rpath: str, lpath: str, callback: Any = None, **options: Any) -> None:
         type(self).downloads += 1
-        with open(lpath, "wb") as out:  # the file in memory has one position, which threads would share
-            out.write(self.cat_file(rpath))
+        data = self.cat_file(rpath)  # the file in memory has one position, which threads would share
+        with open(lpath, "wb") as out:
+            for at in range(0, len(data), self.blocksize):
+                sent = out.write(data[at : at + self.blocksize])
+                if callback is not None:
+                    callback.relative_update(sent)
 
 
 class Unversioned(Versioned):
@@ -120,8 +127,24 @@ def put(url: str, at: float = 3.0) -> int:
     return tape.save(url, x=x, y=y)
 
 
+def sharded(url: str, **changes: Any) -> dict[str, bytes]:
+    """Put a folder of two shards there, which are no tapes; `changes` are made to both in the manifest."""
+    files, path = fsspec.core.url_to_fs(url)
+    run = "0123456789abcdef" * 2
+    contents = {store.shard_name(number, 2, run): bytes([number]) * 1000 for number in range(2)}
+    rows = [
+        {"file": name, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest(), **changes}
+        for name, data in contents.items()
+    ]
+    for name, data in contents.items():
+        files.pipe_file(f"{path}/{name}", data)
+    written = {"format": "tape-shards/1", "run": run, "shards": rows}
+    files.pipe_file(f"{path}/manifest.json", json.dumps(written).encode())
+    return contents
+
+
 def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Empty the file systems, set an empty cache, and return its path."""
+    """Empty the file systems, set an empty cache, and return the path of its entries."""
     register()
     monkeypatch.setenv("RETROTAPE_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
+    return tmp_path / "cache" / "tapes-v1"

@@ -1,9 +1,7 @@
-"""Local copies of what is behind URLs: versions, sizes, folders with a manifest."""
+"""Local copies of what is behind URLs: versions, sizes, and the folder that they are in."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from pathlib import Path
 from threading import Thread
@@ -13,9 +11,9 @@ import pytest
 fsspec = pytest.importorskip("fsspec", reason="the extra [fsspec] is not installed")
 
 import retrotape as rt  # noqa: E402
-from files.file_systems import Unversioned, Versioned, empty_cache, put, small  # noqa: E402
-from retrotape.errors import CorruptTapeError, TapeWriteError, UnsafeTapeError, UrlError  # noqa: E402
-from retrotape.files.urls import local_copy, local_copy_of_folder  # noqa: E402
+from files.file_systems import Unversioned, Versioned, empty_cache, put, sharded  # noqa: E402
+from retrotape.errors import CorruptTapeError, UrlError  # noqa: E402
+from retrotape.files.download import local_copy, local_copy_of_folder  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -82,15 +80,93 @@ def test_what_was_used_longest_ago_is_removed(cache: Path, monkeypatch: pytest.M
         put(f"versioned://{number}.tape")
         os.utime(local_copy(f"versioned://{number}.tape"), (number, number))
     os.utime(local_copy("versioned://0.tape"), (10, 10))  # used again
-    (cache / ".unfinished-1-abandoned").touch()
-    os.utime(cache / ".unfinished-1-abandoned", (1, 1))
-    (cache / ".unfinished-2-going-on").touch()
+    abandoned, going_on = (f".unfinished-{number}-0123456789abcdef" for number in (1, 2))
+    (cache / abandoned).touch()
+    os.utime(cache / abandoned, (1, 1))
+    (cache / going_on).touch()
     put("versioned://3.tape")
     local_copy("versioned://3.tape")
-    assert sorted(name.partition("-")[2] for name in os.listdir(cache)) == ["0.tape", "2-going-on", "2.tape", "3.tape"]
+    assert not (cache / abandoned).exists()
+    assert (cache / going_on).exists()
+    assert sorted(name.partition("-")[2] for name in os.listdir(cache) if name != going_on) == [
+        "0.tape",
+        "2.tape",
+        "3.tape",
+    ]
     monkeypatch.setenv("RETROTAPE_CACHE_BYTES", "1")
     assert float(rt.load("versioned://1.tape").gradient("y", "x")) == 6.0  # the one in use stays
     assert [name.partition("-")[2] for name in os.listdir(cache)].count("1.tape") == 1
+
+
+def test_what_others_keep_in_the_folder_stays(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("RETROTAPE_CACHE_BYTES", "1")
+    elsewhere = tmp_path / "elsewhere"
+    names = ("photo.jpg", "0" * 32, ".unfinished-thesis", ".unfinished-1-x", "0" * 32 + "-not ours", "A" * 32 + "-a")
+    cache.mkdir(mode=0o700, parents=True)
+    elsewhere.mkdir()
+    theirs = [folder / name for folder in (cache, cache.parent) for name in names]
+    theirs += [cache.parent / ("0" * 32 + "-a.tape"), elsewhere / "a.tape", cache / "thesis" / "chapter.tex"]
+    for path in theirs:
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"years of work")
+        os.utime(path, (1, 1))
+    link = cache / ("0" * 32 + "-linked")
+    link.symlink_to(elsewhere)
+    os.utime(link, (1, 1), follow_symlinks=False)
+    os.utime(cache / "thesis", (1, 1))
+    put("versioned://a.tape")
+    for _ in range(2):
+        assert float(rt.load("versioned://a.tape").gradient("y", "x")) == 6.0
+    assert [path for path in theirs if not path.exists()] == []
+    assert link.is_symlink()
+
+
+def test_a_link_in_place_of_an_entry_is_replaced(tmp_path: Path):
+    put("versioned://a.tape")
+    copy = Path(local_copy("versioned://a.tape"))
+    other = tmp_path / "other"
+    copy.rename(other)
+    copy.symlink_to(other)
+    assert local_copy("versioned://a.tape") == str(copy)
+    assert not copy.is_symlink()
+    assert other.exists()
+    sharded("versioned://job")
+    folder = Path(local_copy_of_folder("versioned://job"))
+    folder.rename(tmp_path / "job")
+    folder.symlink_to(tmp_path / "job")
+    assert local_copy_of_folder("versioned://job") == str(folder)
+    assert not folder.is_symlink()
+    assert len(os.listdir(tmp_path / "job")) == 3
+
+
+@pytest.mark.skipif(os.name != "posix", reason="there are no such permissions on this system")
+def test_a_cache_that_others_can_write_to(cache: Path, monkeypatch: pytest.MonkeyPatch):
+    put("memory://a.tape")
+    cache.mkdir(parents=True)
+    remedy = r"Set `RETROTAPE_CACHE` to a folder of your own that only you can write to"
+    for folder in (cache, cache.parent):
+        for mode in (0o720, 0o702):
+            folder.chmod(mode)
+            with pytest.raises(UrlError, match=rf"{folder.name}', can be written to by other users\. {remedy}"):
+                rt.load("memory://a.tape")
+        folder.chmod(0o700)
+    cache.parent.chmod(0o1777)  # as /tmp: nobody can rename what others own
+    assert float(rt.load("memory://a.tape").gradient("y", "x")) == 6.0
+    if os.geteuid() == 0:
+        os.chown(cache, 12345, -1)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    with pytest.raises(UrlError, match=rf"belongs to another user\. {remedy}"):
+        rt.load("memory://a.tape")
+
+
+def test_a_cache_that_is_no_folder(cache: Path, tmp_path: Path):
+    put("memory://a.tape")
+    cache.parent.mkdir()
+    (tmp_path / "real").mkdir()
+    cache.symlink_to(tmp_path / "real")
+    with pytest.raises(UrlError, match=r"the folder for copies, '.*tapes-v1', is no folder"):
+        rt.load("memory://a.tape")
 
 
 def test_several_threads_download_at_once(cache: Path):
@@ -103,76 +179,3 @@ def test_several_threads_download_at_once(cache: Path):
         thread.join(60)
     assert found == [3.0] * 8
     assert len(os.listdir(cache)) == 1
-
-
-# ------------------------------------------------------------------ folders
-
-
-def sharded(url: str, **changes: object) -> dict[str, bytes]:
-    files, path = fsspec.core.url_to_fs(url)
-    contents = {f"{number}.tape": bytes([number]) * 1000 for number in range(2)}
-    rows = [
-        {"file": name, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest(), **changes}
-        for name, data in contents.items()
-    ]
-    for name, data in contents.items():
-        files.pipe_file(f"{path}/{name}", data)
-    files.pipe_file(f"{path}/manifest.json", json.dumps({"shards": rows}).encode())
-    return contents
-
-
-def test_a_folder_with_a_manifest(cache: Path):
-    contents = sharded("versioned://job")
-    for copy in (local_copy_of_folder("versioned://job"), local_copy("versioned://job/")):
-        assert sorted(os.listdir(copy)) == ["0.tape", "1.tape", "manifest.json"]
-        assert {name: Path(copy, name).read_bytes() for name in contents} == contents
-    first = local_copy_of_folder("versioned://job")
-    assert local_copy_of_folder("versioned://job") == first
-    os.truncate(os.path.join(first, "0.tape"), 5)
-    assert local_copy_of_folder("versioned://job") == first
-    assert os.path.getsize(os.path.join(first, "0.tape")) == 1000
-
-
-@pytest.mark.parametrize("name", ["../a", "/etc/passwd", "a\\b", "..", "", "c:x", "manifest.json", 3])
-def test_a_manifest_that_names_something_else(name: object, cache: Path):
-    sharded("memory://job", file=name)
-    with pytest.raises(UnsafeTapeError, match="which is no file in it"):
-        local_copy_of_folder("memory://job")
-    assert not cache.exists()
-
-
-@pytest.mark.parametrize(
-    ("changes", "problem"),
-    [
-        ({"bytes": -1}, "no size and SHA-256"),
-        ({"bytes": True}, "no size and SHA-256"),
-        ({"sha256": "0"}, "no size and SHA-256"),
-        ({"file": "0.tape"}, "names a file twice"),
-        ({"bytes": 999}, "the download has 1,000 bytes, and the file there has 999"),
-    ],
-)
-def test_a_manifest_that_makes_no_sense(changes: dict[str, object], problem: str, cache: Path):
-    sharded("memory://job", **changes)
-    with pytest.raises(CorruptTapeError, match=problem):
-        local_copy_of_folder("memory://job")
-    assert not cache.exists() or os.listdir(cache) == []
-
-
-def test_a_manifest_that_is_no_manifest():
-    for text in (b"[]", b"{", b'{"shards": [1]}', b"\xff"):
-        fsspec.filesystem("memory").pipe_file("/job/manifest.json", text)
-        with pytest.raises(CorruptTapeError, match=r"its manifest\.json is no list of shards"):
-            local_copy_of_folder("memory://job")
-
-
-def test_a_folder_without_a_manifest():
-    put("memory://job/a.tape")
-    with pytest.raises(UrlError, match=r"it is a folder without manifest\.json; a tape with a store cannot"):
-        rt.load("memory://job")
-
-
-def test_a_store_behind_a_url(tmp_path: Path):
-    tape, x, _ = small()
-    for path, store in (("memory://a", tmp_path), (tmp_path / "a", "memory://store")):
-        with pytest.raises(TapeWriteError, match=r"which a URL cannot hold\. .* without `store=`"):
-            tape.save(path, x=x, store=store)

@@ -12,7 +12,8 @@ fsspec = pytest.importorskip("fsspec", reason="the extra [fsspec] is not install
 import retrotape as rt  # noqa: E402
 from files.file_systems import Failing, Versioned, empty_cache, put, small  # noqa: E402
 from retrotape.errors import TapeWriteError, UrlError  # noqa: E402
-from retrotape.files.urls import expand, is_url, local_copy, local_path, upload  # noqa: E402
+from retrotape.files.download import local_copy  # noqa: E402
+from retrotape.files.urls import expand, is_url, local_path, upload  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -66,6 +67,13 @@ def test_the_bytes_are_those_of_a_local_file(tmp_path: Path, url: str):
     assert float(loaded.gradient("y", "x")) == 6.0
     loaded.save(url.replace("a.tape", "b.tape"))
     assert files.cat_file(path) == files.cat_file(path.replace("a.tape", "b.tape"))
+
+
+@pytest.mark.parametrize("name", ["a[1].tape", "a*.tape", "what?.tape"])
+def test_a_name_that_looks_like_a_pattern(name: str):
+    put(f"memory://job/{name}")
+    assert files_of("memory://job") == [name]
+    assert float(rt.load(f"memory://job/{name}").gradient("y", "x")) == 6.0
 
 
 def test_chained_urls(tmp_path: Path):

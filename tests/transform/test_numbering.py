@@ -47,6 +47,17 @@ def test_leaves_are_equal_by_their_bytes_unless_a_query_may_ask_for_them():
     assert not equal(tape, first, third)
 
 
+def test_strings():
+    a, twin, b = tf.constant("1.5"), tf.constant("1.5"), tf.constant("2.5")
+    rows, same, others = (tf.constant(texts) for texts in (["a", "b"], ["a", "b"], ["a", "c"]))
+    with rt.Tape() as tape:
+        scalars = [tf.strings.to_number(text) for text in (a, twin, b)]
+        vectors = [tf.strings.length(texts) for texts in (rows, same, others)]
+    for first, second, third in (scalars, vectors):
+        assert equal(tape, first, second)
+        assert not equal(tape, first, third)
+
+
 def test_what_a_query_may_ask_for_is_not_passed_over():
     x = tf.constant(2.0)
     with rt.Tape() as tape:

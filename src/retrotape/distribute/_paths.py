@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from retrotape.errors import NoTapesError
-from retrotape.files import urls
-from retrotape.files.remote import file_system, reading
-from retrotape.files.store import MANIFEST
+from retrotape.files import download
+from retrotape.files.remote import file_system, read_at_most, reading
+from retrotape.files.store import LARGEST_MANIFEST, MANIFEST, Limits
 from retrotape.files.urls import expand, is_url
 
 _HEAD = 1 << 16  # bytes: the header of a tape, with the checksums of its tensors
@@ -19,9 +19,9 @@ _HEAD = 1 << 16  # bytes: the header of a tape, with the checksums of its tensor
 _VERSION_KEYS = ("size", "ETag", "etag", "md5Hash", "crc32c", "mtime", "LastModified", "last_modified", "updated")
 
 
-def local_copy(path: str) -> str:
-    """Return a path that can be opened here."""
-    return urls.local_copy(path) if is_url(path) else path
+def local_copy(path: str, limits: Limits | None = None) -> str:
+    """Return a path that can be opened here; `limits` bound what is downloaded."""
+    return download.local_copy(path, limits) if is_url(path) else path
 
 
 def tapes_in(paths: Any) -> list[str]:
@@ -114,5 +114,5 @@ def _remote(path: str) -> list[Any]:
         system, inner = file_system(path)
         about = system.info(inner)
         if about.get("type") == "directory":  # of shards: the manifest has the digest of each
-            return [system.cat_file(f"{inner.rstrip('/')}/{MANIFEST}")]
+            return [read_at_most(system, f"{inner.rstrip('/')}/{MANIFEST}", LARGEST_MANIFEST + 1)]
         return [(key, str(about[key])) for key in _VERSION_KEYS if key in about]

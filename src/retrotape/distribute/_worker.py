@@ -142,7 +142,8 @@ def _replayed(job: Job) -> Any:
 def _kept_tape(path: str, known: str, options: tuple[tuple[str, Any], ...]) -> Any:
     """Return a tape that many chunks replay; a worker keeps the last one."""
     _check_stamp(path, known)
-    return load_tape(local_copy(path), **dict(options))
+    load = dict(options)
+    return load_tape(local_copy(path, load.get("limits")), **load)
 
 
 @contextmanager
@@ -150,7 +151,7 @@ def opened(job: Job, item: Item) -> Iterator[Any]:
     """Load a tape, close it if it has a process of its own, and raise if the file changes meanwhile."""
     if item.stamp:
         _check_stamp(item.path, item.stamp)
-    tape: Any = load_tape(local_copy(item.path), **job.load)
+    tape: Any = load_tape(local_copy(item.path, job.load.get("limits")), **job.load)
     try:
         yield tape
     finally:

@@ -7,12 +7,14 @@ import warnings
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from threading import Lock
-from weakref import finalize
+from weakref import WeakSet, finalize
 
-from retrotape.errors import BackgroundSaveWarning
+from retrotape.errors import BackgroundSaveWarning, TapeWriteError
+from retrotape.files.remote import without_secrets
 
 _lock = Lock()
 pending: dict[str, Future[int]] = {}  # by key of the target: the latest save there that is not done
+_unfinished: WeakSet[BackgroundSave] = WeakSet()  # all saves that are not done
 _worker: ThreadPoolExecutor | None = None
 
 
@@ -35,7 +37,7 @@ class BackgroundSave(Future[int]):
 
     def __init__(self, where: str) -> None:
         super().__init__()
-        self._failure = _Failure(where)
+        self._failure = _Failure(without_secrets(where))
         finalize(self, self._failure.warn)  # also at exit
 
     def result(self, timeout: float | None = None) -> int:
@@ -57,6 +59,13 @@ class BackgroundSave(Future[int]):
         self._failure.text = f"{type(exception).__name__}: {exception}"
         super().set_exception(exception)
 
+    def leave_to_parent(self) -> None:
+        """Raise for the result, in a forked process: it is not known here."""
+        super().__init__()  # the thread that has saved may have held the lock, and is not there to release it
+        problem = "it was being saved in the background when this process was forked, and the parent process saves it"
+        remedy = "Ask for the result there, or before the fork: `tape.save(path, wait=False).result()`."
+        super().set_exception(TapeWriteError(self._failure.where, problem, remedy))  # no failure to warn of
+
     def _seen(self) -> None:
         if self.done():  # else it was a timeout
             self._failure.text = ""
@@ -72,6 +81,7 @@ def submit(key: str, save: Callable[[], int]) -> Future[int]:
     future = BackgroundSave(key)
     with _lock:
         pending[key] = future
+        _unfinished.add(future)
     try:
         _start().submit(_run, future, key, save)
     except RuntimeError:  # Python is exiting, and starts no threads any more
@@ -113,6 +123,8 @@ def _run(future: BackgroundSave, key: str, save: Callable[[], int]) -> None:
         else:
             _forget(key, future)
     finally:
+        with _lock:
+            _unfinished.discard(future)  # only now: in a process forked before, it must not wait for ever
         del future, save  # the traceback of an error holds this frame
 
 
@@ -127,6 +139,9 @@ def _after_fork() -> None:
     global _lock, _worker
     _lock, _worker = Lock(), None
     pending.clear()
+    for future in list(_unfinished):
+        future.leave_to_parent()
+    _unfinished.clear()
 
 
 if hasattr(os, "register_at_fork"):

@@ -5,18 +5,20 @@ from __future__ import annotations
 import os
 
 from retrotape.files.background import finish
-from retrotape.files.urls import is_url, local_copy, local_path
+from retrotape.files.download import local_copy
+from retrotape.files.store import Limits
+from retrotape.files.urls import is_url, local_path
 
 
-def local(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
-    """Return the local path of a tape to open; for a URL, that of a copy.
+def local(path: str | os.PathLike[str], limits: Limits | None = None) -> str | os.PathLike[str]:
+    """Return the local path of a tape to open; for a URL, that of a copy, of which `limits` bound the size.
 
     What this process saves there in the background is complete by then.
     """
     if is_url(path):
         path = here(path)
     finish(lambda: key_of(os.fsdecode(path)))
-    return local_copy(os.fsdecode(path)) if is_url(path) else path
+    return local_copy(os.fsdecode(path), limits) if is_url(path) else path
 
 
 def here(path: str | os.PathLike[str]) -> str:
@@ -26,5 +28,11 @@ def here(path: str | os.PathLike[str]) -> str:
 
 
 def key_of(path: str) -> str:
-    """Return what is the same for two paths of one file."""
-    return path if is_url(path) or "\0" in path else os.path.realpath(path)
+    """Return what is the same for two paths of one file, or two URLs that differ in slashes at the end.
+
+    >>> key_of("memory://bucket/job/") == key_of("memory://bucket/job")
+    True
+    """
+    if is_url(path):
+        return "::".join(part.rstrip("/") if "://" in part else part for part in path.split("::"))
+    return path if "\0" in path else os.path.realpath(path)

@@ -24,16 +24,47 @@ _PACKAGES = {
     "sftp": "paramiko",
     "ssh": "paramiko",
 }
-_LOGIN = re.compile(r"://[^/@]*@")
+_CHAINED = re.compile(r"::(?=[A-Za-z][A-Za-z0-9+.\-]*(?:://|::))")  # between the parts of a chained URL
+_QUERY = re.compile(r"[?#]")  # where a query or a fragment begins
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*://\S+")
 
 
-def without_login(url: str) -> str:
-    """Return a URL without user name and password, for messages.
+def without_secrets(url: str) -> str:
+    """Return a URL without user name, password, query and fragment, for messages and names of files.
 
-    >>> without_login("sftp://me:secret@host/a.tape")
-    'sftp://…@host/a.tape'
+    >>> without_secrets("sftp://me:p@ss@host/a.tape"), without_secrets("https://host/a.tape?signature=abc")
+    ('sftp://…@host/a.tape', 'https://host/a.tape')
     """
-    return _LOGIN.sub("://…@", url)
+    return "::".join(map(_masked, _CHAINED.split(url)))
+
+
+def _masked(part: str) -> str:
+    """Return a part of a chained URL without secrets; where it has two readings, with less rather than more."""
+    protocol, found, rest = part.partition("://")
+    if not found:
+        return part
+    path, *dropped = _QUERY.split(rest, maxsplit=1)
+    if "@" in rest:
+        host, slash, inside = path.partition("/")
+        if ":" in host or not slash:  # perhaps a password, in which slashes and question marks are not escaped
+            path = "…" if dropped and "@" in dropped[0] else _after_login(path)
+        else:
+            path = f"{_after_login(host)}/{inside}"
+    return f"{protocol}://{path}"
+
+
+def _after_login(text: str) -> str:
+    return f"…@{text.rpartition('@')[2]}" if "@" in text else text
+
+
+def _without_secrets_of(url: str, text: str) -> str:
+    """Return the text of an error about a URL without the secrets in this and in any other URL that it names."""
+    text = text.replace(url, without_secrets(url))
+    for part in _CHAINED.split(url):
+        query = _QUERY.search(part)
+        if query is not None and len(part) > query.end():  # some errors quote a URL without its host
+            text = text.replace(part[query.end() :], "…")
+    return _URL.sub(lambda found: without_secrets(found[0]), text)
 
 
 def protocol_of(url: str) -> str:
@@ -42,7 +73,7 @@ def protocol_of(url: str) -> str:
     >>> protocol_of("simplecache::s3://bucket/a.tape")
     's3'
     """
-    return url.rpartition("::")[2].partition("://")[0].lower()
+    return _CHAINED.split(url)[-1].partition("://")[0].lower()
 
 
 def file_system(url: str) -> tuple[Any, str]:
@@ -76,6 +107,13 @@ def is_there(files: Any, path: str) -> bool:
     return True
 
 
+def read_at_most(files: Any, path: str, nbytes: int) -> bytes:
+    """Return what a file begins with, however long it is: some file systems do not know the size in advance."""
+    size = files.info(path).get("size")
+    found: bytes = files.cat_file(path) if size is not None and size <= nbytes else files.cat_file(path, 0, nbytes)
+    return found[:nbytes]
+
+
 class _Unusable(Exception):
     """A file system that cannot be used, and what to do about it."""
 
@@ -88,7 +126,7 @@ def reading(url: str) -> Iterator[None]:
     except RetrotapeError:
         raise
     except Exception as error:  # each file system has exceptions of its own
-        raise UrlError(without_login(url), *_described(error)) from error
+        raise UrlError(without_secrets(url), *_described(error, url)) from error
 
 
 @contextmanager
@@ -99,15 +137,15 @@ def writing(url: str) -> Iterator[None]:
     except RetrotapeError:
         raise
     except Exception as error:  # each file system has exceptions of its own
-        problem, remedy = _described(error)
-        raise TapeWriteError(without_login(url), problem, remedy, getattr(error, "errno", None)) from error
+        problem, remedy = _described(error, url)
+        raise TapeWriteError(without_secrets(url), problem, remedy, getattr(error, "errno", None)) from error
 
 
-def _described(error: Exception) -> tuple[str, str]:
-    """Return what is wrong, and what to do."""
+def _described(error: Exception, url: str) -> tuple[str, str]:
+    """Return what is wrong with a URL, and what to do."""
     if isinstance(error, _Unusable):
         return error.args[0], error.args[1]
-    text = without_login(" ".join(str(error).split()))
+    text = " ".join(_without_secrets_of(url, str(error)).split())
     if isinstance(error, FileNotFoundError):
         return "it does not exist", "Check the name, and that of the bucket or host."
     if isinstance(error, FileExistsError):

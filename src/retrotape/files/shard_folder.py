@@ -10,10 +10,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 from typing import Any
 
-from retrotape.errors import RetrotapeError, TapeWriteError, UrlError
+from retrotape.errors import RetrotapeError, TapeWriteError
 from retrotape.files import store
 from retrotape.files.places import here, key_of
-from retrotape.files.remote import file_system, writing
+from retrotape.files.remote import file_system, is_there, read_at_most, without_secrets, writing
 from retrotape.files.urls import is_url, upload
 
 _POLL, _PATIENCE = 0.25, 4.0  # seconds: network disks show a new file after a moment
@@ -56,7 +56,7 @@ class ShardFolder(ABC):
 
     @abstractmethod
     def size_of(self, name: str) -> int | None:
-        """Return the size of a file; None if it is not there."""
+        """Return the size of a file; None if it is not there. Raises if that cannot be known: access is denied, say."""
 
     def clean(self, manifest: store.Manifest, runs: Collection[str]) -> None:
         """Remove the shards of tapes that were replaced, or never published; not those of `runs`, under way."""
@@ -68,11 +68,21 @@ class ShardFolder(ABC):
         """Raise if a shard that another worker has written is not there."""
         for shard in shards:
             until = time.monotonic() + _PATIENCE
-            while self.size_of(shard.file) != shard.bytes:
-                if time.monotonic() > until:
-                    problem = f"worker {worker} does not see {shard.file}, which another worker has written"
-                    raise TapeWriteError(self.path, problem, "Save to a folder that all workers share.")
+            while not self._is_visible(shard, worker, is_last=time.monotonic() > until):
                 time.sleep(_POLL)
+
+    def _is_visible(self, shard: store.ShardFile, worker: int, *, is_last: bool) -> bool:
+        """Return whether a shard is there; on the last attempt raise if it is not."""
+        try:
+            if self.size_of(shard.file) == shard.bytes:
+                return True
+        except TapeWriteError:  # a connection may come back
+            if is_last:
+                raise
+        if is_last:
+            problem = f"worker {worker} does not see {shard.file}, which another worker has written"
+            raise TapeWriteError(without_secrets(self.path), problem, "Save to a folder that all workers share.")
+        return False
 
 
 def shard_folder(path: str | os.PathLike[str]) -> ShardFolder:
@@ -121,7 +131,7 @@ class _RemoteFolder(ShardFolder):
     def check(self, overwrite: bool) -> None:
         with writing(self.path):
             files, path = self._files(store.MANIFEST)
-            if not overwrite and files.exists(path):
+            if not overwrite and is_there(files, path):
                 raise FileExistsError(path)
 
     def put(self, name: str, write: Callable[[str], int]) -> store.ShardFile:
@@ -138,11 +148,9 @@ class _RemoteFolder(ShardFolder):
 
     def run(self) -> str | None:
         try:
-            with writing(self.path), tempfile.TemporaryDirectory(prefix="retrotape-") as folder:
-                files, path = self._files(store.MANIFEST)
-                with open(os.path.join(folder, store.MANIFEST), "wb") as copy:
-                    copy.write(files.cat_file(path))
-                return store.read_manifest(folder).run
+            with writing(self.path):
+                text = read_at_most(*self._files(store.MANIFEST), store.LARGEST_MANIFEST + 1)
+            return store.parse_manifest(text, self.path).run
         except (RetrotapeError, OSError):
             return None
 
@@ -157,10 +165,7 @@ class _RemoteFolder(ShardFolder):
             return [os.path.basename(found) for found in files.ls(path, detail=False)]
 
     def size_of(self, name: str) -> int | None:
-        try:
-            with writing(self.path):
-                files, path = self._files(name)
-                files.invalidate_cache(path)
-                return files.size(path) if files.exists(path) else None
-        except (TapeWriteError, UrlError):
-            return None
+        with writing(self.path):
+            files, path = self._files(name)
+            files.invalidate_cache(path)
+            return files.size(path) if is_there(files, path) else None

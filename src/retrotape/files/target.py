@@ -12,6 +12,7 @@ from retrotape.errors import TapeWriteError
 from retrotape.files import store as containers
 from retrotape.files.background import finish, submit
 from retrotape.files.places import here, key_of
+from retrotape.files.remote import without_secrets
 from retrotape.files.urls import check_upload, is_url, upload
 from retrotape.record import current_stack
 
@@ -47,7 +48,7 @@ class Target:
         if self.store is not None and (is_url(self.path) or is_url(self.store)):
             url = self.path if is_url(self.path) else self.store
             problem = "a tape with a store is a folder of links to other files, which a URL cannot hold"
-            raise TapeWriteError(url, problem, "Save one file there, without `store=`.")
+            raise TapeWriteError(without_secrets(url), problem, "Save one file there, without `store=`.")
         if is_url(self.path):
             check_upload(self.path, overwrite=overwrite)
         else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import json
 import os
 import re
 from collections.abc import Mapping
@@ -13,14 +12,10 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from retrotape.errors import CorruptTapeError, UnsafeTapeError, UrlError, printable
-from retrotape.files import url_cache
-from retrotape.files.remote import file_system, is_there, protocol_of, reading, without_login, writing
+from retrotape.errors import UrlError
+from retrotape.files.remote import file_system, is_there, protocol_of, reading, without_secrets, writing
 
-MANIFEST = "manifest.json"
 _URL = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.\-]*::)*[A-Za-z][A-Za-z0-9+.\-]+://")  # one letter would be a drive
-_MANIFEST_BYTES = 2**24
-_DIGEST = re.compile("[0-9a-f]{64}")
 # Where an object has its new content at once, or not at all; elsewhere it is written under another name and renamed.
 _ATOMIC = frozenset(("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oci"))
 
@@ -44,8 +39,9 @@ def local_path(url: str) -> str | None:
     if parts.scheme.lower() not in ("file", "local") or "::" in url:
         return None
     if parts.netloc not in ("", "localhost"):
-        remedy = f"Write three slashes for a path from the root: `file:///{parts.netloc}{parts.path}`."
-        raise UrlError(without_login(url), f"{parts.netloc!r} stands where a host would", remedy)
+        shown = without_secrets(url)
+        remedy = f"Write three slashes for a path from the root: `file:///{shown.partition('://')[2]}`."
+        raise UrlError(shown, f"{urlsplit(shown).netloc!r} stands where a host would", remedy)
     return url2pathname(url.partition("://")[2].removeprefix("localhost") or "/")
 
 
@@ -68,113 +64,6 @@ def expand(pattern: str | os.PathLike[str]) -> list[str]:
     with reading(text):
         files, path = file_system(text)
         return sorted(f"{files.unstrip_protocol(found)}{chained}{rest}" for found in files.glob(path))
-
-
-def local_copy(url: str) -> str:
-    """Return the path of a local copy of a file, or of a folder with a manifest.
-
-    It is downloaded if there is no copy of the version that is there now.
-
-    Raises:
-      UrlError: If it cannot be downloaded.
-      CorruptTapeError: If the download ended early.
-    """
-    with reading(url):
-        files, path = file_system(url)
-        info = files.info(path)
-        if info.get("type") == "directory":
-            return _folder(files, path, url)
-        size = info.get("size")
-
-        def fetch(to: str) -> None:
-            _download(files, path, to, url, size)
-
-        def is_whole(at: str) -> bool:
-            return os.path.isfile(at) and size in (None, os.path.getsize(at))
-
-        return url_cache.entry(url, url_cache.version_of(info), fetch, is_whole=is_whole)
-
-
-def _download(files: Any, path: str, to: str, url: str, size: int | None) -> None:
-    """Download a file; its content is verified by the digests in it, when it is used."""
-    files.get_file(path, to)
-    found = os.path.getsize(to)
-    if size is not None and found != size:
-        problem = f"the download has {found:,} bytes, and the file there has {size:,}"
-        raise CorruptTapeError(without_login(url), problem, "Try again.")
-
-
-def _folder(files: Any, path: str, url: str) -> str:
-    if is_there(files, f"{path.rstrip('/')}/{MANIFEST}"):
-        return local_copy_of_folder(url)
-    raise UrlError(
-        without_login(url),
-        f"it is a folder without {MANIFEST}; a tape with a store cannot be opened by a URL",
-        "Copy the folder and its store, and load the copy; or save one file, without `store=`.",
-    )
-
-
-def local_copy_of_folder(url: str) -> str:
-    """Return the path of a local copy of a folder: its manifest, and the files that this names.
-
-    Raises:
-      UrlError: If it cannot be downloaded.
-      CorruptTapeError: If the manifest makes no sense, or a download ended early.
-      UnsafeTapeError: If the manifest names a file outside the folder.
-    """
-    with reading(url):
-        files, path = file_system(_inside(url, MANIFEST))
-        size = files.info(path).get("size")
-        if size is not None and size > _MANIFEST_BYTES:
-            problem = f"its {MANIFEST} has {size:,} bytes, more than {_MANIFEST_BYTES:,}"
-            raise UnsafeTapeError(without_login(url), problem)
-        manifest = files.cat_file(path)
-        sizes = _files_in(url, manifest)
-
-        def fetch(to: str) -> None:
-            os.mkdir(to, 0o700)
-            for name, nbytes in sizes.items():
-                there = file_system(_inside(url, name))[1]
-                _download(files, there, os.path.join(to, name), _inside(url, name), nbytes)
-            with open(os.path.join(to, MANIFEST), "wb") as out:  # last, as everywhere
-                out.write(manifest)
-
-        def is_whole(at: str) -> bool:
-            expected = {**sizes, MANIFEST: len(manifest)}
-            paths = {name: os.path.join(at, name) for name in expected}
-            return all(os.path.isfile(paths[name]) and os.path.getsize(paths[name]) == expected[name] for name in paths)
-
-        return url_cache.entry(url, [manifest.hex()], fetch, is_whole=is_whole)  # it has the digest of every file
-
-
-def _files_in(url: str, manifest: bytes) -> dict[str, int]:
-    """Return the sizes of the files that a manifest names, by name."""
-    shown = without_login(url)
-    try:
-        rows = json.loads(manifest)["shards"]
-        found = [(row["file"], row["bytes"], row["sha256"]) for row in rows]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        raise CorruptTapeError(shown, f"its {MANIFEST} is no list of shards") from None
-    for name, nbytes, digest in found:
-        if not isinstance(name, str) or not re.fullmatch(r"[^/\\:\0]+", name) or name in (".", "..", MANIFEST):
-            raise UnsafeTapeError(shown, f"its {MANIFEST} names {printable(repr(name), 200)}, which is no file in it")
-        if type(nbytes) is not int or nbytes < 0 or not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
-            raise CorruptTapeError(shown, f"its {MANIFEST} gives no size and SHA-256 of {printable(name, 200)}")
-    if len({name for name, _, _ in found}) != len(found):
-        raise CorruptTapeError(shown, f"its {MANIFEST} names a file twice")
-    return {name: nbytes for name, nbytes, _ in found}
-
-
-def _inside(url: str, name: str) -> str:
-    """Return the URL of a file in a folder.
-
-    >>> _inside("zip://job::s3://bucket/a.zip", "x"), _inside("simplecache::s3://bucket/job/", "x")
-    ('zip://job/x::s3://bucket/a.zip', 'simplecache::s3://bucket/job/x')
-    """
-    first, chained, rest = url.partition("::")
-    if chained and "://" not in first:
-        return f"{first}::{_inside(rest, name)}"
-    return f"{first.rstrip('/')}/{name}{chained}{rest}"
 
 
 # ------------------------------------------------------------------ writing
@@ -210,11 +99,22 @@ def upload(path: str, url: str, *, overwrite: bool = True) -> None:
             files.put_file(path, temporary)
             if not overwrite and is_there(files, there):  # since the upload began
                 raise FileExistsError(there)
-            files.mv(temporary, there)
+            _move(files, temporary, there)
         except BaseException:
             with suppress(Exception):  # what went wrong is more important
                 files.rm_file(temporary)
             raise
+
+
+def _move(files: Any, path: str, to: str) -> None:
+    """Rename a file; the method that fsspec has for all file systems takes `[1]` in a name for a pattern."""
+    from fsspec import AbstractFileSystem
+
+    if type(files).mv is AbstractFileSystem.mv:
+        files.cp_file(path, to)
+        files.rm_file(path)
+    else:
+        files.mv(path, to)
 
 
 def _without_caches(url: str) -> str:

@@ -230,7 +230,7 @@ def load(
     if pending or (isinstance(path, str) and "://" in path):  # else it is a local file, and complete
         from retrotape.files.places import local
 
-        path = local(path)
+        path = local(path, limits)
     if isolate:
         from retrotape.tape.isolated import isolate as load_isolated
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable
 from hashlib import blake2b
 
-from retrotape._types import Tensor
 from retrotape.ir import CUSTOM, LEAF, BackwardFunction, Eqn, FunctionProgram, slice_to
 from retrotape.record import Trace, is_deterministic
 from retrotape.tf.core import EagerTensor, whole_behind
 from retrotape.tf.replicas import differs_by_replica
+from retrotape.transform._value_bytes import value_bytes
 
 _SIZES = frozenset(("Shape", "ShapeN", "Size", "Rank"))  # equal for inputs of equal shape
 _COPIES = frozenset(("Identity", "IdentityN", "ReadVariableOp", "AssignVariableOp"))  # outputs are inputs
@@ -52,7 +52,13 @@ class Numbering:
             return "var", var
         if value.dtype.name in ("resource", "variant"):
             return "var", var
-        return "bytes", self._variable(var), value.dtype, tuple(value.shape), _digest(value)
+        return (
+            "bytes",
+            self._variable(var),
+            value.dtype,
+            tuple(value.shape),
+            blake2b(value_bytes(value), digest_size=20).digest(),
+        )
 
     def _variable(self, var: int) -> int | None:
         """Return which variable a leaf is a value of: equal values of two variables are not the same."""
@@ -97,9 +103,3 @@ class Numbering:
 
     def _all(self, variables: Iterable[int]) -> tuple[int, ...]:
         return tuple(self.number(var) for var in variables)
-
-
-def _digest(value: Tensor) -> bytes:
-    array = value.numpy()
-    data = repr(array.tolist()).encode() if array.dtype == object else array.tobytes()
-    return blake2b(data, digest_size=20).digest()

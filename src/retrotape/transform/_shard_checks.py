@@ -11,6 +11,7 @@ from retrotape.ir import FunctionProgram, VariableHistory
 from retrotape.record import Trace
 from retrotape.tf.core import identity_of, tf
 from retrotape.tf.nests import TensorRef
+from retrotape.transform._value_bytes import value_bytes
 
 NUMBER = "#"  # between the name of a variable and its number among those of the same name
 
@@ -89,7 +90,7 @@ def digest(trace: Trace, var: int) -> str | None:
     """Return a digest of the value of a leaf; None if there is no value."""
     value = trace.values.get(var)
     if isinstance(value, tf.Tensor):
-        return hashlib.sha256(value.numpy().tobytes()).hexdigest()
+        return hashlib.sha256(value_bytes(value)).hexdigest()
     return getattr(value, "digest", None)
 
 

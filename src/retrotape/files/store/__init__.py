@@ -7,6 +7,7 @@ unpacked, and nothing in it is run.
 from retrotape.files.store._container import Container, open_tape
 from retrotape.files.store._format import Limits, Stored, TensorInfo
 from retrotape.files.store._manifest import (
+    LARGEST_MANIFEST,
     MANIFEST,
     Manifest,
     ShardFile,
@@ -15,6 +16,7 @@ from retrotape.files.store._manifest import (
     files_of,
     is_sharded,
     other_shards,
+    parse_manifest,
     read_manifest,
     shard_name,
     verify_shards,
@@ -23,6 +25,7 @@ from retrotape.files.store._manifest import (
 from retrotape.files.store._write import check_target, estimate, write
 
 __all__ = [
+    "LARGEST_MANIFEST",
     "MANIFEST",
     "Container",
     "Limits",
@@ -38,6 +41,7 @@ __all__ = [
     "is_sharded",
     "open_tape",
     "other_shards",
+    "parse_manifest",
     "read_manifest",
     "shard_name",
     "verify_shards",

@@ -135,7 +135,7 @@ class Limits(NamedTuple):
       header_bytes: The header of the file.
       tensors: How many tensors there are.
       total_bytes: All tensors together, and all values that are alive when they are computed from them; None for no
-        limit but the size of the file, and in proportion to that.
+        limit but the size of the file, and in proportion to that. For a URL also all files that are downloaded.
     """
 
     json_memory: int | None = 576 << 20

@@ -18,7 +18,7 @@ from retrotape.files.store._replace import Replacement
 
 MANIFEST = "manifest.json"
 FORMAT = "tape-shards/1"
-_LARGEST = 2**26  # bytes: a few hundred for each shard
+LARGEST_MANIFEST = 2**26  # bytes: a few hundred for each shard, of which there are fewer than 100,000
 _SHARD = re.compile(r"shard-[0-9]{5}-of-[0-9]{5}-[0-9a-f]{8}\.tape")
 _RUN = re.compile(r"[0-9a-f]{32}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -89,12 +89,28 @@ def read_manifest(path: str | os.PathLike[str], limits: Limits = DEFAULT_LIMITS)
         shards = sum(1 for name in os.listdir(folder) if _SHARD.fullmatch(name))
         raise IncompleteTapeError(folder, f"it has {shards} shards and no {MANIFEST}") from None
     try:
-        if size > _LARGEST:
-            raise errors.unsafe(f"{MANIFEST} has {size:,} bytes, more than {_LARGEST:,}")
-        written = parse(errors, MANIFEST, read_at(descriptor, 0, size), limits)
+        data = read_at(descriptor, 0, min(size, LARGEST_MANIFEST + 1))
     finally:
         os.close(descriptor)
-    return _checked(errors, written)
+    return parse_manifest(data, folder, limits)
+
+
+def parse_manifest(data: bytes, path: str, limits: Limits = DEFAULT_LIMITS) -> Manifest:
+    """Return the manifest in a text, without trusting it.
+
+    Args:
+      data: The text; of one that is too long, any more than `LARGEST_MANIFEST` bytes.
+      path: The folder, or its URL, for messages.
+      limits: For the text.
+
+    Raises:
+      CorruptTapeError: If it is damaged.
+      UnsafeTapeError: If it exceeds a limit or is ambiguous.
+    """
+    errors = TapeErrors(path)
+    if len(data) > LARGEST_MANIFEST:
+        raise errors.unsafe(f"{MANIFEST} has more than {LARGEST_MANIFEST:,} bytes")
+    return _checked(errors, parse(errors, MANIFEST, data, limits))
 
 
 def _checked(errors: TapeErrors, written: Any) -> Manifest:
