@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, overload
 from retrotape.distribute import _question as questions
 from retrotape.distribute._drive import Work, contents, drive
 from retrotape.distribute._executors import Way, way_of
+from retrotape.distribute._fingerprint import fingerprint
 from retrotape.distribute._inputs import input_tasks, remove_inputs, replayed_tape
 from retrotape.distribute._job import Gradient, Item, Job, digest, plain, tape_tasks
 from retrotape.distribute._named import NamedGradients
@@ -154,8 +155,9 @@ def map(
         and Ray have it), any function will do; else it has to be at the top level of a module.
       executor: As for `backward`.
       chunk: As for `backward`.
-      work: As for `backward`. Results are computed anew if `question` has changed, or a function or value that it
-        refers to; for a change elsewhere, give a new folder.
+      work: As for `backward`. Results are computed anew if `question` has changed, or a function, class, module
+        or value that it refers to, and always if it refers to something that cannot be pickled, such as a lock; for a
+        change elsewhere, give a new folder.
       on_error: As for `backward`; a `Failure` stands for the result of a tape that failed.
       progress: As for `backward`.
       load: As for `backward`.
@@ -307,7 +309,7 @@ def _sent(question: Callable[[Any], Any], options: _Options, work: Work) -> dict
 
 def _told_apart(question: Callable[[Any], Any], options: _Options) -> str:
     """Return what tells results in a folder from those of other functions; a temporary folder has no others."""
-    return uuid.uuid4().hex if options.work is None else questions.fingerprint(question)
+    return uuid.uuid4().hex if options.work is None else fingerprint(question)
 
 
 # ------------------------------------------------------------------ arguments
