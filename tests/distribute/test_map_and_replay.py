@@ -18,6 +18,7 @@ from distribute import dying
 from distribute.conftest import CHUNK
 from distribute.making import dense, record
 from retrotape.distribute import _question, _worker, farm
+from retrotape.distribute._paths import stamp
 from retrotape.errors import FarmError, NoTapesError
 
 
@@ -296,7 +297,7 @@ def test_tapes_that_are_refused(model, tmp_path):
 def test_a_worker_keeps_the_tape_of_a_replay(model, monkeypatch):
     _worker._kept_tape.cache_clear()
     paths = dying.loaded(monkeypatch)
-    item = _worker.Item(model, model, _worker.stamp(model))
+    item = _worker.Item(model, model, stamp(model))
     job = _worker.Job(replayed=item)
     assert _worker._replayed(job) is _worker._replayed(job)
     assert len(paths) == 1

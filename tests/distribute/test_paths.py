@@ -11,10 +11,11 @@ import pytest
 import tensorflow as tf
 
 import retrotape as rt
+from distribute import dying
 from distribute.making import record
 from helpers.workers_in_turn import Sent, Side, save_all
 from helpers.workers_in_turn import record as record_workers
-from retrotape.distribute._paths import stamp, tapes_in
+from retrotape.distribute._paths import has_changed, stamp, tapes_in
 from retrotape.errors import NoTapesError
 
 
@@ -122,6 +123,40 @@ def test_urls_are_expanded_stamped_and_copied(folder, bucket):
     before = stamp(f"{bucket}/a.tape")
     tape.save(f"{bucket}/a.tape", names, values="all")
     assert stamp(f"{bucket}/a.tape") != before
+
+
+def save_square(url: str, factor: float) -> None:
+    w = tf.Variable(factor, name="w")
+    with rt.Tape() as tape:
+        loss = w**2
+    tape.save(url, loss=loss)
+
+
+@pytest.mark.parametrize("says", ["when it was made", "its size only"])
+def test_another_tape_of_the_same_size_behind_a_url(bucket, tmp_path, monkeypatch, says):
+    files = pytest.importorskip("fsspec", reason="an extra of the package").filesystem("memory")
+    if says == "its size only":
+        info = type(files).info
+        monkeypatch.setattr(type(files), "info", lambda *given, **more: {**info(*given, **more), "created": None})
+    url, sizes = f"{bucket}/a.tape", set()
+
+    def total() -> float:
+        return float(rt.farm.backward(url, "loss", "w", work=tmp_path / "sums")["w"])
+
+    def replayed() -> float:
+        return float(rt.farm.replay(url, [{}], lambda tape: tape.gradient("loss", "w"), work=tmp_path / "each")[0])
+
+    for factor in (2.0, 5.0):
+        save_square(url, factor)
+        sizes.add(files.size("/bucket/a.tape"))
+        assert (total(), replayed()) == (2.0 * factor, 2.0 * factor)
+    assert len(sizes) == 1
+    loads: list[str] = dying.loaded(monkeypatch)
+    assert total() == 10.0
+    assert len(loads) == (1 if says == "its size only" else 0)
+    known = stamp(url)
+    save_square(url, 3.0)
+    assert has_changed(url, known) is (says != "its size only")
 
 
 def both(side: Side) -> Any:

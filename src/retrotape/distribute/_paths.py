@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import hashlib
 import os
+import uuid
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -12,11 +13,11 @@ from retrotape.errors import NoTapesError
 from retrotape.files import urls
 from retrotape.files.remote import file_system, reading
 from retrotape.files.store import MANIFEST
+from retrotape.files.url_cache import known_version
 from retrotape.files.urls import expand, is_url
 
 _HEAD = 1 << 16  # bytes: the header of a tape, with the checksums of its tensors
-# What file systems say of an object that changes when its content does.
-_VERSION_KEYS = ("size", "ETag", "etag", "md5Hash", "crc32c", "mtime", "LastModified", "last_modified", "updated")
+_UNKNOWN = "unknown-"  # begins the stamp of what may have changed without a sign of it
 
 
 def local_copy(path: str) -> str:
@@ -86,12 +87,17 @@ def whole(path: str) -> str:
 def stamp(path: str) -> str:
     """Return what changes when the content of a tape does: sizes, times, and a digest of what the file begins with.
 
+    It is a new one each time if that is unknown, as on a file system that has neither versions nor times.
+
     Raises:
       FileNotFoundError: If there is no such tape.
     """
     digest = hashlib.sha256()
     if is_url(path):
-        digest.update(repr(_remote(path)).encode())
+        known = _remote(path)
+        if known is None:
+            return _UNKNOWN + uuid.uuid4().hex
+        digest.update(repr(known).encode())
     elif os.path.isdir(path):
         for folder, inner, names in os.walk(path):
             inner.sort()
@@ -109,10 +115,15 @@ def _local(path: str) -> tuple[int, int, str]:
         return about.st_size, about.st_mtime_ns, hashlib.sha256(file.read(_HEAD)).hexdigest()
 
 
-def _remote(path: str) -> list[Any]:
+def _remote(path: str) -> Any:
     with reading(path):
         system, inner = file_system(path)
         about = system.info(inner)
         if about.get("type") == "directory":  # of shards: the manifest has the digest of each
             return [system.cat_file(f"{inner.rstrip('/')}/{MANIFEST}")]
-        return [(key, str(about[key])) for key in _VERSION_KEYS if key in about]
+        return known_version(about)
+
+
+def has_changed(path: str, known: str) -> bool:
+    """Return whether a tape has changed since it got a stamp, as far as can be known."""
+    return bool(known) and not known.startswith(_UNKNOWN) and stamp(path) != known
