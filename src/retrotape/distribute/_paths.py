@@ -9,10 +9,12 @@ import uuid
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from retrotape.errors import NoTapesError
+from retrotape.distribute._job import Item
+from retrotape.errors import NoTapesError, UrlError
 from retrotape.files import urls
+from retrotape.files.background import finish_all
 from retrotape.files.remote import file_system, reading
-from retrotape.files.store import MANIFEST
+from retrotape.files.store import MANIFEST, is_shard_name
 from retrotape.files.url_cache import known_version
 from retrotape.files.urls import expand, is_url
 
@@ -34,11 +36,13 @@ def tapes_in(paths: Any) -> list[str]:
     Raises:
       NoTapesError: If there is none.
     """
+    finish_all()  # what this process saves in the background counts too
     if isinstance(paths, (str, os.PathLike)):
         return _one(os.fsdecode(paths))
     if isinstance(paths, (bytes, Mapping)) or not isinstance(paths, Iterable):
         raise TypeError(f'Got {type(paths).__name__} as paths; give a pattern, "steps/*.tape", or a list of paths.')
     found = [_checked(path) for path in paths]
+    finish_all()  # a generator may save what it yields
     if not found:
         raise NoTapesError("Got an empty list of paths", 'Give a pattern, "steps/*.tape", or a list of paths.')
     return found
@@ -73,15 +77,25 @@ def _is_tape(path: str) -> bool:
 
 def _tape_of(path: str) -> str:
     """Return the folder of a shard, which is no tape of its own, and any other path as it is."""
-    folder = os.path.dirname(path)
-    if not is_url(path) and folder and os.path.isfile(os.path.join(folder, MANIFEST)):
+    folder, name = urls.split(path) if is_url(path) else os.path.split(path)
+    if folder and (is_shard_name(name) or _has_manifest(path, folder, name)):
         return folder
     return path.rstrip(os.sep) or path
+
+
+def _has_manifest(path: str, folder: str, name: str) -> bool:
+    """Return whether a file is in a folder with a manifest; behind a URL, without a request for each file."""
+    return name == MANIFEST if is_url(path) else os.path.isfile(os.path.join(folder, MANIFEST))
 
 
 def whole(path: str) -> str:
     """Return a path that means the same in another current folder."""
     return path if is_url(path) else os.path.abspath(path)
+
+
+def unknown_stamp() -> str:
+    """Return the stamp of a tape whose versions cannot be told apart, or that is not there: a new one each time."""
+    return _UNKNOWN + uuid.uuid4().hex
 
 
 def stamp(path: str) -> str:
@@ -96,7 +110,7 @@ def stamp(path: str) -> str:
     if is_url(path):
         known = _remote(path)
         if known is None:
-            return _UNKNOWN + uuid.uuid4().hex
+            return unknown_stamp()
         digest.update(repr(known).encode())
     elif os.path.isdir(path):
         for folder, inner, names in os.walk(path):
@@ -122,6 +136,25 @@ def _remote(path: str) -> Any:
         if about.get("type") == "directory":  # of shards: the manifest has the digest of each
             return [system.cat_file(f"{inner.rstrip('/')}/{MANIFEST}")]
         return known_version(about)
+
+
+def items_of(tapes: list[str], stop: bool) -> list[Item]:
+    """Return each tape with the stamp of its content; if `stop`, raise if one is not there."""
+    items = []
+    for path in tapes:
+        try:
+            known = stamp(path)
+        except FileNotFoundError:
+            if stop:
+                remedy = 'To leave out what is missing: `on_error="continue"`.'
+                raise NoTapesError(f"There is no {path!r}", remedy) from None
+            known = unknown_stamp()  # opening it fails, and says so
+        except UrlError:
+            if stop:
+                raise
+            known = unknown_stamp()
+        items.append(Item(path, whole(path), known))
+    return items
 
 
 def has_changed(path: str, known: str) -> bool:

@@ -177,6 +177,20 @@ def _inside(url: str, name: str) -> str:
     return f"{first.rstrip('/')}/{name}{chained}{rest}"
 
 
+def split(url: str) -> tuple[str, str]:
+    """Return the URL of the folder that a file is in, and the name of the file.
+
+    >>> split("zip://job/x::s3://bucket/a.zip"), split("simplecache::s3://bucket/job/x")
+    (('zip://job::s3://bucket/a.zip', 'x'), ('simplecache::s3://bucket/job', 'x'))
+    """
+    first, chained, rest = url.partition("::")
+    if chained and "://" not in first:
+        folder, name = split(rest)
+        return f"{first}::{folder}", name
+    folder, _, name = first.rpartition("/")
+    return f"{folder}{chained}{rest}", name
+
+
 # ------------------------------------------------------------------ writing
 
 
