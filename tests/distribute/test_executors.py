@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 
 import pytest
@@ -162,3 +162,46 @@ def test_ray_is_not_started_where_it_would_listen_to_the_network(tapes, monkeypa
         "Start it: `ray.init()`. Or set `RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0` before you import it, for ports on "
         "loopback only."
     )
+
+
+def test_the_environment_is_as_before_when_ray_was_started(monkeypatch):
+    """And a second farm can start it again."""
+    name, seen = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", []
+
+    class Ray:
+        is_initialized = staticmethod(lambda: False)
+        init = staticmethod(lambda **options: seen.append((os.environ.get(name), options["_node_ip_address"])))
+
+    def import_module(wanted):
+        seen.append((wanted, os.environ.get(name)))
+        return sys.modules.setdefault(wanted, Ray())
+
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.delitem(sys.modules, "ray")
+    monkeypatch.setattr(_executors, "import_module", import_module)
+    monkeypatch.setattr(_executors, "_ray_on_loopback", None)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.delenv(name, raising=False)
+    for _ in range(2):
+        assert _executors._ray() == (sys.modules["ray"], True)
+        assert name not in os.environ
+    assert seen == [("ray", "0"), ("0", "127.0.0.1"), ("0", "127.0.0.1")]
+    monkeypatch.setenv(name, "1")
+    with pytest.raises(FarmError, match="it would listen on all network interfaces"):
+        _executors._ray()
+    assert os.environ[name] == "1"
+
+
+def test_what_was_submitted_is_cancelled_if_the_executor_takes_no_more(tapes):
+    submitted: list[Future] = []
+
+    class Limited(Executor):
+        def submit(self, function, /, *args, **options):
+            if len(submitted) == 2:
+                raise RuntimeError("cannot schedule new futures after shutdown")
+            submitted.append(Future())
+            return submitted[-1]
+
+    with pytest.raises(RuntimeError, match="cannot schedule new futures"):
+        rt.farm.backward(tapes, "loss", chunk=CHUNK, executor=Limited())
+    assert [future.cancelled() for future in submitted] == [True, True]

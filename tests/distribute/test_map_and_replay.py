@@ -17,7 +17,8 @@ import retrotape as rt
 from distribute import dying
 from distribute.conftest import CHUNK
 from distribute.making import dense, record
-from retrotape.distribute import _question, _worker
+from retrotape.distribute import _question, _worker, farm
+from retrotape.distribute._paths import stamp
 from retrotape.errors import FarmError, NoTapesError
 
 
@@ -149,22 +150,6 @@ def test_a_global_that_has_changed_is_noticed_also_in_a_helper(tapes, tmp_path, 
     first = rt.farm.map(tapes[:2], question, work=tmp_path)
     monkeypatch.setitem(globals(), "SCALE", 3.0)
     assert rt.farm.map(tapes[:2], question, work=tmp_path)[0] == np.float32(3.0) * first[0]
-    assert _question.fingerprint(factorial) == _question.fingerprint(factorial)
-
-
-def factorial(number: int) -> int:
-    return 1 if number < 2 else number * factorial(number - 1)
-
-
-def test_a_function_that_has_no_digest_needs_a_folder_of_its_own(tapes, tmp_path):
-    lock = threading.Lock()
-
-    def question(tape: rt.LoadedTape) -> bool:
-        return lock.locked()
-
-    with pytest.raises(TypeError, match=r"question= refers to something that cannot be pickled .*Leave out `work=`"):
-        rt.farm.map(tapes, question, work=tmp_path)
-    assert rt.farm.map(tapes[:1], question)[0] is False
 
 
 # ------------------------------------------------------------------ one tape, many inputs
@@ -238,7 +223,7 @@ def test_a_replay_is_continued_and_other_inputs_are_not_taken_for_these(model, d
         asked.append(1)
         return tape.gradient("loss", "b")
 
-    monkeypatch.setattr(_question, "fingerprint", lambda function: "the same")  # `asked` changes
+    monkeypatch.setattr(farm, "fingerprint", lambda function: "the same")  # `asked` changes
     elements = [{"x": x, "y": y} for x, y in zip(*data, strict=True)]
     first = list(rt.farm.replay(model, elements, question, chunk=CHUNK, work=tmp_path))
     assert len(asked) == 11
@@ -312,7 +297,7 @@ def test_tapes_that_are_refused(model, tmp_path):
 def test_a_worker_keeps_the_tape_of_a_replay(model, monkeypatch):
     _worker._kept_tape.cache_clear()
     paths = dying.loaded(monkeypatch)
-    item = _worker.Item(model, model, _worker.stamp(model))
+    item = _worker.Item(model, model, stamp(model))
     job = _worker.Job(replayed=item)
     assert _worker._replayed(job) is _worker._replayed(job)
     assert len(paths) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,15 @@ import pytest
 import tensorflow as tf
 
 import retrotape as rt
+from distribute import dying
 from distribute.making import record
 from helpers.workers_in_turn import Sent, Side, save_all
 from helpers.workers_in_turn import record as record_workers
-from retrotape.distribute._paths import stamp, tapes_in
-from retrotape.errors import NoTapesError
+from retrotape.distribute import farm
+from retrotape.distribute._inputs import replayed_tape
+from retrotape.distribute._paths import has_changed, stamp, tapes_in
+from retrotape.errors import FarmError, NoTapesError, UrlError
+from retrotape.files import background
 
 
 @pytest.fixture
@@ -124,6 +129,40 @@ def test_urls_are_expanded_stamped_and_copied(folder, bucket):
     assert stamp(f"{bucket}/a.tape") != before
 
 
+def save_square(url: str, factor: float) -> None:
+    w = tf.Variable(factor, name="w")
+    with rt.Tape() as tape:
+        loss = w**2
+    tape.save(url, loss=loss)
+
+
+@pytest.mark.parametrize("says", ["when it was made", "its size only"])
+def test_another_tape_of_the_same_size_behind_a_url(bucket, tmp_path, monkeypatch, says):
+    files = pytest.importorskip("fsspec", reason="an extra of the package").filesystem("memory")
+    if says == "its size only":
+        info = type(files).info
+        monkeypatch.setattr(type(files), "info", lambda *given, **more: {**info(*given, **more), "created": None})
+    url, sizes = f"{bucket}/a.tape", set()
+
+    def total() -> float:
+        return float(rt.farm.backward(url, "loss", "w", work=tmp_path / "sums")["w"])
+
+    def replayed() -> float:
+        return float(rt.farm.replay(url, [{}], lambda tape: tape.gradient("loss", "w"), work=tmp_path / "each")[0])
+
+    for factor in (2.0, 5.0):
+        save_square(url, factor)
+        sizes.add(files.size("/bucket/a.tape"))
+        assert (total(), replayed()) == (2.0 * factor, 2.0 * factor)
+    assert len(sizes) == 1
+    loads: list[str] = dying.loaded(monkeypatch)
+    assert total() == 10.0
+    assert len(loads) == (1 if says == "its size only" else 0)
+    known = stamp(url)
+    save_square(url, 3.0)
+    assert has_changed(url, known) is (says != "its size only")
+
+
 def both(side: Side) -> Any:
     mine = tf.reduce_sum(side.variables["w"] ** 2) * (side.worker + 1.0)
     return {"loss": (yield Sent("SUM", mine))}
@@ -140,9 +179,70 @@ def test_a_folder_of_shards_is_one_tape(folder, bucket):
     files.put(str(folder / "job0"), "/bucket/job0", recursive=True)
     there = f"{bucket}/job0"
     assert rt.farm.backward(there, "loss", "w")["w"].numpy().tolist() == [6.0, 12.0]
+    for pattern in ("job*", "job*/*", "job*/*.tape", "**/shard*"):
+        assert tapes_in(f"{bucket}/{pattern}") == ["memory:///bucket/job0"]
+        assert rt.farm.backward(f"{bucket}/{pattern}", "loss", "w").count == 1
     before = stamp(there)
     files.pipe_file("/bucket/job0/manifest.json", files.cat_file("/bucket/job0/manifest.json") + b" ")
     assert stamp(there) != before
+
+
+def test_shards_without_a_manifest_are_not_taken_for_tapes(folder):
+    save_all(folder / "job", record_workers(both, 2, {"w": [1.0, 2.0]}))
+    (folder / "job" / "manifest.json").unlink()
+    assert tapes_in("job/*.tape") == ["job"]
+    with pytest.raises(FarmError, match=r"job failed: IncompleteTapeError: "):
+        rt.farm.backward("job/*.tape", "loss", "w")
+
+
+def test_a_url_that_is_missing(bucket):
+    save_square(f"{bucket}/a.tape", 2.0)
+    paths = [f"{bucket}/a.tape", f"{bucket}/none.tape"]
+    with pytest.raises(UrlError, match=r"none\.tape: it does not exist"):
+        rt.farm.backward(paths, "loss", "w")
+    total = rt.farm.backward(paths, "loss", "w", on_error="continue")
+    assert (total.count, list(total.failed)) == (1, paths[1:])
+
+
+def test_a_tape_that_was_missing_and_came_while_the_farm_ran(folder, monkeypatch):
+    """Its result is not used when it is gone again."""
+    save_square("first.tape", 2.0)
+    paths = ["first.tape", "late.tape"]
+    with monkeypatch.context() as patch:
+        items = farm.items_of
+        patch.setattr(farm, "items_of", lambda *given: (items(*given), save_square("late.tape", 3.0))[0])
+        assert rt.farm.backward(paths, "loss", "w", on_error="continue", work="work").count == 2
+    os.unlink("late.tape")
+    total = rt.farm.backward(paths, "loss", "w", on_error="continue", work="work")
+    assert (total.count, list(total.failed)) == (1, ["late.tape"])
+
+
+def test_what_is_being_saved_in_the_background_counts(folder, monkeypatch):
+    held = threading.Event()
+    first = background.submit("a save that takes long", lambda: held.wait(60) and 0)
+    w = tf.Variable(2.0, name="w")
+    with rt.Tape() as tape:
+        loss = w**2
+    saves = [tape.save(f"step_{number}.tape", loss=loss, wait=False) for number in range(3)]
+    assert not os.path.exists("step_2.tape")
+    wait = background.wait
+    monkeypatch.setattr(background, "wait", lambda futures: (held.set(), wait(futures))[1])  # only now it goes on
+    assert rt.farm.backward("step_*.tape", "loss", "w").count == 3
+    assert [save.result() > 0 for save in (*saves, first)] == [True, True, True, False]
+
+
+def test_the_tape_of_a_replay_that_is_being_saved(folder, monkeypatch):
+    save_square("a.tape", 2.0)
+    held = threading.Event()
+    background.submit("a save that takes long", lambda: held.wait(60) and 0)
+    w = tf.Variable(5.0, name="w")
+    with rt.Tape() as tape:
+        loss = w**2
+    save = tape.save("a.tape", loss=loss, wait=False)
+    wait = background.wait
+    monkeypatch.setattr(background, "wait", lambda futures: (held.set(), wait(futures))[1])
+    assert replayed_tape("a.tape", False, {}, ".")[1] == stamp("a.tape")
+    assert save.done()
 
 
 # ------------------------------------------------------------------ arguments

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent import futures
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, NamedTuple
@@ -23,6 +24,7 @@ _WITHOUT_PROGRESS = 3  # how often a worker may die before any chunk is finished
 
 # Unless it is 0, Ray takes an address of the machine in the network in place of 127.0.0.1, on Linux too.
 _RAY_CLUSTER = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+_ray_on_loopback: Any = None  # Ray, if it was imported here
 _TAKEN = 'None, a number of processes, a `concurrent.futures` executor, a `dask.distributed.Client`, or "ray"'
 
 
@@ -94,7 +96,8 @@ def _here(tasks: Sequence[Task]) -> Outcomes:
 def _on_futures(executor: futures.Executor, tasks: Sequence[Task]) -> Outcomes:
     waiting: list[futures.Future[Outcome]] = []
     try:
-        waiting += [executor.submit(run, task) for task in tasks]
+        for task in tasks:
+            waiting.append(executor.submit(run, task))  # noqa: PERF401  # if it raises, those before are cancelled
         for done in futures.as_completed(waiting):
             yield done.result()
     except futures.BrokenExecutor as error:
@@ -142,24 +145,40 @@ def _on_dask(client: Any, tasks: Sequence[Task]) -> Outcomes:
         client.cancel([future for future in waiting if not future.done()])
 
 
+@contextmanager
+def _on_loopback() -> Iterator[None]:
+    """Let Ray, which reads this when it is imported, and the processes that it starts, listen on 127.0.0.1 only."""
+    before = os.environ.get(_RAY_CLUSTER)
+    os.environ[_RAY_CLUSTER] = "0"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_RAY_CLUSTER]
+        else:
+            os.environ[_RAY_CLUSTER] = before
+
+
 def _ray() -> tuple[Any, bool]:
     """Return Ray, and whether we started it: on this machine, with ports on loopback only, or as RAY_ADDRESS says."""
-    imported = sys.modules.get("ray")
-    elsewhere = bool(os.environ.get("RAY_ADDRESS"))
-    if imported is None and not elsewhere:
-        os.environ.setdefault(_RAY_CLUSTER, "0")  # Ray reads it when it is imported
-    ray: Any = imported or import_module("ray")
-    if ray.is_initialized():
+    global _ray_on_loopback
+    ray: Any = sys.modules.get("ray")
+    if ray is not None and ray.is_initialized():
         return ray, False
-    if elsewhere:
+    if os.environ.get("RAY_ADDRESS"):
+        ray = ray or import_module("ray")
         ray.init(log_to_driver=False)
         return ray, True
-    if os.environ.get(_RAY_CLUSTER) != "0":
+    can_be = "0" if ray is None or _ray_on_loopback is ray else ""
+    if os.environ.get(_RAY_CLUSTER, can_be) != "0":
         raise FarmError(
             "Ray was imported, but not started; started by a farm now, it would listen on all network interfaces",
             f"Start it: `ray.init()`. Or set `{_RAY_CLUSTER}=0` before you import it, for ports on loopback only.",
         )
-    ray.init(_node_ip_address="127.0.0.1", include_dashboard=False, log_to_driver=False)
+    with _on_loopback():
+        if ray is None:
+            ray = _ray_on_loopback = import_module("ray")
+        ray.init(_node_ip_address="127.0.0.1", include_dashboard=False, log_to_driver=False)
     return ray, True
 
 

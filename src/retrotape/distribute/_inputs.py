@@ -13,6 +13,7 @@ from retrotape.distribute._codec import encode
 from retrotape.distribute._job import Item, Job, Task, chunks, digest, result_path
 from retrotape.distribute._paths import stamp, whole
 from retrotape.errors import NoTapesError
+from retrotape.files.background import finish_all
 from retrotape.tape.isolated import IsolatedTape
 from retrotape.tape.loaded import LoadedTape, load
 from retrotape.tf.core import tf
@@ -68,6 +69,7 @@ def replayed_tape(tape: Any, shares_memory: bool, options: Mapping[str, Any], fo
     """Return the tape for workers, itself or as a file, and a digest of its content."""
     if isinstance(tape, (str, os.PathLike)):
         path = os.fsdecode(tape)
+        finish_all()  # this process may be saving it
         try:
             item = Item(path, whole(path), stamp(path))
         except FileNotFoundError:

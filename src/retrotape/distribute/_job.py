@@ -59,7 +59,7 @@ class Item(NamedTuple):
     Attributes:
       name: What to call it: the path as it was given, or the number of the input.
       path: The whole path: workers may have another current folder.
-      stamp: Of its content; "" if it was not there.
+      stamp: Of its content; one that is never used again if it is not there, or nothing tells its versions apart.
     """
 
     name: str

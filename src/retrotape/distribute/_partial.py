@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
+from contextlib import suppress
 from typing import Any
 
 from retrotape.distribute._codec import decode, encode
@@ -32,7 +33,8 @@ def write_bytes(path: str, data: bytes) -> None:
             os.fsync(out.fileno())
         os.replace(temporary, path)
     except BaseException:
-        os.unlink(temporary)
+        with suppress(FileNotFoundError):  # an interrupt may come after the renaming
+            os.unlink(temporary)
         raise
     if os.name == "posix":  # elsewhere a folder cannot be opened
         handle = os.open(folder, os.O_RDONLY)

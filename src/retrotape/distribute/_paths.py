@@ -5,18 +5,21 @@ from __future__ import annotations
 import glob
 import hashlib
 import os
+import uuid
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from retrotape.errors import NoTapesError
+from retrotape.distribute._job import Item
+from retrotape.errors import NoTapesError, UrlError
 from retrotape.files import download
+from retrotape.files.background import finish_all
 from retrotape.files.remote import file_system, read_at_most, reading
-from retrotape.files.store import LARGEST_MANIFEST, MANIFEST, Limits
-from retrotape.files.urls import expand, is_url
+from retrotape.files.store import LARGEST_MANIFEST, MANIFEST, Limits, is_shard_name
+from retrotape.files.url_cache import known_version
+from retrotape.files.urls import expand, is_url, split
 
 _HEAD = 1 << 16  # bytes: the header of a tape, with the checksums of its tensors
-# What file systems say of an object that changes when its content does.
-_VERSION_KEYS = ("size", "ETag", "etag", "md5Hash", "crc32c", "mtime", "LastModified", "last_modified", "updated")
+_UNKNOWN = "unknown-"  # begins the stamp of what may have changed without a sign of it
 
 
 def local_copy(path: str, limits: Limits | None = None) -> str:
@@ -33,11 +36,13 @@ def tapes_in(paths: Any) -> list[str]:
     Raises:
       NoTapesError: If there is none.
     """
+    finish_all()  # what this process saves in the background counts too
     if isinstance(paths, (str, os.PathLike)):
         return _one(os.fsdecode(paths))
     if isinstance(paths, (bytes, Mapping)) or not isinstance(paths, Iterable):
         raise TypeError(f'Got {type(paths).__name__} as paths; give a pattern, "steps/*.tape", or a list of paths.')
     found = [_checked(path) for path in paths]
+    finish_all()  # a generator may save what it yields
     if not found:
         raise NoTapesError("Got an empty list of paths", 'Give a pattern, "steps/*.tape", or a list of paths.')
     return found
@@ -72,10 +77,15 @@ def _is_tape(path: str) -> bool:
 
 def _tape_of(path: str) -> str:
     """Return the folder of a shard, which is no tape of its own, and any other path as it is."""
-    folder = os.path.dirname(path)
-    if not is_url(path) and folder and os.path.isfile(os.path.join(folder, MANIFEST)):
+    folder, name = split(path) if is_url(path) else os.path.split(path)
+    if folder and (is_shard_name(name) or _has_manifest(path, folder, name)):
         return folder
     return path.rstrip(os.sep) or path
+
+
+def _has_manifest(path: str, folder: str, name: str) -> bool:
+    """Return whether a file is in a folder with a manifest; behind a URL, without a request for each file."""
+    return name == MANIFEST if is_url(path) else os.path.isfile(os.path.join(folder, MANIFEST))
 
 
 def whole(path: str) -> str:
@@ -83,15 +93,25 @@ def whole(path: str) -> str:
     return path if is_url(path) else os.path.abspath(path)
 
 
+def unknown_stamp() -> str:
+    """Return the stamp of a tape whose versions cannot be told apart, or that is not there: a new one each time."""
+    return _UNKNOWN + uuid.uuid4().hex
+
+
 def stamp(path: str) -> str:
     """Return what changes when the content of a tape does: sizes, times, and a digest of what the file begins with.
+
+    It is a new one each time if that is unknown, as on a file system that has neither versions nor times.
 
     Raises:
       FileNotFoundError: If there is no such tape.
     """
     digest = hashlib.sha256()
     if is_url(path):
-        digest.update(repr(_remote(path)).encode())
+        known = _remote(path)
+        if known is None:
+            return unknown_stamp()
+        digest.update(repr(known).encode())
     elif os.path.isdir(path):
         for folder, inner, names in os.walk(path):
             inner.sort()
@@ -109,10 +129,34 @@ def _local(path: str) -> tuple[int, int, str]:
         return about.st_size, about.st_mtime_ns, hashlib.sha256(file.read(_HEAD)).hexdigest()
 
 
-def _remote(path: str) -> list[Any]:
+def _remote(path: str) -> Any:
     with reading(path):
         system, inner = file_system(path)
         about = system.info(inner)
         if about.get("type") == "directory":  # of shards: the manifest has the digest of each
             return [read_at_most(system, f"{inner.rstrip('/')}/{MANIFEST}", LARGEST_MANIFEST + 1)]
-        return [(key, str(about[key])) for key in _VERSION_KEYS if key in about]
+        return known_version(about)
+
+
+def items_of(tapes: list[str], stop: bool) -> list[Item]:
+    """Return each tape with the stamp of its content; if `stop`, raise if one is not there."""
+    items = []
+    for path in tapes:
+        try:
+            known = stamp(path)
+        except FileNotFoundError:
+            if stop:
+                remedy = 'To leave out what is missing: `on_error="continue"`.'
+                raise NoTapesError(f"There is no {path!r}", remedy) from None
+            known = unknown_stamp()  # opening it fails, and says so
+        except UrlError:
+            if stop:
+                raise
+            known = unknown_stamp()
+        items.append(Item(path, whole(path), known))
+    return items
+
+
+def has_changed(path: str, known: str) -> bool:
+    """Return whether a tape has changed since it got a stamp, as far as can be known."""
+    return bool(known) and not known.startswith(_UNKNOWN) and stamp(path) != known

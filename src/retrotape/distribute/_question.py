@@ -1,20 +1,17 @@
-"""The user's function: sent to other processes, and told apart from other functions."""
+"""The user's function, sent to other processes."""
 
 from __future__ import annotations
 
-import dis
 import hashlib
-import inspect
 import os
 import pickle
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import lru_cache
 from importlib import import_module
-from types import CodeType, ModuleType
+from types import ModuleType
 from typing import Any
 
-from retrotape.distribute._job import digest
 from retrotape.distribute._partial import write_bytes
 from retrotape.errors import FarmError
 
@@ -81,67 +78,3 @@ def load(path: str, checksum: str) -> Question:
             f"question= cannot be found in the worker: {error}",
             "Define it in a module that workers can import, or `pip install cloudpickle` here and there.",
         ) from error
-
-
-def fingerprint(question: Question) -> str:
-    """Return a digest of what a function does: its code, its closure, the globals it reads, the files they are from.
-
-    Raises:
-      TypeError: If it refers to something that has no digest.
-    """
-    return digest(_described(question, set()))
-
-
-def _described(value: Any, seen: set[int]) -> Any:
-    """Return data that differ where a value differs."""
-    if isinstance(value, ModuleType):
-        return "module", value.__name__
-    if isinstance(value, type):
-        return "class", value.__module__, value.__qualname__, _source(value)
-    function = inspect.unwrap(value) if callable(value) else value
-    code = getattr(function, "__code__", None)
-    if code is None or not hasattr(function, "__globals__"):  # other objects, partials too, are their state
-        return "state", _state(value)
-    if id(code) in seen:
-        return "recursion", code.co_name
-    seen.add(id(code))
-    used = [cell.cell_contents for cell in function.__closure__ or ()]
-    used += [function.__globals__[name] for name in _globals_of(code) if name in function.__globals__]
-    own = [_described(item, seen) for item in used]
-    defaults = _state((function.__defaults__, function.__kwdefaults__))
-    return "function", list(_parts(code)), defaults, own, _source(function)
-
-
-def _globals_of(code: CodeType) -> list[str]:
-    names = {step.argval for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
-    inner = [name for part in code.co_consts if isinstance(part, CodeType) for name in _globals_of(part)]
-    return sorted(names.union(inner))
-
-
-def _parts(code: CodeType) -> Iterator[Any]:
-    yield code.co_code, code.co_names, code.co_varnames
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _parts(constant)
-        else:
-            yield repr(sorted(constant, key=repr) if isinstance(constant, frozenset) else constant)
-
-
-def _state(value: Any) -> bytes:
-    try:
-        return (_cloudpickle() or pickle).dumps(value)
-    except Exception as error:
-        raise TypeError(
-            f"question= refers to something that cannot be pickled ({type(error).__name__}: {error}), so results in "
-            "`work=` could not be told from those of another function. Leave out `work=`, or pass such things by file."
-        ) from error
-
-
-def _source(function: Any) -> str:
-    """Return a digest of the file that a function or class is from; "" if there is none."""
-    try:
-        path = inspect.getsourcefile(function)
-        with open(path or "", "rb") as file:
-            return hashlib.sha256(file.read()).hexdigest()
-    except (OSError, TypeError):
-        return ""

@@ -16,7 +16,7 @@ from retrotape.distribute import _question as questions
 from retrotape.distribute._codec import decode, encode
 from retrotape.distribute._job import Gradient, Item, Job, Outcome, Task
 from retrotape.distribute._partial import is_whole, read, write
-from retrotape.distribute._paths import local_copy, stamp
+from retrotape.distribute._paths import has_changed, local_copy
 from retrotape.distribute._sums import Summand, Sums, summands
 from retrotape.errors import FarmError, ShapeMismatchError
 from retrotape.grads import Gradients, NamedSource, name_of
@@ -149,20 +149,18 @@ def _kept_tape(path: str, known: str, options: tuple[tuple[str, Any], ...]) -> A
 @contextmanager
 def opened(job: Job, item: Item) -> Iterator[Any]:
     """Load a tape, close it if it has a process of its own, and raise if the file changes meanwhile."""
-    if item.stamp:
-        _check_stamp(item.path, item.stamp)
+    _check_stamp(item.path, item.stamp)
     tape: Any = load_tape(local_copy(item.path, job.load.get("limits")), **job.load)
     try:
         yield tape
     finally:
         if hasattr(tape, "close"):
             tape.close()
-    if item.stamp:
-        _check_stamp(item.path, item.stamp)
+    _check_stamp(item.path, item.stamp)
 
 
 def _check_stamp(path: str, known: str) -> None:
-    if stamp(path) != known:
+    if has_changed(path, known):
         raise RuntimeError(f"{path!r} changed while the farm ran. Call again.")
 
 

@@ -15,13 +15,13 @@ from typing import Any, Literal, NamedTuple, TypeVar, overload
 from retrotape.distribute import _question as questions
 from retrotape.distribute._drive import Work, contents, drive
 from retrotape.distribute._executors import Way, way_of
+from retrotape.distribute._fingerprint import fingerprint
 from retrotape.distribute._inputs import input_tasks, remove_inputs, replayed_tape
-from retrotape.distribute._job import Gradient, Item, Job, digest, plain, tape_tasks
+from retrotape.distribute._job import Gradient, Job, digest, plain, tape_tasks
 from retrotape.distribute._named import NamedGradients
-from retrotape.distribute._paths import stamp, tapes_in, whole
+from retrotape.distribute._paths import items_of, tapes_in
 from retrotape.distribute._results import Failure, Results, Total
 from retrotape.distribute._sums import Sums
-from retrotape.errors import NoTapesError
 from retrotape.files.saved import Path
 from retrotape.tf.core import tf
 
@@ -154,8 +154,9 @@ def map(
         and Ray have it), any function will do; else it has to be at the top level of a module.
       executor: As for `backward`.
       chunk: As for `backward`.
-      work: As for `backward`. Results are computed anew if `question` has changed, or a function or value that it
-        refers to; for a change elsewhere, give a new folder.
+      work: As for `backward`. Results are computed anew if `question` has changed, or a function, class, module
+        or value that it refers to, and always if it refers to something that cannot be pickled, such as a lock; for a
+        change elsewhere, give a new folder.
       on_error: As for `backward`; a `Failure` stands for the result of a tape that failed.
       progress: As for `backward`.
       load: As for `backward`.
@@ -268,7 +269,7 @@ def _in_folder(options: _Options, run: Callable[[Work], _Found]) -> _Found:
 
 def _total(job: Job, tapes: list[str], options: _Options, work: Work, mean: bool) -> Total:
     what = digest("sum", job.versions, job.query, plain(options.load))
-    tasks = tape_tasks(job, what, _items(tapes, options.stop), options.chunk, work.path)
+    tasks = tape_tasks(job, what, items_of(tapes, options.stop), options.chunk, work.path)
     done = drive(tasks, options.way, work, options.progress, "tapes")
     sums = Sums()
     for _, content in contents(done.tasks):
@@ -278,24 +279,8 @@ def _total(job: Job, tapes: list[str], options: _Options, work: Work, mean: bool
 
 def _results(job: Job, what: str, tapes: list[str], options: _Options, work: Work) -> Results:
     what = digest(what, job.versions, plain(options.load))
-    tasks = tape_tasks(job, what, _items(tapes, options.stop), options.chunk, work.path)
+    tasks = tape_tasks(job, what, items_of(tapes, options.stop), options.chunk, work.path)
     return Results(drive(tasks, options.way, work, options.progress, "tapes"), options.chunk, work)
-
-
-def _items(tapes: list[str], stop: bool) -> list[Item]:
-    """Return each tape with the stamp of its content."""
-    items = []
-    for path in tapes:
-        try:
-            known = stamp(path)
-        except FileNotFoundError:
-            if stop:
-                raise NoTapesError(
-                    f"There is no {path!r}", 'To leave out what is missing: `on_error="continue"`.'
-                ) from None
-            known = ""  # opening it fails, and says so
-        items.append(Item(path, whole(path), known))
-    return items
 
 
 def _sent(question: Callable[[Any], Any], options: _Options, work: Work) -> dict[str, Any]:
@@ -307,7 +292,7 @@ def _sent(question: Callable[[Any], Any], options: _Options, work: Work) -> dict
 
 def _told_apart(question: Callable[[Any], Any], options: _Options) -> str:
     """Return what tells results in a folder from those of other functions; a temporary folder has no others."""
-    return uuid.uuid4().hex if options.work is None else questions.fingerprint(question)
+    return uuid.uuid4().hex if options.work is None else fingerprint(question)
 
 
 # ------------------------------------------------------------------ arguments

@@ -100,6 +100,13 @@ def finish(key: Callable[[], str]) -> None:
         wait([future])
 
 
+def finish_all() -> None:
+    """Wait until nothing is being saved in the background. Errors are left for whoever holds the futures."""
+    with _lock:
+        futures = list(pending.values())
+    wait(futures)
+
+
 def _start() -> ThreadPoolExecutor:
     """Return the thread; at exit, Python waits until it has finished everything."""
     global _worker

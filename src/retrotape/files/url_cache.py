@@ -86,7 +86,12 @@ def _users_caches() -> str:
 
 
 def version_of(info: Mapping[str, Any]) -> list[str]:
-    """Return what distinguishes this version of a file from others; a new list each time if nothing does.
+    """Return what distinguishes this version of a file from others; a new list each time if nothing does."""
+    return known_version(info) or [os.urandom(16).hex()]
+
+
+def known_version(info: Mapping[str, Any]) -> list[str] | None:
+    """Return what distinguishes this version of a file from others, or None if the file system does not say.
 
     A time in whole seconds says nothing about a file that was written a moment ago: another version may follow within
     the same second.
@@ -96,7 +101,7 @@ def version_of(info: Mapping[str, Any]) -> list[str]:
     times = [(name, info[name]) for name in _TIMES if info.get(name) is not None]
     if strong or any(_is_settled(when) for _, when in times):
         return [*versions, *(f"{name}={when}" for name, when in times), f"size={info.get('size')}"]
-    return [os.urandom(16).hex()]
+    return None
 
 
 def _is_settled(when: Any) -> bool:

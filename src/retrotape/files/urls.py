@@ -66,6 +66,20 @@ def expand(pattern: str | os.PathLike[str]) -> list[str]:
         return sorted(f"{files.unstrip_protocol(found)}{chained}{rest}" for found in files.glob(path))
 
 
+def split(url: str) -> tuple[str, str]:
+    """Return the URL of the folder that a file is in, and the name of the file.
+
+    >>> split("zip://job/x::s3://bucket/a.zip"), split("simplecache::s3://bucket/job/x")
+    (('zip://job::s3://bucket/a.zip', 'x'), ('simplecache::s3://bucket/job', 'x'))
+    """
+    first, chained, rest = url.partition("::")
+    if chained and "://" not in first:
+        folder, name = split(rest)
+        return f"{first}::{folder}", name
+    folder, _, name = first.rpartition("/")
+    return f"{folder}{chained}{rest}", name
+
+
 # ------------------------------------------------------------------ writing
 
 

@@ -48,12 +48,21 @@ def shard_name(worker: int, workers: int, run: str) -> str:
     return f"shard-{worker:05d}-of-{workers:05d}-{run[:8]}.tape"
 
 
+def is_shard_name(name: str) -> bool:
+    """Return whether the file of a worker would have this name.
+
+    >>> is_shard_name("shard-00001-of-00002-01234567.tape"), is_shard_name("a.tape")
+    (True, False)
+    """
+    return _SHARD.fullmatch(name) is not None
+
+
 def is_sharded(path: str | os.PathLike[str]) -> bool:
     """Return whether a path is a folder with a manifest or with shards."""
     path = os.fsdecode(path)
     if "\0" in path or not os.path.isdir(path):
         return False
-    return os.path.lexists(os.path.join(path, MANIFEST)) or any(map(_SHARD.fullmatch, os.listdir(path)))
+    return os.path.lexists(os.path.join(path, MANIFEST)) or any(map(is_shard_name, os.listdir(path)))
 
 
 def describe_file(path: str) -> ShardFile:
