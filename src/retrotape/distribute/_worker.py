@@ -15,7 +15,7 @@ from retrotape._version import __version__
 from retrotape.distribute import _question as questions
 from retrotape.distribute._codec import decode, encode
 from retrotape.distribute._job import Gradient, Item, Job, Outcome, Task
-from retrotape.distribute._partial import is_whole, read, write
+from retrotape.distribute._partial import DamagedError, is_whole, read, write
 from retrotape.distribute._paths import local_copy, stamp
 from retrotape.distribute._sums import Summand, Sums, summands
 from retrotape.errors import FarmError, ShapeMismatchError
@@ -35,6 +35,11 @@ def run(task: Task) -> Outcome:
         content = (_summed if task.job.summed else _each)(task)
         write(task.path, content)
         return Outcome(task.key, len(content["failed"]))
+    except DamagedError as error:
+        if is_whole(task.path):  # another driver finished the chunk, and removed the inputs
+            return Outcome(task.key)
+        text = f"The inputs of a chunk, {str(error)!r}, were removed or damaged. Call again: they are written anew"
+        return Outcome(task.key, error=("farm", text, "", traceback.format_exc()))
     except _ItemFailed as error:
         return Outcome(task.key, error=("tape", error.text, error.name, error.trace))
     except ShapeMismatchError as error:
@@ -126,10 +131,11 @@ def _question(job: Job) -> Callable[[Any], Any]:
 
 
 def _inputs(task: Task) -> list[dict[str, Any]]:
-    if isinstance(task.inputs, str):
-        return read(task.inputs)["inputs"]
-    assert task.inputs is not None
-    return decode(task.inputs)["inputs"]
+    data = task.inputs
+    if isinstance(data, str):
+        data = read(data)["inputs"].tobytes()
+    assert data is not None
+    return decode(data)["inputs"]
 
 
 def _replayed(job: Job) -> Any:
