@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from retrotape._version import __version__
 from retrotape.tf.core import tf
 
-FORMAT = 1  # goes up when results of the same query would differ
+FORMAT = 2  # goes up when results of the same query would differ
 
 
 class Gradient(NamedTuple):
@@ -59,12 +59,14 @@ class Item(NamedTuple):
     Attributes:
       name: What to call it: the path as it was given, or the number of the input.
       path: The whole path: workers may have another current folder.
-      stamp: Of its content; "" if it was not there.
+      stamp: Of its content; "" if it could not be read.
+      problem: Why it could not: it fails with this error, even if it is there by the time that it is opened.
     """
 
     name: str
     path: str = ""
     stamp: str = ""
+    problem: str = ""
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,11 @@ def chunks(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
 def result_path(folder: str, key: str) -> str:
     """Return where the result of a chunk goes."""
     return os.path.join(folder, f"{key}.part")
+
+
+def failed_path(path: str) -> str:
+    """Return where the result of a chunk goes if items of it failed: it never replaces one in which none did."""
+    return f"{path.removesuffix('.part')}-failed.part"
 
 
 def tape_tasks(job: Job, what: str, items: Sequence[Item], size: int, folder: str) -> list[Task]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache, partial
 from typing import Any
@@ -14,14 +15,15 @@ import numpy as np
 from retrotape._version import __version__
 from retrotape.distribute import _question as questions
 from retrotape.distribute._codec import decode, encode
-from retrotape.distribute._job import Gradient, Item, Job, Outcome, Task
+from retrotape.distribute._job import Gradient, Item, Job, Outcome, Task, failed_path
 from retrotape.distribute._partial import DamagedError, is_whole, read, write
 from retrotape.distribute._paths import local_copy, stamp
 from retrotape.distribute._sums import Summand, Sums, summands
-from retrotape.errors import FarmError, ShapeMismatchError
+from retrotape.errors import FarmError, ShapeMismatchError, SharedNameError
 from retrotape.grads import Gradients, NamedSource, name_of
 from retrotape.tape.loaded import load as load_tape
 from retrotape.tf.core import tf
+from retrotape.tf.nests import is_variable
 
 Failed = dict[int, str]  # the position of an item in its chunk, and the error
 
@@ -33,8 +35,9 @@ def run(task: Task) -> Outcome:
             return Outcome(task.key)
         _check_versions(task.job)
         content = (_summed if task.job.summed else _each)(task)
-        write(task.path, content)
-        return Outcome(task.key, len(content["failed"]))
+        failed = len(content["failed"])
+        write(failed_path(task.path) if failed else task.path, content)
+        return Outcome(task.key, failed)
     except DamagedError as error:
         if is_whole(task.path):  # another driver finished the chunk, and removed the inputs
             return Outcome(task.key)
@@ -73,8 +76,8 @@ def _attempt(task: Task, failed: Failed, number: int, compute: Callable[[], Any]
     """Return a result; None where the item failed, which is noted, or ends the chunk."""
     try:
         return compute()
-    except Exception as error:
-        text = f"{type(error).__name__}: {error}"
+    except (Exception, SystemExit) as error:  # `sys.exit` in a question does not end the worker
+        text = task.items[number].problem or f"{type(error).__name__}: {error}"
         if task.job.stop:
             raise _ItemFailed(task.items[number].name, text, traceback.format_exc()) from error
         failed[number] = text
@@ -85,7 +88,7 @@ def _summed(task: Task) -> dict[str, Any]:
     sums, failed = Sums(), Failed()
     query = task.job.query
     assert query is not None
-    ask = query_gradient(query)
+    ask = query_gradient(query, summed=True)
 
     def gradient(tape: Any) -> list[Summand]:
         return summands(ask(tape))
@@ -154,16 +157,16 @@ def _kept_tape(path: str, known: str, options: tuple[tuple[str, Any], ...]) -> A
 @contextmanager
 def opened(job: Job, item: Item) -> Iterator[Any]:
     """Load a tape, close it if it has a process of its own, and raise if the file changes meanwhile."""
-    if item.stamp:
-        _check_stamp(item.path, item.stamp)
+    if not item.stamp:
+        raise FileNotFoundError(item.problem)
+    _check_stamp(item.path, item.stamp)
     tape: Any = load_tape(local_copy(item.path), **job.load)
     try:
         yield tape
     finally:
         if hasattr(tape, "close"):
             tape.close()
-    if item.stamp:
-        _check_stamp(item.path, item.stamp)
+    _check_stamp(item.path, item.stamp)
 
 
 def _check_stamp(path: str, known: str) -> None:
@@ -180,20 +183,38 @@ def _on_replay(tape: Any, inputs: dict[str, Any], trust: bool, question: Callabl
     return question(tape.replay(inputs, trust=trust))
 
 
-def query_gradient(query: Gradient) -> Callable[[Any], Gradients]:
-    """Return the question that `farm.backward` asks of each tape."""
+def query_gradient(query: Gradient, *, summed: bool = False) -> Callable[[Any], Gradients]:
+    """Return the question that `farm.backward` asks of each tape; for a sum, a name must mean the same on all."""
 
     def question(tape: Any) -> Gradients:
         options = {"through_updates": query.through_updates}
         if query.wrt is None:
-            return _with_names(tape, tape.backward(query.target, **options))
+            grads = tape.backward(query.target, **options)
+            if summed:
+                _refuse_shared_names(tape, [(name_of(key), key) for key in grads.keys()])
+            return _with_names(tape, grads)
         sources = [tape[name] for name in query.wrt]
+        if summed:
+            _refuse_shared_names(tape, zip(query.wrt, sources, strict=True))
         once = {id(source): source for source in sources}  # two names of one source: gradients of a key are summed
         grads = tape.backward(query.target, list(once.values()), **options)
         keys = dict(zip(once, grads.keys(), strict=True))
         return _renamed(grads, [(name, keys[id(source)]) for name, source in zip(query.wrt, sources, strict=True)])
 
     return question
+
+
+def _refuse_shared_names(tape: Any, sources: Iterable[tuple[str, Any]]) -> None:
+    """Raise if a source is a variable that is called as another one is, unless by a name that the user gave it.
+
+    A tape calls the second one `v'`, in the order of their use, which may be another on another tape.
+    """
+    for name, source in sources:
+        own = name_of(source)
+        second = f"{own}'"
+        meant = own == re.sub(r"'\d*$", "", name) or own.endswith("/" + re.sub(r"'\d*$", "", name))
+        if meant and is_variable(source) and second in tape.names and name_of(tape[second]) == own:
+            raise SharedNameError(own)
 
 
 def _by_name(question: Callable[[Any], Any]) -> Callable[[Any], Any]:

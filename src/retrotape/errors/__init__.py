@@ -1,7 +1,7 @@
 """Every exception of the library. Each owns its text: what was got, what was expected, what to type next."""
 
 from retrotape.errors._base import RetrotapeError, did_you_mean, printable
-from retrotape.errors._farms import FarmError, MissingPackageError, NoTapesError
+from retrotape.errors._farms import FarmError, MissingPackageError, NoTapesError, SharedNameError
 from retrotape.errors._files import (
     AmbiguousNameError,
     BackgroundSaveWarning,
@@ -80,6 +80,7 @@ __all__ = [
     "ReplicaError",
     "RetrotapeError",
     "ShapeMismatchError",
+    "SharedNameError",
     "ShardMismatchError",
     "TapeUseError",
     "TapeVersionError",

@@ -16,6 +16,18 @@ class FarmError(RetrotapeError, RuntimeError):
         super().__init__(f"{problem}{end} {remedy}")
 
 
+class SharedNameError(RetrotapeError, ValueError):
+    """Variables on one tape have the same name, so a sum over tapes could not tell them apart."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(
+            f"Several variables on this tape are called {name!r}, and a sum over tapes could not tell them apart. Give "
+            'variables names before you record, `tf.Variable(..., name="scale")`, or name them in the file, '
+            '`tape.save(path, names={"scale": variable})`, and list those names: `wrt=["scale"]`.'
+        )
+
+
 class NoTapesError(RetrotapeError, FileNotFoundError):
     """There is no tape under a path or a pattern."""
 
