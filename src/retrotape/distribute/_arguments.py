@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from retrotape.distribute._executors import Way, way_of
+from retrotape.distribute._processes import own_processes
 from retrotape.files.saved import Path
 from retrotape.files.urls import is_url
 from retrotape.tf.core import tf
@@ -47,7 +48,12 @@ def checked_options(
     if load is not None and not isinstance(load, Mapping):
         raise TypeError(f'load= takes options for `rt.load`, `{{"isolate": True}}`; got {type(load).__name__}.')
     given = {name: tuple(sorted(v)) if isinstance(v, (list, set, frozenset)) else v for name, v in (load or {}).items()}
-    return Options(way_of(executor), chunk, work, on_error == "stop", progress, given)
+    return Options(_way(executor), chunk, work, on_error == "stop", progress, given)
+
+
+def _way(executor: Any) -> Way:
+    is_number = isinstance(executor, int) and not isinstance(executor, bool)
+    return own_processes(executor) if is_number and executor > 0 else way_of(executor)
 
 
 def checked_name(target: Any) -> str:

@@ -71,13 +71,25 @@ class Item(NamedTuple):
 
 @dataclass(frozen=True)
 class Task:
-    """One chunk: its items, where its result goes, and the inputs of a replay, as bytes or the file with them."""
+    """One chunk.
+
+    Attributes:
+      job: What all chunks have in common.
+      items: Its items.
+      key: The digest of all that its result depends on.
+      path: Where its result goes.
+      inputs: Those of a replay, as bytes or the file with them.
+      note: A file for the number of the item that is computed, to know it if the process dies.
+      deadly: The numbers of items that processes died of: they fail without another attempt.
+    """
 
     job: Job
     items: tuple[Item, ...]
     key: str
     path: str
     inputs: bytes | str | None = None
+    note: str | None = None
+    deadly: tuple[int, ...] = ()
 
 
 class Outcome(NamedTuple):

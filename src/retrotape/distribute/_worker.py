@@ -19,7 +19,7 @@ from retrotape.distribute._job import Gradient, Item, Job, Outcome, Task, failed
 from retrotape.distribute._partial import DamagedError, is_whole, read, write
 from retrotape.distribute._paths import local_copy, stamp
 from retrotape.distribute._sums import Summand, Sums, summands
-from retrotape.errors import FarmError, ShapeMismatchError, SharedNameError
+from retrotape.errors import FarmError, ProcessDiedError, ShapeMismatchError, SharedNameError
 from retrotape.grads import Gradients, NamedSource, name_of
 from retrotape.tape.loaded import load as load_tape
 from retrotape.tf.core import tf
@@ -75,6 +75,11 @@ def _check_versions(job: Job) -> None:
 def _attempt(task: Task, failed: Failed, number: int, compute: Callable[[], Any]) -> Any:
     """Return a result; None where the item failed, which is noted, or ends the chunk."""
     try:
+        if number in task.deadly:
+            raise ProcessDiedError
+        if task.note is not None:
+            with open(task.note, "w", encoding="ascii") as note:
+                note.write(str(number))
         return compute()
     except (Exception, SystemExit) as error:  # `sys.exit` in a question does not end the worker
         text = task.items[number].problem or f"{type(error).__name__}: {error}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, NamedTuple, TypeVar, overload
+from typing import Any, Literal, TypeVar, overload
 
 from retrotape.distribute import _question as questions
 from retrotape.distribute._arguments import Options, checked_name, checked_names, checked_options
@@ -24,7 +24,6 @@ from retrotape.distribute._sums import Sums
 from retrotape.errors import CorruptTapeError, NoTapesError, RetrotapeError
 from retrotape.files.saved import Path
 from retrotape.files.urls import is_url
-from retrotape.tf.core import tf
 
 __all__ = ["Failure", "NamedGradients", "Results", "Total", "backward", "map", "replay"]
 

@@ -16,6 +16,16 @@ class FarmError(RetrotapeError, RuntimeError):
         super().__init__(f"{problem}{end} {remedy}")
 
 
+class ProcessDiedError(RetrotapeError, RuntimeError):
+    """A process died while it computed one item of a farm, alone and after repeated attempts."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The process that computed it was killed or crashed, also when it was the only one. It may need more "
+            "memory than there is; in this process, `executor=None`, a crash shows where."
+        )
+
+
 class SharedNameError(RetrotapeError, ValueError):
     """Variables on one tape have the same name, so a sum over tapes could not tell them apart."""
 
