@@ -78,6 +78,14 @@ def loaded(monkeypatch) -> list[str]:
     return paths
 
 
+FACTOR = 1.0
+
+
+def scaled(tape) -> float:
+    """A question that depends on what is in this module."""
+    return FACTOR * norm_of_x(tape)
+
+
 def flat_gradient(tape):
     return tape.backward("loss").flatten()
 

@@ -35,6 +35,7 @@ class Job:
       query: What to ask of each tape; None if there is a question.
       question: The user's function, for workers that share this process's memory.
       question_file: For others, the file that holds it, and the digest of its content.
+      references: Functions of it that travel by name, which have to be the same in workers.
       load: Options for `rt.load`.
       stop: Whether the first tape that fails ends the chunk.
       replayed: The tape whose inputs the items are, or its path and stamp; None if items are tapes.
@@ -46,6 +47,7 @@ class Job:
     query: Gradient | None = None
     question: Callable[[Any], Any] | None = None
     question_file: tuple[str, str] | None = None
+    references: tuple[Any, ...] = ()
     load: Mapping[str, Any] = field(default_factory=dict)
     stop: bool = True
     replayed: Any = None

@@ -18,6 +18,7 @@ from retrotape.distribute._codec import decode, encode
 from retrotape.distribute._job import Gradient, Item, Job, Outcome, Task, failed_path
 from retrotape.distribute._partial import DamagedError, is_whole, read, write
 from retrotape.distribute._paths import local_copy, stamp
+from retrotape.distribute._references import check as check_references
 from retrotape.distribute._sums import Summand, Sums, summands
 from retrotape.errors import FarmError, ProcessDiedError, ShapeMismatchError, SharedNameError
 from retrotape.grads import Gradients, NamedSource, name_of
@@ -135,7 +136,9 @@ def _question(job: Job) -> Callable[[Any], Any]:
     if job.question is not None:
         return job.question
     assert job.question_file is not None
-    return questions.load(*job.question_file)
+    question = questions.load(*job.question_file)
+    check_references(job.references)
+    return question
 
 
 def _inputs(task: Task) -> list[dict[str, Any]]:

@@ -19,6 +19,7 @@ from retrotape.distribute._inputs import input_tasks, remove_inputs, replayed_ta
 from retrotape.distribute._job import Gradient, Item, Job, digest, plain, tape_tasks
 from retrotape.distribute._named import NamedGradients
 from retrotape.distribute._paths import stamp, tapes_in, whole
+from retrotape.distribute._references import references
 from retrotape.distribute._results import Failure, Results, Total
 from retrotape.distribute._sums import Sums
 from retrotape.errors import CorruptTapeError, NoTapesError, RetrotapeError
@@ -305,7 +306,7 @@ def _sent(question: Callable[[Any], Any], options: Options, work: Work) -> dict[
     """Return the fields of the job that hold the function: itself, or the file that it is in."""
     if options.way.shares_memory:
         return {"question": question}
-    return {"question_file": questions.save(question, work.path)}
+    return {"question_file": questions.save(question, work.path), "references": references(question)}
 
 
 def _told_apart(question: Callable[[Any], Any], options: Options) -> str:
