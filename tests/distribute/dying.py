@@ -5,10 +5,12 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import threading
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from retrotape.distribute import _worker
+from retrotape.distribute._pool import new_pool
 
 load = _worker.load_tape
 
@@ -46,9 +48,18 @@ def pool(workers: int, marker: str, after: int) -> ProcessPoolExecutor:
     return ProcessPoolExecutor(workers, mp_context=context, initializer=arm, initargs=(marker, after))
 
 
-def die(tape) -> None:
-    """A question that ends its process."""
-    os.kill(os.getpid(), signal.SIGKILL)
+def die_of(deadly: float, tape) -> float:
+    """A question that ends its process on one of the tapes."""
+    norm = norm_of_x(tape)
+    if norm == deadly:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return norm
+
+
+def dead_pool(workers: int) -> ProcessPoolExecutor:
+    """Return a pool whose processes die before they do anything."""
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(workers, mp_context=context, initializer=os._exit, initargs=(3,))
 
 
 def norm_of_x(tape) -> float:
@@ -67,5 +78,22 @@ def loaded(monkeypatch) -> list[str]:
     return paths
 
 
+FACTOR = 1.0
+
+
+def scaled(tape) -> float:
+    """A question that depends on what is in this module."""
+    return FACTOR * norm_of_x(tape)
+
+
 def flat_gradient(tape):
     return tape.backward("loss").flatten()
+
+
+def wait_for_ever() -> None:
+    print(os.getpid(), flush=True)
+    threading.Event().wait()
+
+
+if __name__ == "__main__":  # a driver with a worker that is busy
+    new_pool(1).submit(wait_for_ever).result()

@@ -133,9 +133,9 @@ def test_without_sources_every_trainable_variable_of_each_tape(tmp_path):
 def test_variables_of_the_same_name_are_kept_apart(tmp_path):
     a, b = tf.Variable(2.0, name="w"), tf.Variable(3.0, name="w")
     path = save(tmp_path / "1.tape", lambda: {"loss": a * a * b})
-    total = rt.farm.backward(path, "loss")
-    assert sorted(map(float, total.values())) == [4.0, 12.0]
-    assert float(total["w"]) == float(rt.load(path).gradient("loss", "w"))
+    [grads] = rt.farm.backward(path, "loss", reduce="each")
+    assert sorted(map(float, grads.values())) == [4.0, 12.0]
+    assert float(grads["w"]) == float(rt.load(path).gradient("loss", "w"))
 
 
 def test_two_names_of_one_variable(tmp_path):
@@ -269,3 +269,40 @@ def test_isolated_tapes_give_the_same(tapes):
 def test_options_of_load_are_handed_on(tapes):
     with pytest.raises(FarmError, match=r"UnsafeTapeError: Refused to read the tape .* limit"):
         rt.farm.backward(tapes[:1], "loss", load={"limits": rt.store.Limits(total_bytes=10)})
+
+
+def save_two(path: Path, swapped: bool, **named: str) -> str:
+    """Record two variables with the same name, in one order or the other."""
+    a, b = tf.Variable([1.0, 1.0]), tf.Variable([2.0, 2.0])
+    with rt.Tape() as tape:
+        parts = [lambda: tf.reduce_sum(a * 5.0), lambda: tf.reduce_sum(b * 3.0)]
+        loss = tf.add_n([part() for part in (reversed(parts) if swapped else parts)])
+    tape.save(path, {"loss": loss, **({"a": a, "b": b} if named else {})})
+    return str(path)
+
+
+@pytest.mark.parametrize("wrt", [None, "Variable", "Variable'", ["loss", "Variable'"]])
+def test_variables_that_share_a_name_are_not_summed(tmp_path, wrt):
+    paths = [save_two(tmp_path / f"{swapped}.tape", swapped) for swapped in (False, True)]
+    with pytest.raises(FarmError) as raised:
+        rt.farm.backward(paths, "loss", wrt)
+    assert (
+        "SharedNameError: Several variables on this tape are called 'Variable', and a sum over tapes could not tell "
+        'them apart. Give variables names before you record, `tf.Variable(..., name="scale")`, or name them in the '
+        'file, `tape.save(path, names={"scale": variable})`, and list those names: `wrt=["scale"]`.'
+    ) in str(raised.value)
+    for grads, path in zip(rt.farm.backward(paths, "loss", reduce="each"), paths, strict=True):
+        for name in ("Variable", "Variable'"):
+            np.testing.assert_array_equal(grads[name], rt.load(path).gradient("loss", name))
+
+
+def test_variables_that_share_a_name_are_summed_by_names_of_their_own(tmp_path):
+    paths = [save_two(tmp_path / f"{swapped}.tape", swapped, named="yes") for swapped in (False, True)]
+    total = rt.farm.backward(paths, "loss", ["a", "b"])
+    assert (dense(total["a"]).tolist(), dense(total["b"]).tolist()) == ([10.0, 10.0], [6.0, 6.0])
+
+
+def test_names_in_a_set_have_no_order(tapes):
+    with pytest.raises(TypeError) as raised:
+        rt.farm.backward(tapes, "loss", {"w"})
+    assert str(raised.value) == 'wrt= takes names on each tape, ["dense/kernel"]; got set.'

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import signal
 import subprocess
 import sys
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
@@ -14,7 +16,8 @@ import retrotape as rt
 from distribute import dying
 from distribute.conftest import CHUNK
 from distribute.making import assert_same_bits
-from retrotape.distribute import _executors
+from retrotape.distribute import _executors, _processes
+from retrotape.distribute._pool import new_pool
 from retrotape.errors import FarmError, MissingPackageError
 
 
@@ -45,7 +48,7 @@ def test_processes_of_our_own_give_the_same_bits_though_one_is_killed(tapes, exp
         pools.append(workers)
         return dying.pool(workers, str(marker), after=6)
 
-    monkeypatch.setattr(_executors, "new_pool", new_pool)
+    monkeypatch.setattr(_processes, "new_pool", new_pool)
     assert_same_bits(rt.farm.backward(tapes, "loss", chunk=CHUNK, executor=2), expected)
     assert marker.exists()
     assert len(pools) == 2  # the rest in a new one
@@ -64,17 +67,56 @@ def test_processes_of_our_own_share_the_cores(tapes, monkeypatch):
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert shown.split() == ["3", "3"]
-    assert _executors.new_pool(2)._initargs == (3,)
-    assert _executors.new_pool(50)._initargs == (1,)
+    assert new_pool(2)._initargs == (3,)
+    assert new_pool(50)._initargs == (1,)
 
 
-def test_a_tape_that_kills_every_process_is_an_error(tapes):
-    with pytest.raises(FarmError) as raised:
-        rt.farm.map(tapes[:1], dying.die, executor=1)
-    assert str(raised.value) == (
-        "Processes of the farm died 3 times in a row without finishing a chunk. They may lack memory: give fewer "
-        'processes. A script that starts processes needs `if __name__ == "__main__":` around what it runs.'
+def test_a_tape_that_kills_its_process_is_named_and_left_out(tapes, monkeypatch):
+    monkeypatch.setattr(_processes, "_WITHOUT_PROGRESS", 1)  # three take longer
+    deadly = rt.load(tapes[2])
+    options = {"chunk": CHUNK, "executor": 1}
+    question = functools.partial(dying.die_of, dying.norm_of_x(deadly))
+    died = (
+        "ProcessDiedError: The process that computed it was killed or crashed, also when it was the only one. It may "
+        "need more memory than there is; in this process, `executor=None`, a crash shows where."
     )
+    with pytest.raises(FarmError) as raised:
+        rt.farm.map(tapes[:4], question, **options)
+    assert str(raised.value).startswith(f"{tapes[2]} failed: {died} To leave out tapes that fail")
+    found = rt.farm.map(tapes[:6], question, on_error="continue", **options)
+    assert found.failed == {tapes[2]: died}
+    left = [number for number in range(6) if number != 2]
+    assert [found[number] for number in left] == [dying.norm_of_x(rt.load(tapes[number])) for number in left]
+
+
+def test_processes_that_die_before_any_tape_name_the_chunk(tapes, monkeypatch):
+    monkeypatch.setattr(_processes, "_WITHOUT_PROGRESS", 1)
+    monkeypatch.setattr(_processes, "new_pool", dying.dead_pool)
+    with pytest.raises(FarmError) as raised:
+        rt.farm.map(tapes[:5], dying.norm_of_x, executor=1)
+    assert str(raised.value) == (
+        "Processes of the farm died 2 times in a row without finishing a chunk, the last time alone with that of "
+        f"{tapes[0]}, {tapes[1]}, {tapes[2]} and 2 more. They may lack memory: give a smaller chunk, `chunk=1`, and a "
+        "folder to go on in, `work=`. A script that starts processes needs "
+        '`if __name__ == "__main__":` around what it runs.'
+    )
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="processes are killed by a signal")
+def test_workers_end_with_a_driver_that_was_killed():
+    driver = subprocess.Popen([sys.executable, dying.__file__], stdout=subprocess.PIPE, text=True)
+    try:
+        worker = int(driver.stdout.readline())
+        os.kill(worker, 0)  # it is there
+    finally:
+        driver.kill()
+        # The worker has the other end of this pipe too: the pipe ends when both are gone.
+        try:
+            rest, _ = driver.communicate(timeout=60)
+        except subprocess.TimeoutExpired:
+            os.kill(worker, signal.SIGKILL)
+            raise
+    assert rest == ""
 
 
 def test_a_killed_worker_of_the_users_pool_says_how_to_go_on(tapes, expected, tmp_path):

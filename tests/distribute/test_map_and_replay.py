@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import pickle
 import threading
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
@@ -17,9 +18,9 @@ import retrotape as rt
 from distribute import dying
 from distribute.conftest import CHUNK
 from distribute.making import dense, record
-from retrotape.distribute import _question, _worker, farm
+from retrotape.distribute import _inputs, _question, _worker, farm
 from retrotape.distribute._paths import stamp
-from retrotape.errors import FarmError, NoTapesError
+from retrotape.errors import FarmError, NoTapesError, ShapeMismatchError
 
 
 class Pair(NamedTuple):
@@ -302,3 +303,63 @@ def test_a_worker_keeps_the_tape_of_a_replay(model, monkeypatch):
     assert _worker._replayed(job) is _worker._replayed(job)
     assert len(paths) == 1
     _worker._kept_tape.cache_clear()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32", "bool", "bfloat16"])
+def test_a_tensor_of_another_dtype_fails_as_in_a_replay_of_one(model, dtype):
+    element = {"x": tf.cast([[1.0, 2.0, 3.0]], dtype)}
+    with pytest.raises(ShapeMismatchError) as one:
+        rt.load(model).replay(element)
+    found = rt.farm.replay(model, [{}, element], gradient, on_error="continue")
+    assert found.failed == {"element 1": f"ShapeMismatchError: {one.value}"}
+
+
+def test_inputs_in_another_byte_order(model, data):
+    swapped = data[0][0].astype(">f8")
+    found = rt.farm.replay(model, [{"x": swapped}, {"x": data[0][0]}], gradient)
+    np.testing.assert_array_equal(dense(found[0]["w"]), dense(found[1]["w"]))
+    np.testing.assert_array_equal(
+        dense(found[0]["w"]), dense(rt.load(model).replay({"x": swapped}).gradient("loss", "w"))
+    )
+
+
+@pytest.mark.parametrize("damage", ["failed", "result", "inputs"])
+def test_a_replay_elsewhere_goes_on_after_a_failure_or_damage(model, data, tmp_path, damage):
+    """The pool is one of threads that is taken for one of processes, so inputs travel in files."""
+    elements = [{"x": x} for x in data[0][:6]] + [{"z": 1.0}] * (damage == "failed")
+    options = {"on_error": "continue", "chunk": CHUNK, "work": tmp_path}
+    with Elsewhere(1) as pool:
+        first = rt.farm.replay(model, elements, dying.flat_gradient, executor=pool, **options)
+        assert list(first.failed) == ["element 6"] * (damage == "failed")
+        left = list(tmp_path.glob("inputs-*"))
+        assert len(left) == (damage == "failed")  # what failed is tried again
+        if damage != "failed":
+            for path in tmp_path.glob("*.part"):
+                path.write_bytes(b"x")
+                if damage == "inputs":
+                    path.with_name(f"inputs-{path.name}").write_bytes(b"x")
+        again = rt.farm.replay(model, elements, dying.flat_gradient, executor=pool, **options)
+    assert again.failed == first.failed
+    here = rt.farm.replay(model, elements[:6], dying.flat_gradient)
+    for one, other in zip(again[:6], here, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+class Elsewhere(Executor):
+    """Runs tasks here, pickled, as if in other processes."""
+
+    def __init__(self, workers: int) -> None:
+        self._threads = ThreadPoolExecutor(workers)
+
+    def submit(self, function, task):
+        return self._threads.submit(function, pickle.loads(pickle.dumps(task)))
+
+    def shutdown(self, wait=True, *, cancel_futures=False):
+        self._threads.shutdown(wait, cancel_futures=cancel_futures)
+
+
+def test_inputs_that_vanish_are_an_error_that_says_so(model, data, tmp_path, monkeypatch):
+    monkeypatch.setattr(_inputs.partial, "write", lambda path, content: None)
+    with Elsewhere(1) as pool, pytest.raises(FarmError) as raised:
+        rt.farm.replay(model, [{"x": data[0][0]}], dying.flat_gradient, executor=pool, work=tmp_path)
+    assert "were removed or damaged. Call again: they are written anew. The traceback is above." in str(raised.value)

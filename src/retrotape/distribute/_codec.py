@@ -16,8 +16,13 @@ from retrotape.tf.nests import is_variable
 _TAKEN = "tensors, arrays, numbers, text, `Gradients`, and lists, tuples and dictionaries of them"
 
 
-def encode(nest: Any) -> bytes:
+def encode(nest: Any, *, keep_tensors: bool = False) -> bytes:
     """Return a nest as bytes: the length of a JSON header, the header, and the bytes of the arrays.
+
+    Args:
+      nest: What to store.
+      keep_tensors: Whether tensors and variables come back as tensors, whose dtype, other than that of an array, is not
+        converted silently where they are used.
 
     Raises:
       TypeError: If there is something else in it.
@@ -26,19 +31,19 @@ def encode(nest: Any) -> bytes:
     {'loss': 1.5, 'grads': [array([0., 1., 2.]), None, 'text']}
     """
     arrays: list[bytes] = []
-    header = json.dumps(_Packer(arrays)(nest), separators=(",", ":")).encode()
+    header = json.dumps(_Packer(arrays, keep_tensors)(nest), separators=(",", ":")).encode()
     return b"".join([len(header).to_bytes(8, "little"), header, *arrays])
 
 
 def decode(data: bytes) -> Any:
-    """Return the nest that `encode` was given; tensors come back as arrays, named tuples as tuples."""
+    """Return the nest that `encode` was given; tensors come back as arrays unless kept, named tuples as tuples."""
     begin = 8 + int.from_bytes(data[:8], "little")
     return _unpack(json.loads(data[8:begin]), memoryview(data)[begin:])
 
 
 class _Packer:
-    def __init__(self, arrays: list[bytes]) -> None:
-        self._arrays, self._at = arrays, 0
+    def __init__(self, arrays: list[bytes], keep_tensors: bool) -> None:
+        self._arrays, self._at, self._keep_tensors = arrays, 0, keep_tensors
 
     def __call__(self, value: Any) -> Json:
         if value is None or type(value) in (bool, int, float, str):
@@ -53,7 +58,8 @@ class _Packer:
             return ["s", self(value.values), self(value.indices), self(list(map(int, value.dense_shape)))]
         if isinstance(value, (bytes, complex)) and not isinstance(value, np.generic):
             return ["b", value.hex()] if isinstance(value, bytes) else ["c", value.real, value.imag]
-        return self._array(value)
+        packed = self._array(value)
+        return ["x", packed] if self._keep_tensors and _is_tensor(value) else packed
 
     def _source(self, grads: Gradients, key: Any) -> Json:
         if not isinstance(key, NamedSource):
@@ -62,10 +68,16 @@ class _Packer:
         return [str(key), key.shape.as_list(), key.dtype.name, self(grads.get(key)), grads.why(key) if missing else ""]
 
     def _array(self, value: Any) -> Json:
+        if isinstance(value, np.ma.MaskedArray):
+            raise TypeError(
+                "Got a masked array, whose mask would be lost; give the values, `array.filled(0.0)`, and the mask, "
+                "`np.ma.getmaskarray(array)`."
+            )
         array = as_array(value)
-        if array is None or array.dtype.hasobject or array.dtype.kind in "SUMm" or array.dtype.names:
+        if array is None or array.dtype.hasobject or array.dtype.kind in "SUMm" or array.dtype.type is np.void:
             what = type(value).__name__ if array is None else f"an array of dtype {array.dtype}"
             raise TypeError(f"Got {what}; expected {_TAKEN}.")
+        array = array.astype(array.dtype.newbyteorder("="), copy=False)  # a name of a dtype has no byte order
         data = np.ascontiguousarray(array).tobytes()
         self._arrays.append(data)
         self._at += len(data)
@@ -74,9 +86,13 @@ class _Packer:
 
 def as_array(value: Any) -> np.ndarray | None:
     """Return a tensor, variable, array or number as an array; None for anything else."""
-    if isinstance(value, tf.Tensor) or is_variable(value):
+    if _is_tensor(value):
         value = value.numpy()
     return np.asarray(value) if isinstance(value, (np.ndarray, np.generic, bool, int, float)) else None
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, tf.Tensor) or is_variable(value)
 
 
 def _dtype(name: str) -> Any:
@@ -98,6 +114,8 @@ def _unpack(packed: Json, data: memoryview) -> Any:
     if kind == "s":
         values, indices, shape = (_unpack(item, data) for item in rest)
         return tf.IndexedSlices(tf.constant(values), tf.constant(indices), tf.constant(shape, tf.int64))
+    if kind == "x":
+        return tf.constant(_unpack(rest[0], data))
     if kind in ("b", "c"):
         return bytes.fromhex(rest[0]) if kind == "b" else complex(*rest)
     return rest[0] if kind == "v" else _read_array(data, *rest)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from retrotape.distribute import _partial as partial
 from retrotape.distribute._executors import LostWorkerError, Way
-from retrotape.distribute._job import Task
+from retrotape.distribute._job import Task, failed_path
 from retrotape.distribute._progress import Progress
 from retrotape.errors import FarmError, RemoteError, ShapeMismatchError
 
@@ -37,10 +37,17 @@ class Work:
 
 
 class Done(NamedTuple):
-    """A job that is finished: its chunks in order, and the errors of items by name, in order."""
+    """A job that is finished.
+
+    Attributes:
+      tasks: Its chunks in order.
+      paths: The file with the result of each.
+      what: What the items are called: "tapes".
+    """
 
     tasks: Sequence[Task]
-    failed: dict[str, str]
+    paths: Sequence[str]
+    what: str
 
 
 def drive(tasks: Sequence[Task], way: Way, work: Work, progress: bool | None, what: str) -> Done:
@@ -71,14 +78,28 @@ def drive(tasks: Sequence[Task], way: Way, work: Work, progress: bool | None, wh
             ) from error
         finally:
             outcomes.close()
-    _check_there(pending, work)
-    return Done(tasks, _failures(tasks, some_failed, what))
+    chosen = {key: _result_of(task, key in some_failed) for key, task in unique.items()}
+    _check_there([chosen[task.key] for task in pending], work)
+    return Done(tasks, [chosen[task.key] for task in tasks], what)
 
 
-def contents(tasks: Sequence[Task]) -> Iterator[tuple[Task, Any]]:
-    """Yield the result of each chunk, in order."""
-    for task in tasks:
-        yield task, content(task.path)
+def _result_of(task: Task, failed: bool) -> str:
+    """Return the file with the result of a chunk: where items failed here, that of a driver where none did, if any."""
+    return failed_path(task.path) if failed and not partial.is_whole(task.path) else task.path
+
+
+def contents(done: Done) -> Iterator[tuple[Task, Any]]:
+    """Yield the result of each chunk, in order.
+
+    Raises:
+      FarmError: If an item failed and the job was to stop.
+    """
+    for task, path in zip(done.tasks, done.paths, strict=True):
+        found = content(path)
+        if found["failed"] and task.job.stop:
+            number, text = next(iter(found["failed"].items()))
+            _raise("tape", text, task.items[number].name, "", done.what)
+        yield task, found
 
 
 def content(path: str) -> Any:
@@ -109,24 +130,36 @@ def _raise(kind: str, text: str, name: str, trace: str, what: str) -> NoReturn:
     ) from cause
 
 
-def _check_there(pending: Sequence[Task], work: Work) -> None:
-    for task in pending:
-        if not os.path.exists(task.path):
+def _check_there(paths: Sequence[str], work: Work) -> None:
+    for path in paths:
+        if not os.path.exists(path):
             raise FarmError(
                 f"Workers have written results to {work.path!r}, and this process does not see them there",
                 "Give a folder that all of them share: `work=`.",
             )
 
 
-def _failures(tasks: Sequence[Task], some_failed: set[str], what: str) -> dict[str, str]:
-    failed: dict[str, str] = {}
-    count = 0
-    for task in tasks:
-        if task.key in some_failed:
-            texts = content(task.path)["failed"]
-            count += len(texts)
-            failed.update((task.items[number].name, text) for number, text in texts.items())
-    if failed and count == sum(len(task.items) for task in tasks):
-        name, text = next(iter(failed.items()))
-        raise FarmError(f"All {count} {what} failed; the first, {name}: {text}", "Correct that first.", failed)
-    return failed
+class Failures:
+    """Collects the errors of items from the very contents that are returned or summed.
+
+    Attributes:
+      texts: The error of each item that failed, by name, in order.
+    """
+
+    def __init__(self) -> None:
+        self.texts: dict[str, str] = {}
+        self._failed = self._all = 0
+
+    def add(self, task: Task, failed: Mapping[int, str]) -> None:
+        """Add those of a chunk."""
+        self._failed += len(failed)
+        self._all += len(task.items)
+        self.texts.update((task.items[number].name, text) for number, text in failed.items())
+
+    def raise_if_all(self, what: str) -> None:
+        """Raise if there is nothing that did not fail."""
+        if self._failed and self._failed == self._all:
+            name, text = next(iter(self.texts.items()))
+            raise FarmError(
+                f"All {self._failed} {what} failed; the first, {name}: {text}", "Correct that first.", self.texts
+            )

@@ -15,12 +15,10 @@ from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 from retrotape.distribute._job import Outcome, Task
-from retrotape.distribute._pool import new_pool
 from retrotape.distribute._worker import run
 from retrotape.errors import FarmError, MissingPackageError
 
 Outcomes = Generator[Outcome, None, None]
-_WITHOUT_PROGRESS = 3  # how often a worker may die before any chunk is finished
 
 # Unless it is 0, Ray takes an address of the machine in the network in place of 127.0.0.1, on Linux too.
 _RAY_CLUSTER = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
@@ -49,9 +47,7 @@ def way_of(executor: Any) -> Way:
     if executor is None:
         return Way(_here, True)
     if isinstance(executor, int) and not isinstance(executor, bool):
-        if executor < 1:
-            raise ValueError(f"executor= takes {_TAKEN}; got {executor} processes.")
-        return Way(lambda tasks: _in_processes(executor, tasks), False)
+        raise ValueError(f"executor= takes {_TAKEN}; got {executor} processes.")
     if isinstance(executor, futures.Executor):
         _refuse_forks(executor)
         shares = isinstance(executor, futures.ThreadPoolExecutor) and not _is_dask_executor(executor)
@@ -105,27 +101,6 @@ def _on_futures(executor: futures.Executor, tasks: Sequence[Task]) -> Outcomes:
     finally:
         for future in waiting:
             future.cancel()
-
-
-def _in_processes(workers: int, tasks: Sequence[Task]) -> Outcomes:
-    """Run tasks in a pool; if a process dies, which ends a pool, go on with what is left in a new one."""
-    left = {task.key: task for task in tasks}
-    deaths = 0
-    while left:
-        with new_pool(min(workers, len(left))) as pool:
-            try:
-                for outcome in _on_futures(pool, list(left.values())):
-                    del left[outcome.key]
-                    deaths = 0
-                    yield outcome
-            except LostWorkerError as error:
-                deaths += 1
-                if deaths == _WITHOUT_PROGRESS:
-                    raise FarmError(
-                        f"Processes of the farm died {deaths} times in a row without finishing a chunk",
-                        "They may lack memory: give fewer processes. A script that starts processes needs "
-                        '`if __name__ == "__main__":` around what it runs.',
-                    ) from error
 
 
 def _on_dask(client: Any, tasks: Sequence[Task]) -> Outcomes:

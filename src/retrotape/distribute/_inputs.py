@@ -6,7 +6,10 @@ import hashlib
 import os
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
+
+import numpy as np
 
 from retrotape.distribute import _partial as partial
 from retrotape.distribute._codec import encode
@@ -42,15 +45,15 @@ def input_tasks(job: Job, what: str, dataset: Any, size: int, folder: str, in_fi
     """Return the chunks of a replay; `what` is a digest of all that is not in the inputs."""
     found, number = [], 0
     for part in chunks(_elements(dataset), size):
-        data = encode({"inputs": part})
+        data = encode({"inputs": part}, keep_tensors=True)
         items = tuple(Item(f"element {number + place}") for place in range(len(part)))
         key = digest(what, hashlib.sha256(data).hexdigest())
         path = result_path(folder, key)
         inputs: bytes | str = data
         if in_files:
             inputs = os.path.join(folder, f"inputs-{key}.part")
-            if not os.path.exists(path):
-                partial.write(inputs, {"inputs": part, "failed": {}})
+            if not partial.is_whole(path) and not partial.is_whole(inputs):
+                partial.write(inputs, {"inputs": np.frombuffer(data, np.uint8), "failed": {}})
         found.append(Task(job, items, key, path, inputs))
         number += len(part)
     if not found:
@@ -59,10 +62,11 @@ def input_tasks(job: Job, what: str, dataset: Any, size: int, folder: str, in_fi
 
 
 def remove_inputs(tasks: Iterable[Task]) -> None:
-    """Remove the files of inputs, once the results are there."""
+    """Remove the files of inputs whose results are there; the others are needed by whoever tries again."""
     for task in tasks:
-        if isinstance(task.inputs, str) and os.path.exists(task.inputs):
-            os.unlink(task.inputs)
+        if isinstance(task.inputs, str) and partial.is_whole(task.path):
+            with suppress(FileNotFoundError):  # another driver was first
+                os.unlink(task.inputs)
 
 
 def replayed_tape(tape: Any, shares_memory: bool, options: Mapping[str, Any], folder: str) -> tuple[Any, str]:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from retrotape._version import __version__
 from retrotape.tf.core import tf
 
-FORMAT = 1  # goes up when results of the same query would differ
+FORMAT = 2  # goes up when results of the same query would differ
 
 
 class Gradient(NamedTuple):
@@ -35,6 +35,7 @@ class Job:
       query: What to ask of each tape; None if there is a question.
       question: The user's function, for workers that share this process's memory.
       question_file: For others, the file that holds it, and the digest of its content.
+      references: Functions of it that travel by name, which have to be the same in workers.
       load: Options for `rt.load`.
       stop: Whether the first tape that fails ends the chunk.
       replayed: The tape whose inputs the items are, or its path and stamp; None if items are tapes.
@@ -46,6 +47,7 @@ class Job:
     query: Gradient | None = None
     question: Callable[[Any], Any] | None = None
     question_file: tuple[str, str] | None = None
+    references: tuple[Any, ...] = ()
     load: Mapping[str, Any] = field(default_factory=dict)
     stop: bool = True
     replayed: Any = None
@@ -59,23 +61,37 @@ class Item(NamedTuple):
     Attributes:
       name: What to call it: the path as it was given, or the number of the input.
       path: The whole path: workers may have another current folder.
-      stamp: Of its content; one that is never used again if it is not there, or nothing tells its versions apart.
+      stamp: Of its content, one that is never used again if nothing tells its versions apart; "" if it could not be read.
+      problem: Why it could not: it fails with this error, even if it is there by the time that it is opened.
     """
 
     name: str
     path: str = ""
     stamp: str = ""
+    problem: str = ""
 
 
 @dataclass(frozen=True)
 class Task:
-    """One chunk: its items, where its result goes, and the inputs of a replay, as bytes or the file with them."""
+    """One chunk.
+
+    Attributes:
+      job: What all chunks have in common.
+      items: Its items.
+      key: The digest of all that its result depends on.
+      path: Where its result goes.
+      inputs: Those of a replay, as bytes or the file with them.
+      note: A file for the number of the item that is computed, to know it if the process dies.
+      deadly: The numbers of items that processes died of: they fail without another attempt.
+    """
 
     job: Job
     items: tuple[Item, ...]
     key: str
     path: str
     inputs: bytes | str | None = None
+    note: str | None = None
+    deadly: tuple[int, ...] = ()
 
 
 class Outcome(NamedTuple):
@@ -121,6 +137,11 @@ def chunks(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
 def result_path(folder: str, key: str) -> str:
     """Return where the result of a chunk goes."""
     return os.path.join(folder, f"{key}.part")
+
+
+def failed_path(path: str) -> str:
+    """Return where the result of a chunk goes if items of it failed: it never replaces one in which none did."""
+    return f"{path.removesuffix('.part')}-failed.part"
 
 
 def tape_tasks(job: Job, what: str, items: Sequence[Item], size: int, folder: str) -> list[Task]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from retrotape.distribute._job import Item
-from retrotape.errors import NoTapesError, UrlError
+from retrotape.errors import CorruptTapeError, NoTapesError, RetrotapeError
 from retrotape.files import download
 from retrotape.files.background import finish_all
 from retrotape.files.remote import file_system, read_at_most, reading
@@ -139,22 +139,30 @@ def _remote(path: str) -> Any:
 
 
 def items_of(tapes: list[str], stop: bool) -> list[Item]:
-    """Return each tape with the stamp of its content; if `stop`, raise if one is not there."""
+    """Return each tape with the stamp of its content, or why it has none; if `stop`, raise if one cannot be read."""
     items = []
     for path in tapes:
+        known = problem = ""
         try:
+            _refuse_special(path)
             known = stamp(path)
         except FileNotFoundError:
             if stop:
                 remedy = 'To leave out what is missing: `on_error="continue"`.'
                 raise NoTapesError(f"There is no {path!r}", remedy) from None
-            known = unknown_stamp()  # opening it fails, and says so
-        except UrlError:
+            problem = f"FileNotFoundError: There was no {path!r} when the farm began."
+        except (OSError, RetrotapeError) as error:  # of one path, as a server that does not answer
             if stop:
                 raise
-            known = unknown_stamp()
-        items.append(Item(path, whole(path), known))
+            problem = f"{type(error).__name__}: {error}"
+        items.append(Item(path, whole(path), known, problem))
     return items
+
+
+def _refuse_special(path: str) -> None:
+    """Raise for a pipe, a socket or a device, which opening would wait for."""
+    if not is_url(path) and os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
+        raise CorruptTapeError(path, "it is neither a file nor a folder")
 
 
 def has_changed(path: str, known: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import threading
 from concurrent.futures import ProcessPoolExecutor
 
 # TensorFlow and the libraries below it read these when they start.
@@ -14,7 +15,20 @@ def new_pool(workers: int) -> ProcessPoolExecutor:
     """Return a pool whose processes share the cores. They are spawned: TensorFlow does not survive a fork."""
     threads = max(1, (os.cpu_count() or 1) // workers)
     context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(workers, mp_context=context, initializer=_limit_threads, initargs=(threads,))
+    return ProcessPoolExecutor(workers, mp_context=context, initializer=_begin, initargs=(threads,))
+
+
+def _begin(threads: int) -> None:
+    _limit_threads(threads)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """Wait for the end of the process that started this one: killed, it cannot tell its workers to end."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)  # other threads may be busy, and results appear in files only when they are whole
 
 
 def _limit_threads(count: int) -> None:

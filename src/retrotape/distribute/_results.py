@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, overload
 
 from retrotape.distribute._codec import decode
-from retrotape.distribute._drive import Done, Work, content
+from retrotape.distribute._drive import Done, Failures, Work, content
 from retrotape.distribute._named import NamedGradients, Pairs
 
 
@@ -41,6 +41,14 @@ class Failure(NamedTuple):
     error: str
 
 
+def _failed(done: Done) -> dict[str, str]:
+    failures = Failures()
+    for task, path in zip(done.tasks, done.paths, strict=True):
+        failures.add(task, content(path)["failed"] if path != task.path else {})
+    failures.raise_if_all(done.what)
+    return failures.texts
+
+
 class Results(Sequence[Any]):
     """Results of many tapes or inputs, in their order; `rt.farm.map`, `replay` and `backward` make it.
 
@@ -51,7 +59,7 @@ class Results(Sequence[Any]):
     """
 
     def __init__(self, done: Done, size: int, work: Work) -> None:
-        self._tasks, self._size, self.failed = done.tasks, size, done.failed
+        self._paths, self._size, self.failed = done.paths, size, _failed(done)
         self._last: tuple[int, Any] = (-1, None)
         self._names = [item.name for task in done.tasks for item in task.items]
         self._finalizer = weakref.finalize(self, work.remove)
@@ -76,9 +84,10 @@ class Results(Sequence[Any]):
             return [self[number] for number in range(*index.indices(len(self)))]
         number = range(len(self))[index]  # raises IndexError, and takes negative ones
         chunk, place = divmod(number, self._size)
-        if self._last[0] != chunk:
-            self._last = chunk, content(self._tasks[chunk].path)
-        found = self._last[1]
+        last, found = self._last  # read once: another thread may replace it
+        if last != chunk:
+            found = content(self._paths[chunk])
+            self._last = chunk, found
         if place in found["failed"]:
             return Failure(self._names[number], found["failed"][place])
         return decode(found["items"][place].tobytes())

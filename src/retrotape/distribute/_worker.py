@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache, partial
 from typing import Any
@@ -14,14 +15,16 @@ import numpy as np
 from retrotape._version import __version__
 from retrotape.distribute import _question as questions
 from retrotape.distribute._codec import decode, encode
-from retrotape.distribute._job import Gradient, Item, Job, Outcome, Task
-from retrotape.distribute._partial import is_whole, read, write
+from retrotape.distribute._job import Gradient, Item, Job, Outcome, Task, failed_path
+from retrotape.distribute._partial import DamagedError, is_whole, read, write
 from retrotape.distribute._paths import has_changed, local_copy
+from retrotape.distribute._references import check as check_references
 from retrotape.distribute._sums import Summand, Sums, summands
-from retrotape.errors import FarmError, ShapeMismatchError
+from retrotape.errors import FarmError, ProcessDiedError, ShapeMismatchError, SharedNameError
 from retrotape.grads import Gradients, NamedSource, name_of
 from retrotape.tape.loaded import load as load_tape
 from retrotape.tf.core import tf
+from retrotape.tf.nests import is_variable
 
 Failed = dict[int, str]  # the position of an item in its chunk, and the error
 
@@ -33,8 +36,14 @@ def run(task: Task) -> Outcome:
             return Outcome(task.key)
         _check_versions(task.job)
         content = (_summed if task.job.summed else _each)(task)
-        write(task.path, content)
-        return Outcome(task.key, len(content["failed"]))
+        failed = len(content["failed"])
+        write(failed_path(task.path) if failed else task.path, content)
+        return Outcome(task.key, failed)
+    except DamagedError as error:
+        if is_whole(task.path):  # another driver finished the chunk, and removed the inputs
+            return Outcome(task.key)
+        text = f"The inputs of a chunk, {str(error)!r}, were removed or damaged. Call again: they are written anew"
+        return Outcome(task.key, error=("farm", text, "", traceback.format_exc()))
     except _ItemFailed as error:
         return Outcome(task.key, error=("tape", error.text, error.name, error.trace))
     except ShapeMismatchError as error:
@@ -67,9 +76,14 @@ def _check_versions(job: Job) -> None:
 def _attempt(task: Task, failed: Failed, number: int, compute: Callable[[], Any]) -> Any:
     """Return a result; None where the item failed, which is noted, or ends the chunk."""
     try:
+        if number in task.deadly:
+            raise ProcessDiedError
+        if task.note is not None:
+            with open(task.note, "w", encoding="ascii") as note:
+                note.write(str(number))
         return compute()
-    except Exception as error:
-        text = f"{type(error).__name__}: {error}"
+    except (Exception, SystemExit) as error:  # `sys.exit` in a question does not end the worker
+        text = task.items[number].problem or f"{type(error).__name__}: {error}"
         if task.job.stop:
             raise _ItemFailed(task.items[number].name, text, traceback.format_exc()) from error
         failed[number] = text
@@ -80,7 +94,7 @@ def _summed(task: Task) -> dict[str, Any]:
     sums, failed = Sums(), Failed()
     query = task.job.query
     assert query is not None
-    ask = query_gradient(query)
+    ask = query_gradient(query, summed=True)
 
     def gradient(tape: Any) -> list[Summand]:
         return summands(ask(tape))
@@ -122,14 +136,17 @@ def _question(job: Job) -> Callable[[Any], Any]:
     if job.question is not None:
         return job.question
     assert job.question_file is not None
-    return questions.load(*job.question_file)
+    question = questions.load(*job.question_file)
+    check_references(job.references)
+    return question
 
 
 def _inputs(task: Task) -> list[dict[str, Any]]:
-    if isinstance(task.inputs, str):
-        return read(task.inputs)["inputs"]
-    assert task.inputs is not None
-    return decode(task.inputs)["inputs"]
+    data = task.inputs
+    if isinstance(data, str):
+        data = read(data)["inputs"].tobytes()
+    assert data is not None
+    return decode(data)["inputs"]
 
 
 def _replayed(job: Job) -> Any:
@@ -149,6 +166,8 @@ def _kept_tape(path: str, known: str, options: tuple[tuple[str, Any], ...]) -> A
 @contextmanager
 def opened(job: Job, item: Item) -> Iterator[Any]:
     """Load a tape, close it if it has a process of its own, and raise if the file changes meanwhile."""
+    if not item.stamp:
+        raise FileNotFoundError(item.problem)
     _check_stamp(item.path, item.stamp)
     tape: Any = load_tape(local_copy(item.path, job.load.get("limits")), **job.load)
     try:
@@ -173,20 +192,38 @@ def _on_replay(tape: Any, inputs: dict[str, Any], trust: bool, question: Callabl
     return question(tape.replay(inputs, trust=trust))
 
 
-def query_gradient(query: Gradient) -> Callable[[Any], Gradients]:
-    """Return the question that `farm.backward` asks of each tape."""
+def query_gradient(query: Gradient, *, summed: bool = False) -> Callable[[Any], Gradients]:
+    """Return the question that `farm.backward` asks of each tape; for a sum, a name must mean the same on all."""
 
     def question(tape: Any) -> Gradients:
         options = {"through_updates": query.through_updates}
         if query.wrt is None:
-            return _with_names(tape, tape.backward(query.target, **options))
+            grads = tape.backward(query.target, **options)
+            if summed:
+                _refuse_shared_names(tape, [(name_of(key), key) for key in grads.keys()])
+            return _with_names(tape, grads)
         sources = [tape[name] for name in query.wrt]
+        if summed:
+            _refuse_shared_names(tape, zip(query.wrt, sources, strict=True))
         once = {id(source): source for source in sources}  # two names of one source: gradients of a key are summed
         grads = tape.backward(query.target, list(once.values()), **options)
         keys = dict(zip(once, grads.keys(), strict=True))
         return _renamed(grads, [(name, keys[id(source)]) for name, source in zip(query.wrt, sources, strict=True)])
 
     return question
+
+
+def _refuse_shared_names(tape: Any, sources: Iterable[tuple[str, Any]]) -> None:
+    """Raise if a source is a variable that is called as another one is, unless by a name that the user gave it.
+
+    A tape calls the second one `v'`, in the order of their use, which may be another on another tape.
+    """
+    for name, source in sources:
+        own = name_of(source)
+        second = f"{own}'"
+        meant = own == re.sub(r"'\d*$", "", name) or own.endswith("/" + re.sub(r"'\d*$", "", name))
+        if meant and is_variable(source) and second in tape.names and name_of(tape[second]) == own:
+            raise SharedNameError(own)
 
 
 def _by_name(question: Callable[[Any], Any]) -> Callable[[Any], Any]:

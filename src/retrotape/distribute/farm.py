@@ -7,40 +7,28 @@ counts twice or is lost when a worker dies, and with `work=` a farm that was int
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, NamedTuple, TypeVar, overload
+from typing import Any, Literal, TypeVar, overload
 
 from retrotape.distribute import _question as questions
-from retrotape.distribute._drive import Work, contents, drive
-from retrotape.distribute._executors import Way, way_of
+from retrotape.distribute._arguments import Options, checked_name, checked_names, checked_options
+from retrotape.distribute._drive import Failures, Work, contents, drive
 from retrotape.distribute._fingerprint import fingerprint
 from retrotape.distribute._inputs import input_tasks, remove_inputs, replayed_tape
 from retrotape.distribute._job import Gradient, Job, digest, plain, tape_tasks
 from retrotape.distribute._named import NamedGradients
 from retrotape.distribute._paths import items_of, tapes_in
+from retrotape.distribute._references import references
 from retrotape.distribute._results import Failure, Results, Total
 from retrotape.distribute._sums import Sums
 from retrotape.files.saved import Path
-from retrotape.tf.core import tf
 
 __all__ = ["Failure", "NamedGradients", "Results", "Total", "backward", "map", "replay"]
 
 CHUNK = 16  # tapes in one chunk; another number gives a sum whose last bits may differ
 _Reduce = Literal["sum", "mean", "each"]
 _Found = TypeVar("_Found")
-
-
-class _Options(NamedTuple):
-    """The options that all farms have, checked."""
-
-    way: Way
-    chunk: int
-    work: Path | None
-    stop: bool
-    progress: bool | None
-    load: dict[str, Any]
 
 
 @overload
@@ -124,8 +112,8 @@ def backward(  # type: ignore[misc]  # the overloads leave out the options for b
     """
     if reduce not in ("sum", "mean", "each"):
         raise ValueError(f"reduce= must be 'sum', 'mean' or 'each', got {reduce!r}.")
-    query = Gradient(_name(target), _names(wrt), bool(through_updates))
-    options = _checked(executor, chunk, work, on_error, progress, load)
+    query = Gradient(checked_name(target), checked_names(wrt), bool(through_updates))
+    options = checked_options(executor, chunk, work, on_error, progress, load)
     tapes = tapes_in(paths)
     if reduce == "each":
         job = Job(query=query, load=options.load, stop=options.stop)
@@ -177,7 +165,7 @@ def map(
     [0.0, 2.0, 4.0]
     """
     questions.check(question)
-    options = _checked(executor, chunk, work, on_error, progress, load)
+    options = checked_options(executor, chunk, work, on_error, progress, load)
     tapes = tapes_in(paths)
 
     def run(work: Work) -> Results:
@@ -231,7 +219,7 @@ def replay(
     [4.0, 36.0]
     """
     questions.check(question)
-    options = _checked(executor, chunk, work, on_error, progress, load)
+    options = checked_options(executor, chunk, work, on_error, progress, load)
 
     def run(work: Work) -> Results:
         shares = options.way.shares_memory
@@ -255,7 +243,7 @@ def replay(
 # ------------------------------------------------------------------ one farm
 
 
-def _in_folder(options: _Options, run: Callable[[Work], _Found]) -> _Found:
+def _in_folder(options: Options, run: Callable[[Work], _Found]) -> _Found:
     """Run with the folder of partial results; a temporary one is removed, unless results are still in it."""
     work = Work(options.work)
     found = None
@@ -267,67 +255,31 @@ def _in_folder(options: _Options, run: Callable[[Work], _Found]) -> _Found:
             work.remove()
 
 
-def _total(job: Job, tapes: list[str], options: _Options, work: Work, mean: bool) -> Total:
+def _total(job: Job, tapes: list[str], options: Options, work: Work, mean: bool) -> Total:
     what = digest("sum", job.versions, job.query, plain(options.load))
     tasks = tape_tasks(job, what, items_of(tapes, options.stop), options.chunk, work.path)
     done = drive(tasks, options.way, work, options.progress, "tapes")
-    sums = Sums()
-    for _, content in contents(done.tasks):
+    sums, failures = Sums(), Failures()
+    for task, content in contents(done):
         sums.merge(content)
-    return Total(sums.pairs(sums.count if mean else 1), sums.reasons(), sums.count, done.failed)
+        failures.add(task, content["failed"])
+    failures.raise_if_all(done.what)
+    return Total(sums.pairs(sums.count if mean else 1), sums.reasons(), sums.count, failures.texts)
 
 
-def _results(job: Job, what: str, tapes: list[str], options: _Options, work: Work) -> Results:
+def _results(job: Job, what: str, tapes: list[str], options: Options, work: Work) -> Results:
     what = digest(what, job.versions, plain(options.load))
     tasks = tape_tasks(job, what, items_of(tapes, options.stop), options.chunk, work.path)
     return Results(drive(tasks, options.way, work, options.progress, "tapes"), options.chunk, work)
 
 
-def _sent(question: Callable[[Any], Any], options: _Options, work: Work) -> dict[str, Any]:
+def _sent(question: Callable[[Any], Any], options: Options, work: Work) -> dict[str, Any]:
     """Return the fields of the job that hold the function: itself, or the file that it is in."""
     if options.way.shares_memory:
         return {"question": question}
-    return {"question_file": questions.save(question, work.path)}
+    return {"question_file": questions.save(question, work.path), "references": references(question)}
 
 
-def _told_apart(question: Callable[[Any], Any], options: _Options) -> str:
+def _told_apart(question: Callable[[Any], Any], options: Options) -> str:
     """Return what tells results in a folder from those of other functions; a temporary folder has no others."""
     return uuid.uuid4().hex if options.work is None else fingerprint(question)
-
-
-# ------------------------------------------------------------------ arguments
-
-
-def _checked(
-    executor: Any, chunk: Any, work: Any, on_error: Any, progress: Any, load: Mapping[str, Any] | None
-) -> _Options:
-    if not isinstance(chunk, int) or isinstance(chunk, bool) or chunk < 1:
-        raise ValueError(f"chunk= takes a number of tapes, 1 or more; got {chunk!r}.")
-    if on_error not in ("stop", "continue"):
-        raise ValueError(f"on_error= must be 'stop' or 'continue', got {on_error!r}.")
-    if progress not in (None, True, False):
-        raise ValueError(f"progress= must be True, False or None, got {progress!r}.")
-    if work is not None and not isinstance(work, (str, os.PathLike)):
-        raise TypeError(f"work= takes the path of a folder, got {type(work).__name__}.")
-    if load is not None and not isinstance(load, Mapping):
-        raise TypeError(f'load= takes options for `rt.load`, `{{"isolate": True}}`; got {type(load).__name__}.')
-    given = {name: tuple(sorted(v)) if isinstance(v, (list, set, frozenset)) else v for name, v in (load or {}).items()}
-    return _Options(way_of(executor), chunk, work, on_error == "stop", progress, given)
-
-
-def _name(target: Any) -> str:
-    if not isinstance(target, str):
-        raise TypeError(f'target= takes a name on each tape, "loss"; got {type(target).__name__}.')
-    return target
-
-
-def _names(wrt: Any) -> tuple[str, ...] | None:
-    if wrt is None:
-        return None
-    names = tuple(dict.fromkeys(tf.nest.flatten(wrt)))
-    for name in names:
-        if not isinstance(name, str):
-            raise TypeError(f'wrt= takes names on each tape, ["dense/kernel"]; got {type(name).__name__}.')
-    if not names:
-        raise ValueError('wrt= is empty; give names, ["dense/kernel"], or None for every trainable variable.')
-    return names

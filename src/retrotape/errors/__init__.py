@@ -1,7 +1,7 @@
 """Every exception of the library. Each owns its text: what was got, what was expected, what to type next."""
 
 from retrotape.errors._base import RetrotapeError, did_you_mean, printable
-from retrotape.errors._farms import FarmError, MissingPackageError, NoTapesError
+from retrotape.errors._farms import FarmError, MissingPackageError, NoTapesError, ProcessDiedError, SharedNameError
 from retrotape.errors._files import (
     AmbiguousNameError,
     BackgroundSaveWarning,
@@ -75,12 +75,14 @@ __all__ = [
     "NotRecordedError",
     "NothingToApplyError",
     "OpaqueUpdateError",
+    "ProcessDiedError",
     "RemoteError",
     "ReplayError",
     "ReplicaError",
     "RetrotapeError",
     "ShapeMismatchError",
     "ShardMismatchError",
+    "SharedNameError",
     "TapeUseError",
     "TapeVersionError",
     "TapeWriteError",

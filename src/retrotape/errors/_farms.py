@@ -16,6 +16,28 @@ class FarmError(RetrotapeError, RuntimeError):
         super().__init__(f"{problem}{end} {remedy}")
 
 
+class ProcessDiedError(RetrotapeError, RuntimeError):
+    """A process died while it computed one item of a farm, alone and after repeated attempts."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The process that computed it was killed or crashed, also when it was the only one. It may need more "
+            "memory than there is; in this process, `executor=None`, a crash shows where."
+        )
+
+
+class SharedNameError(RetrotapeError, ValueError):
+    """Variables on one tape have the same name, so a sum over tapes could not tell them apart."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(
+            f"Several variables on this tape are called {name!r}, and a sum over tapes could not tell them apart. Give "
+            'variables names before you record, `tf.Variable(..., name="scale")`, or name them in the file, '
+            '`tape.save(path, names={"scale": variable})`, and list those names: `wrt=["scale"]`.'
+        )
+
+
 class NoTapesError(RetrotapeError, FileNotFoundError):
     """There is no tape under a path or a pattern."""
 
