@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import pytest
 
 from distribute.making import plain_sum, save_tapes
@@ -16,3 +19,9 @@ def tapes(tmp_path_factory) -> list[str]:
 @pytest.fixture(scope="session")
 def expected(tapes):
     return plain_sum(tapes, CHUNK)
+
+
+@pytest.fixture
+def own(tapes, tmp_path) -> list[str]:
+    """Copies of the tapes that a test may change."""
+    return [str(shutil.copy2(path, tmp_path / Path(path).name)) for path in tapes]

@@ -61,7 +61,7 @@ class Item(NamedTuple):
     Attributes:
       name: What to call it: the path as it was given, or the number of the input.
       path: The whole path: workers may have another current folder.
-      stamp: Of its content, one that is never used again if nothing tells its versions apart; "" if it could not be read.
+      stamp: Of its content, a new one each time if nothing tells its versions apart; "" if it could not be read.
       problem: Why it could not: it fails with this error, even if it is there by the time that it is opened.
     """
 

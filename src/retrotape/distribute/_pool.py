@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import threading
 from concurrent.futures import ProcessPoolExecutor
 
@@ -28,7 +29,7 @@ def _end_with_parent() -> None:
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
-        os._exit(1)  # other threads may be busy, and results appear in files only when they are whole
+        signal.raise_signal(signal.SIGTERM)  # other threads may be busy; a result appears only when its file is whole
 
 
 def _limit_threads(count: int) -> None:

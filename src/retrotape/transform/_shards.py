@@ -12,7 +12,7 @@ and each worker has its own.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -32,10 +32,10 @@ from retrotape.ir import (
 )
 from retrotape.record import TRAINABLE, Trace, is_deterministic, next_time
 from retrotape.tf.core import identity_of, tf
-from retrotape.tf.nests import TensorRef
 from retrotape.transform._flatten import order_times
 from retrotape.transform._join import Joiner, all_times
 from retrotape.transform._shard_checks import Shard, content, digest, homes, named_vars
+from retrotape.transform._shard_names import names_of_job
 from retrotape.transform._twins import Twins
 
 _SMALL = 16  # elements of a shape, of axes and the like
@@ -273,6 +273,12 @@ class _ShardJoiner(Joiner):
         self._connect(which, var, found)
         return found
 
+    def names(self) -> dict[str, Any]:
+        """Return what the names of the whole job refer to."""
+        return names_of_job(
+            self.joined, self._shards, self._maps, {name: home for name, (home, _) in self._homes.items()}
+        )
+
     def finish(self, which: int, trace: Trace, moved: Mapping[int, int] = {}) -> None:
         """Copy facts that belong to no equation."""
         super().finish(which, trace, moved)
@@ -292,50 +298,6 @@ class _ShardJoiner(Joiner):
             for var, moment in (trace.python_constants or {}).items():
                 before = own.get(int(moment - 0.5), -1)
                 joined.python_constants[self._var(which, var)] = before + 0.5
-
-    # ------------------------------------------------------------------ names
-
-    def names(self) -> dict[str, Any]:
-        """Return what the names of the whole job refer to."""
-        common = set.intersection(*(set(mapped.values()) for mapped in self._maps))
-        found: dict[str, Any] = {}
-        for name, which, what in self._all_names():
-            key = None if isinstance(what, TensorRef) else identity_of(what.handle)
-            mirrored = self._shards[which].mirrored.get(key) if key is not None else None
-            if mirrored is not None:
-                if self._homes[mirrored][0] == which:
-                    found[name] = what
-                continue
-            var = self.joined.tensors.get(identity_of(what)) if key is None else None
-            same = var in common and all(
-                self._refers_to(other, name) in (None, var) for other in range(len(self._shards))
-            )
-            full = name if same else f"shard_{which}/{name}"
-            if full in found and found[full] is not what and not same:
-                raise ShardMismatchError(f"the name {full!r} refers to two things", "Choose other names in `names=`.")
-            found.setdefault(full, what)
-            self._rename(full, var, what)
-        return dict(sorted(found.items()))
-
-    def _rename(self, name: str, var: int | None, what: Any) -> None:
-        """Let a variable of one worker, and the message about a value that was left out, have the name of the job."""
-        if var is None:
-            what.name = name
-            return
-        rename = getattr(self.joined.values.get(var), "renamed", None)
-        if rename is not None:
-            self.joined.values[var] = rename(name)
-
-    def _all_names(self) -> Iterator[tuple[str, int, Any]]:
-        for which, shard in enumerate(self._shards):
-            yield from ((name, which, what) for name, what in shard.names.items())
-
-    def _refers_to(self, which: int, name: str) -> int | None:
-        """Return the var of a name of one worker; −1 if it is a variable, None if the worker has no such name."""
-        what = self._shards[which].names.get(name)
-        if what is None:
-            return None
-        return self.joined.tensors.get(identity_of(what)) if isinstance(what, TensorRef) else -1
 
 
 def _without_mirrored(shard: Shard, names: Collection[str]) -> Shard:
