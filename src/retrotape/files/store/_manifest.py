@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from retrotape.errors import CorruptTapeError, IncompleteTapeError, TapeWriteError
 from retrotape.files.store._errors import TapeErrors
 from retrotape.files.store._files import open_file, read_at
-from retrotape.files.store._format import DEFAULT_LIMITS, PIECE, Limits, quoted
+from retrotape.files.store._format import DEFAULT_LIMITS, PIECE, TAPE, Limits, quoted
 from retrotape.files.store._json import parse
 from retrotape.files.store._replace import Replacement
 
@@ -60,8 +60,8 @@ def is_shard_name(name: str) -> bool:
 def is_sharded(path: str | os.PathLike[str]) -> bool:
     """Return whether a path is a folder with a manifest or with shards."""
     path = os.fsdecode(path)
-    if "\0" in path or not os.path.isdir(path):
-        return False
+    if "\0" in path or not os.path.isdir(path) or os.path.lexists(os.path.join(path, TAPE)):
+        return False  # an isolated process may read the files of a tape with a store, and not list its folder
     return os.path.lexists(os.path.join(path, MANIFEST)) or any(map(is_shard_name, os.listdir(path)))
 
 
