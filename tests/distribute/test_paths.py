@@ -109,7 +109,9 @@ def test_a_stamp_changes_with_the_content(folder):
 def bucket(monkeypatch, tmp_path) -> str:
     """Return the URL of an empty folder in memory, and use a cache of its own."""
     fsspec = pytest.importorskip("fsspec", reason="an extra of the package")
-    fsspec.filesystem("memory").store.clear()
+    files = fsspec.filesystem("memory")
+    files.store.clear()
+    files.pseudo_dirs[:] = [""]  # empty folders of other tests
     monkeypatch.setenv("RETROTAPE_CACHE", str(tmp_path / "cache"))
     return "memory://bucket"
 

@@ -65,7 +65,9 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> ShardFolder:
     if request.param == "local":
         return shard_folder(tmp_path / "job")
     fsspec = pytest.importorskip("fsspec", reason="an extra of the package")
-    fsspec.filesystem("memory").store.clear()
+    files = fsspec.filesystem("memory")
+    files.store.clear()
+    files.pseudo_dirs[:] = [""]  # empty folders of other tests
     return shard_folder("memory://bucket/job/")
 
 
