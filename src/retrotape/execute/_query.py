@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from retrotape._types import Cotangent, Tensor, Vjp
@@ -12,7 +12,7 @@ from retrotape.execute._vjp import RuleVjp
 from retrotape.execute._walk import add, walk
 from retrotape.record import Trace
 from retrotape.tf.core import identity_of
-from retrotape.tf.nests import Fitted
+from retrotape.tf.nests import Fitted, Ones
 
 
 class Query(NamedTuple):
@@ -57,7 +57,7 @@ class Request(NamedTuple):
     """
 
     targets: tuple[int, ...]
-    seeds: tuple[Tensor | Fitted, ...]
+    seeds: tuple[Tensor | Fitted | Ones, ...]
     sources: tuple[tuple[int, ...], ...]
     through: tuple[bool, ...]
     since: int | None
@@ -67,7 +67,17 @@ class Request(NamedTuple):
 
     def flowing(self) -> tuple[Tensor, ...]:
         """Return the cotangents of the targets, in the targets' shapes."""
-        return tuple(seed.tensor() if isinstance(seed, Fitted) else seed for seed in self.seeds)
+        return tuple(seed.tensor() if isinstance(seed, (Fitted, Ones)) else seed for seed in self.seeds)
+
+    def given_seeds(self) -> list[Tensor]:
+        """Return the cotangents that the user gave."""
+        given = [seed.seed if isinstance(seed, Fitted) else seed for seed in self.seeds]
+        return [seed for seed in given if not isinstance(seed, Ones)]
+
+    def key(self) -> Hashable:
+        """Return what is requested, without the values of the cotangents."""
+        given = tuple(not isinstance(seed, Ones) for seed in self.seeds)
+        return self.targets, given, self.sources, self.through, self.since
 
     def queries(self) -> list[tuple[list[int], Query]]:
         """Return one query for sources whose paths end at assignments, one for the rest, and the positions of each."""

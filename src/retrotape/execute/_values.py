@@ -80,7 +80,7 @@ class Values:
         value = self._recomputed.pop(var, None)
         # A kept value stays known, also if it is kept for another var. And while anything is recording, events that are
         # not yet recorded may still refer to this tensor.
-        if value is None or current_stack().recording():
+        if value is None or current_stack().observed():
             return
         if any(self._kept.get(same) is value for same in (var, self._origin(var))):
             return
@@ -153,6 +153,8 @@ class Values:
         """Hold a recomputed value, and identify its var by this tensor from now on."""
         self._recomputed[var] = value
         self._trace.tensors.by_identity[identity_of(value)] = var
+        if self._trace.base is not None and var < self._trace.base_size:
+            self._trace.base.tensors.alias(identity_of(value), var)
         for other in others:
             other.tensors.recognize(identity_of(value), self._identities().get(var, ()))
 
@@ -171,7 +173,7 @@ class Values:
             return run(self._others)
         others = current_stack().open_besides(self._trace)
         self._warn_of_stock_tapes()
-        with setting(self, _others=others), current_stack().unrecorded(), self._hidden(), self._eager():
+        with setting(self, _others=others), current_stack().unrecorded(identified=True), self._hidden(), self._eager():
             return run(others)
 
     def _hidden(self) -> AbstractContextManager[None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial, wraps
 from threading import RLock
@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 from weakref import ReferenceType, ref
 
 from retrotape._types import Nest, Tensor
+from retrotape.compile import compiled
 from retrotape.diagnose.missing import with_reasons
 from retrotape.diagnose.why import Explanation, explain
 from retrotape.errors import MissingGradientError
@@ -69,11 +70,29 @@ class QueryBase(ABC):
     def __reduce__(self) -> NoReturn:
         raise TypeError("A tape is not pickled or copied. Save it: `tape.save(path)`, and elsewhere `rt.load(path)`.")
 
-    def _solve(self, session: Session, request: Request, compute: Callable[[], list[Any]]) -> list[Any]:
-        """Compute a result and remember how. `compute` must not refer to the tape: that would be a reference cycle."""
+    def _solve(
+        self,
+        session: Session,
+        request: Request,
+        compute: Callable[[], list[Any]],
+        kind: Hashable = None,
+        inputs: Sequence[Tensor] = (),
+    ) -> list[Any]:
+        """Compute a result and remember how. `compute` must not refer to the tape: that would be a reference cycle.
+
+        Args:
+          session: The session to query.
+          request: What is requested.
+          compute: Computes it op by op.
+          kind: What is computed, besides the request, if it may be compiled.
+          inputs: The tensors that it depends on, besides those of the trace.
+        """
         if session.trace.guard is not None:
             compute = _explaining(session, compute)
-        found = compute()
+        if kind is None or request.derived_from or request.outside:
+            found = compute()
+        else:
+            found = compiled(session.trace, (kind, request.key()), [*request.given_seeds(), *inputs], compute)
         remembered, recorded = session.remembers()
         if remembered:
             self._results.remember(request, None if recorded else compute, found)

@@ -82,7 +82,7 @@ class FirstOrder(QueryBase):
             if request.left_out:
                 warn_of_targets(request)
             found = self._solve(
-                session, request, lambda: fill_constants(session, request, parts, solve(session, request))
+                session, request, lambda: fill_constants(session, request, parts, solve(session, request)), "gradient"
             )
         if none == "raise" and any(grad is None for grad in found):
             self._raise_missing(session, target, parts, request, found)

@@ -18,7 +18,6 @@ from retrotape.tf.nests import (
     describe,
     has_derivative,
     is_variable,
-    ones_like,
     seeds_for,
     take_apart,
     zeros_like,
@@ -63,7 +62,7 @@ def make_request(
             stand_ins[id(part)] = session.stand_in(part)
     found = tuple(stand_ins[id(part)] if id(part) in stand_ins else _target(session, results, part) for part in targets)
     tensors = [part for part in targets if not isinstance(part, VARIABLES)]
-    seeds = tuple(seeds_for(given, output_gradients, ones_like)) if ones else ()
+    seeds = tuple(seeds_for(given, output_gradients)) if ones else ()
     return Request(
         found,
         seeds,

@@ -7,7 +7,7 @@ from typing import Any
 
 from retrotape.ir import COLLECTIVES, OWN_OPS, Attr, AttrValue, DType, Eqn, Func, Proto, Shape
 from retrotape.tf import core
-from retrotape.tf.core import tf
+from retrotape.tf.core import TensorProto, tf
 
 LARGEST = 8192  # cache entries
 _cache: dict[Any, tuple[Attr, ...]] = {}
@@ -113,7 +113,7 @@ def _executable(value: AttrValue) -> Any:
         case Func(name):
             return name
         case Proto(data):
-            return tf.compat.v1.TensorProto.FromString(data)
+            return TensorProto.FromString(data)
         case tuple():
             return [_executable(item) for item in value]  # type: ignore[arg-type]
     return value

@@ -110,16 +110,25 @@ class Openings(ABC):
         return any(other is trace for other in self.active)
 
     def recording(self) -> bool:
-        """Return whether anything is being recorded now."""
+        """Return whether anything is being recorded now, to be differentiated later."""
+        return any(recorder.observer is None for recorder in self.active)
+
+    def observed(self) -> bool:
+        """Return whether anything is notified of ops now, to differentiate them later or only to compile them."""
         return bool(self.active)
 
     def without(self, trace: Trace) -> Scope:
         """Do not record ops in the block on `trace`."""
         return _RecordedBy(self, [other for other in self.active if other is not trace])
 
-    def unrecorded(self) -> Scope:
-        """Do not record ops in the block."""
-        return _RecordedBy(self, [])
+    def unrecorded(self, identified: bool = False) -> Scope:
+        """Do not record ops in the block.
+
+        Args:
+          identified: Whether every tensor made in the block that is used after it becomes known as one that is on
+            record: then an observer misses nothing.
+        """
+        return _RecordedBy(self, [], identified)
 
     def also(self, trace: Trace) -> Scope:
         """Record ops in the block on `trace` as well, whether it is open or not."""
@@ -159,13 +168,17 @@ class _Opened(Scope):
 class _RecordedBy(Scope):
     """Replace the active recorders for one block."""
 
-    def __init__(self, openings: Openings, recorders: list[Recorder]) -> None:
-        self._openings, self._recorders = openings, recorders
+    def __init__(self, openings: Openings, recorders: list[Recorder], identified: bool = False) -> None:
+        self._openings, self._recorders, self._identified = openings, recorders, identified
         self._before, self._open = openings.active, openings._open
 
     def enter(self) -> None:
         openings = self._openings
         openings.dispatch()
+        if not self._identified:
+            for recorder in openings.active:
+                if recorder.observer is not None and recorder not in self._recorders:
+                    recorder.observer.on_gap()
         with lock:
             self._before, self._open = openings.active, list(openings._open)
             openings._activate(self._recorders)

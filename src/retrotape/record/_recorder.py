@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from retrotape._types import Place, Tensor
 from retrotape.ir import (
@@ -45,6 +45,16 @@ class Event(NamedTuple):
     time: int  # when it ran, the same on every tape that recorded it
 
 
+class Observer(Protocol):
+    """Is notified of what a recorder of its own cannot record."""
+
+    def on_gap(self) -> None:
+        """Ops are about to run that are not recorded."""
+
+    def on_host_read(self, tensor: Tensor) -> None:
+        """Python is about to read the value of a tensor."""
+
+
 class Recorder(Histories):
     """Appends equations, and keeps the values that their gradients need.
 
@@ -52,6 +62,8 @@ class Recorder(Histories):
     recomputed; "segments", these and some in between; "disk", as "segments" in memory, with the other needed values in
     a file. Values that are not kept are recomputed when a query needs them.
     """
+
+    observer: Observer | None = None  # set if the ops are not recorded to be differentiated, but to be compiled
 
     def __init__(
         self,
@@ -88,6 +100,7 @@ class Recorder(Histories):
         fork._stale, fork.began = self._stale.copy(), self.began
         fork._latest_call, fork.damaged = self._latest_call, self.damaged
         fork.token, fork.guard = self.token, self.guard
+        fork.base, fork.base_size = self, len(self.program.types)
         fork.python_constants = None if self.python_constants is None else self.python_constants.copy()
         if self.segments is not None:
             fork.segments = self.segments.fork(fork._builder, fork.values, fork._offload.put if fork._offload else None)

@@ -256,6 +256,9 @@ class Stack(Calls):
     def on_host_read(self, tensor: Tensor, method: str) -> None:
         """Record that Python reads a value: what runs later may depend on it."""
         if self.active:
+            for recorder in self.active:
+                if recorder.observer is not None:
+                    recorder.observer.on_host_read(tensor)
             place = reader_place(3)
             if place is not None:
                 self._add_host_read(tensor, place, method)

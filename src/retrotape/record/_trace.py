@@ -41,6 +41,9 @@ class Trace(ABC):
       guard: For a loaded tape: checks ops before and after they run.
       token: Replaced by `clear`: invalidates what was handed out before.
       damaged: Whether an exception interrupted recording.
+      structure: What `compile` knows about traces like this one, and the number of equations that it is about.
+      not_compiled: Why the last query was not compiled; None if it was.
+      base: The trace that this one is a fork of, if it is one; the first `base_size` vars are the same in both.
     """
 
     program: Program
@@ -70,6 +73,10 @@ class Trace(ABC):
         self.python_constants: dict[int, float] | None = None
         self.guard: Any = None
         self.token = object()
+        self.structure: tuple[int, Any] = 0, None
+        self.not_compiled: str | None = None
+        self.base: Trace | None = None
+        self.base_size = 0
 
     def _build(self, builder: Builder) -> None:
         """Set the program to that of `builder`."""

@@ -35,7 +35,12 @@ _LIBRARIES = frozenset(("tensorflow", "keras", "numpy", "retrotape", "builtins")
 
 def is_users(value: Any) -> bool:
     """Return whether a function or class is user code, and so may reference variables that no library tracks."""
-    return (value.__module__ or "").partition(".")[0] not in _LIBRARIES
+    return not is_library(value.__module__ or "")
+
+
+def is_library(module: str) -> bool:
+    """Return whether a module belongs to TensorFlow, Keras, NumPy or this library."""
+    return module.partition(".")[0] in _LIBRARIES
 
 
 def _is_full(cell: Any) -> bool:

@@ -72,6 +72,7 @@ Mirrored = distribute_values.Mirrored
 AggregatingVariable = ps_values.AggregatingVariable
 EagerTensorBase = ops._EagerTensorBase
 FallbackException = eager_core._FallbackException
+TensorProto = type(tf.make_tensor_proto(0))
 StockTape = backprop.GradientTape  # not `tf.GradientTape`, which `rt.install` may have replaced
 BaseVariable = resource_variable_ops.BaseResourceVariable
 CompositeTensor = tf.__internal__.CompositeTensor

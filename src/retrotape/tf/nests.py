@@ -107,10 +107,10 @@ def _is_composite(item: Any) -> bool:
     return isinstance(item, CompositeTensor) and type(item).__name__ != "KerasTensor"
 
 
-def seeds_for(targets: Sequence[Tensor], given: Any, make_ones: Callable[[Tensor], Tensor]) -> list[Any]:
-    """Return the seed of each differentiable target: ones, or the given output gradients, as tensors or `Fitted`."""
+def seeds_for(targets: Sequence[Tensor], given: Any) -> list[Any]:
+    """Return the seed of each differentiable target: `Ones`, or the given output gradients, as tensors or `Fitted`."""
     if given is None:
-        return [make_ones(target) for target in targets if has_derivative(target)]
+        return [Ones(target) for target in targets if has_derivative(target)]
     flat = functions.components([unwrap(item) for item in tf.nest.flatten(given)])
     if len(flat) != len(targets):
         hint = " Give numbers for the elements of one target as one tensor: `tf.constant([...])`."
@@ -126,6 +126,16 @@ def seeds_for(targets: Sequence[Tensor], given: Any, make_ones: Callable[[Tensor
                 "where nothing flows in, `tf.ones_like(target)` for what is the default."
             )
     return [_fitting(seed, target) for seed, target in zip(flat, targets, strict=True) if has_derivative(target)]
+
+
+class Ones(NamedTuple):
+    """The output gradient of a target for which none is given; made where it is used."""
+
+    target: Tensor
+
+    def tensor(self) -> Tensor:
+        """Return ones in the shape of the target."""
+        return ones_like(self.target)
 
 
 class Fitted(NamedTuple):

@@ -1,0 +1,78 @@
+"""Lower a computation to a function of TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import NamedTuple
+
+from retrotape._types import Cotangent, Tensor
+from retrotape.compile._observed import Computation
+from retrotape.compile._simplify import Simplifier
+from retrotape.ir import TensorType
+from retrotape.tf.core import tf
+from retrotape.tf.lowering import FunctionBuilder, LoweredFunction
+
+SMALL = 65_536  # elements in the largest tensor, up to which threads for independent ops cost more than they gain
+
+
+class Lowered(NamedTuple):
+    """A computation as a function that is called directly.
+
+    Attributes:
+      function: The function: from used inputs and feeds to all tensors of the results.
+      inputs: The positions of the inputs that it takes.
+      feeds: The vars of the trace whose values it takes, after the inputs.
+      results: How many of its tensors each result has: none, one, or those of `tf.IndexedSlices`.
+    """
+
+    function: LoweredFunction
+    inputs: tuple[int, ...]
+    feeds: tuple[int, ...]
+    results: tuple[int, ...]
+
+    def __call__(self, inputs: Sequence[Tensor], value_of: Callable[[int], Tensor]) -> list[Cotangent | None]:
+        """Run it on inputs and on values of a trace."""
+        flat = self.function([*(inputs[position] for position in self.inputs), *map(value_of, self.feeds)])
+        found: list[Cotangent | None] = []
+        position = 0
+        for count in self.results:
+            own = flat[position : position + count]
+            found.append(None if not own else own[0] if count == 1 else tf.IndexedSlices(*own))
+            position += count
+        return found
+
+
+def lower(computation: Computation) -> Lowered:
+    """Return a computation as a function.
+
+    Raises:
+      NotCompilableError: If it cannot be one.
+    """
+    simple = Simplifier(computation).run()
+    used = {var for eqn in simple.eqns for var in eqn.inputs}.union(var for row in simple.results for var in row)
+    builder, types = FunctionBuilder(), computation.types
+    inputs = [position for position, var in enumerate(computation.inputs) if var in used]
+    feeds = [(leaf, var) for leaf, var in computation.feeds if leaf in used]
+    references: dict[int, str] = {}
+    for leaf in (*(computation.inputs[position] for position in inputs), *(leaf for leaf, _ in feeds)):
+        references[leaf] = builder.argument(types[leaf])
+
+    def reference(var: int) -> str:
+        if var not in references:
+            references[var] = builder.constant(simple.constants[var])
+        return references[var]
+
+    for eqn in simple.eqns:
+        made = builder.node(eqn.op, [reference(var) for var in eqn.inputs], eqn.attrs)
+        references.update(zip(eqn.outputs, made, strict=True))
+    for row in simple.results:
+        for var in row:
+            builder.result(reference(var), types[var].dtype)
+    made_here = (types[var] for eqn in simple.eqns for var in eqn.outputs if var < len(types))
+    function = builder.build(single_threaded=max(map(_size, made_here), default=0) <= SMALL)
+    return Lowered(function, tuple(inputs), tuple(var for _, var in feeds), tuple(map(len, simple.results)))
+
+
+def _size(kind: TensorType) -> int:
+    return prod(size or 0 for size in kind.shape) if kind.shape is not None else 0

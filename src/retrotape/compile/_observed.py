@@ -1,0 +1,190 @@
+"""What a computation ran, as data: from values of a trace, and from inputs, to its results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from retrotape._types import Cotangent, Tensor
+from retrotape.ir import CUSTOM, LEAF, Builder, Eqn, Program, TensorType, slice_to
+from retrotape.record import RESOURCE, Recorder, Trace, current_stack, is_deterministic
+from retrotape.tf import core
+from retrotape.tf.core import identity_of, shape_of, tf
+
+_VARIANT = 21
+Result = tuple[int, ...]  # vars: of a tensor, of `tf.IndexedSlices` (values, indices, perhaps dense shape), or none
+
+
+class NotCompilableError(Exception):
+    """A computation cannot be compiled; the message says why."""
+
+
+class Computation(NamedTuple):
+    """A computation as data. Equal ones compute the same from the same values.
+
+    Attributes:
+      types: The types of its vars.
+      producers: For each var, the number of its equation, or `LEAF`.
+      eqns: Its equations, without source lines.
+      inputs: The leaves for what the caller passes in.
+      feeds: Leaves, each with the var of the trace whose value it takes.
+      constants: Leaves, each with its value, a serialized `TensorProto`.
+      read: Vars of the trace that Python read, each with its value: another one may lead to other ops.
+      read_inside: Vars of its own that Python read.
+      results: The vars of each result.
+    """
+
+    types: tuple[TensorType, ...]
+    producers: tuple[int, ...]
+    eqns: tuple[Eqn, ...]
+    inputs: tuple[int, ...]
+    feeds: tuple[tuple[int, int], ...]
+    constants: tuple[tuple[int, bytes], ...]
+    read: tuple[tuple[int, bytes], ...]
+    read_inside: tuple[int, ...]
+    results: tuple[Result, ...]
+
+    @property
+    def program(self) -> Program:
+        """The equations as a program."""
+        return Program(self.types, self.producers, self.eqns, ())
+
+
+class Observation:
+    """Runs a computation and observes the ops that it runs."""
+
+    def __init__(self, trace: Trace, inputs: Sequence[Tensor]) -> None:
+        self._trace, self._inputs = trace, list(inputs)
+        self._recorder = Recorder("leaves")
+        self._recorder.observer = self
+        self._read: dict[int, Tensor] = {}
+        self._gap = False
+
+    def on_gap(self) -> None:
+        """Ops are about to run that are not observed."""
+        self._gap = True
+
+    def on_host_read(self, tensor: Tensor) -> None:
+        """Python is about to read the value of a tensor."""
+        self._read[identity_of(tensor)] = tensor
+
+    def run(self, compute: Callable[[], list[Cotangent | None]]) -> list[Cotangent | None]:
+        """Run the computation, and return its results."""
+        with current_stack().only(self._recorder):
+            return compute()
+
+    def computation(self, found: Sequence[Cotangent | None]) -> Computation:
+        """Return what ran as data, given its results.
+
+        Raises:
+          NotCompilableError: If it cannot be a function of TensorFlow.
+        """
+        recorder = self._recorder
+        recorder.flush()
+        if self._gap:
+            raise NotCompilableError("part of the derivative is computed by ops that cannot be observed")
+        if recorder.facts.histories:
+            raise NotCompilableError("a backward function reads or assigns a variable")
+        return _Extraction(self._trace, recorder, self._inputs).extract(found, self._read)
+
+
+class _Extraction:
+    """Copies the equations that the results need, with vars numbered anew."""
+
+    def __init__(self, trace: Trace, recorder: Recorder, inputs: Sequence[Tensor]) -> None:
+        self._trace, self._recorder, self._builder = trace, recorder, Builder()
+        self._map: dict[int, int] = {}  # from vars of the recorder
+        self._leaves: dict[int, int] = {}  # by identity
+        self._feeds: dict[int, int] = {}
+        self._constants: dict[int, bytes] = {}
+        self._inputs = tuple(self._add_leaf(tensor) for tensor in inputs)
+
+    def extract(self, found: Sequence[Cotangent | None], read: dict[int, Tensor]) -> Computation:
+        """Return the computation of the results."""
+        tensors = [_tensors_in(grad) for grad in found]
+        known, program = self._recorder.tensors, self._recorder.program
+        wanted = [var for row in tensors for tensor in row if (var := known.find(tensor)) is not None]
+        guards, inside = self._sort_reads(read)
+        for index in slice_to(program, [*wanted, *inside]):
+            self._copy(program.eqns[index], program)
+        results = tuple(tuple(self._of(tensor) for tensor in row) for row in tensors)
+        read_inside = tuple(self._var(var) for var in inside)
+        builder = self._builder
+        return Computation(
+            tuple(builder.types),
+            tuple(builder.producers),
+            tuple(builder.eqns),
+            self._inputs,
+            tuple(self._feeds.items()),
+            tuple(self._constants.items()),
+            guards,
+            read_inside,
+            results,
+        )
+
+    def _sort_reads(self, read: dict[int, Tensor]) -> tuple[tuple[tuple[int, bytes], ...], list[int]]:
+        """Return the reads of values of the trace, and the vars of values that the computation itself made."""
+        guards, inside = [], []
+        for identity, tensor in read.items():
+            own, var = self._recorder.tensors.get(identity), self._trace.tensors.get(identity)
+            if identity in self._leaves:
+                raise NotCompilableError("a backward function reads in Python what it is given")
+            if var is not None:
+                guards.append((var, serialized(tensor)))
+            elif own is not None and self._recorder.program.producers[own] != LEAF:
+                inside.append(own)
+        return tuple(guards), inside
+
+    def _copy(self, eqn: Eqn, program: Program) -> None:
+        kinds = [program.types[var] for var in eqn.outputs]
+        if eqn.op != CUSTOM:
+            if core.op_def(eqn.op) is None:
+                raise NotCompilableError(f"it calls the function {eqn.op}")
+            if not is_deterministic(eqn.op):
+                raise NotCompilableError(f"it runs {eqn.op}, whose result may differ each time")
+        if any(kind.dtype == RESOURCE for kind in kinds):
+            raise NotCompilableError(f"it runs {eqn.op}, which makes a resource")
+        inputs = tuple(map(self._var, eqn.inputs))
+        outputs = self._builder.define(kinds)
+        self._map.update(zip(eqn.outputs, outputs, strict=True))
+        self._builder.append(eqn.op, inputs, outputs, eqn.attrs)
+
+    def _of(self, tensor: Tensor) -> int:
+        var = self._recorder.tensors.find(tensor)
+        return self._leaf(tensor) if var is None else self._var(var)
+
+    def _var(self, var: int) -> int:
+        found = self._map.get(var)
+        if found is None:
+            found = self._map[var] = self._leaf(self._recorder.values[var])
+        return found
+
+    def _leaf(self, tensor: Tensor) -> int:
+        """Return the var of a tensor that no observed op has made."""
+        found = self._leaves.get(identity_of(tensor))
+        if found is None:
+            found = self._add_leaf(tensor)
+            var = self._trace.tensors.find(tensor)
+            if var is not None:
+                self._feeds[found] = var
+            elif core.eager_dtype(tensor) in (RESOURCE, _VARIANT):
+                raise NotCompilableError("it uses a resource or a list of tensors that is not on the tape")
+            else:
+                self._constants[found] = serialized(tensor)
+        return found
+
+    def _add_leaf(self, tensor: Tensor) -> int:
+        kind = TensorType(core.eager_dtype(tensor), shape_of(tensor))
+        self._leaves[identity_of(tensor)] = var = self._builder.leaf(kind)
+        return var
+
+
+def _tensors_in(grad: Cotangent | None) -> list[Tensor]:
+    if not isinstance(grad, tf.IndexedSlices):
+        return [] if grad is None else [grad]
+    return [tensor for tensor in (grad.values, grad.indices, grad.dense_shape) if tensor is not None]
+
+
+def serialized(tensor: Tensor) -> bytes:
+    """Return a value as a serialized `TensorProto`."""
+    return tf.make_tensor_proto(tensor.numpy()).SerializeToString(deterministic=True)
