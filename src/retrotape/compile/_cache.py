@@ -11,7 +11,7 @@ import numpy as np
 
 from retrotape._types import Cotangent, Tensor
 from retrotape.compile._lower import Lowered, lower
-from retrotape.compile._observed import Computation, NotCompilableError, Observation, serialized
+from retrotape.compile._observed import Computation, NotCompilableError, Observation
 from retrotape.compile._settings import settings
 from retrotape.compile._structure import structure_key
 from retrotape.execute import Values
@@ -33,7 +33,7 @@ class _Query:
     """What is known about one query on traces of one structure."""
 
     def __init__(self) -> None:
-        self.variants: list[tuple[tuple[tuple[int, bytes], ...], Lowered]] = []
+        self.variants: list[Lowered] = []
         self.learned: Computation | None = None
         self.attempts = 0
         self.refused: str | None = None
@@ -146,8 +146,8 @@ def _run(query: _Query, trace: Trace, inputs: Sequence[Tensor]) -> list[Cotangen
     if not query.variants:
         return None
     value_of = _Feeds(trace)
-    for read, lowered in query.variants:
-        if all(serialized(value_of(var)) == value for var, value in read):
+    for lowered in query.variants:
+        if lowered.fits(value_of):
             try:
                 return lowered(inputs, value_of)
             except tf.errors.OpError:  # an op that checks its inputs: computed op by op, the error says where
@@ -196,14 +196,15 @@ def _compile(
     """Add a compiled function, if it returns what was found op by op."""
     if len(query.variants) >= VARIANTS:
         raise NotCompilableError("gradient functions read values in Python that change each time")
-    lowered = lower(computation)
+    value_of = _Feeds(trace)
+    lowered = lower(computation, value_of, specialize=not query.variants)
     try:
-        again = lowered(inputs, _Feeds(trace))
+        again = lowered(inputs, value_of)
     except tf.errors.OpError as error:
         raise NotCompilableError(f"TensorFlow cannot run it as a function: {error.message}") from None
     for one, other in zip(found, again, strict=True):
         _check_same(one, other)
-    query.variants.append((computation.read, lowered))
+    query.variants.append(lowered)
     query.learned, query.attempts = None, 0
     return again if settings.mode == "always" else found
 

@@ -7,7 +7,7 @@ from math import prod
 from typing import NamedTuple
 
 from retrotape._types import Cotangent, Tensor
-from retrotape.compile._observed import Computation
+from retrotape.compile._observed import Computation, value_bytes
 from retrotape.compile._simplify import Simplifier
 from retrotape.ir import TensorType
 from retrotape.tf.core import tf
@@ -24,12 +24,18 @@ class Lowered(NamedTuple):
       inputs: The positions of the inputs that it takes.
       feeds: The vars of the trace whose values it takes, after the inputs.
       results: How many of its tensors each result has: none, one, or those of `tf.IndexedSlices`.
+      guards: Vars of the trace that it does not take, but whose values it depends on, with the bytes of the values.
     """
 
     function: LoweredFunction
     inputs: tuple[int, ...]
     feeds: tuple[int, ...]
     results: tuple[int, ...]
+    guards: tuple[tuple[int, bytes], ...]
+
+    def fits(self, value_of: Callable[[int], Tensor]) -> bool:
+        """Return whether it is right for the values of a trace."""
+        return all(value_bytes(value_of(var)) == value for var, value in self.guards)
 
     def __call__(self, inputs: Sequence[Tensor], value_of: Callable[[int], Tensor]) -> list[Cotangent | None]:
         """Run it on inputs and on values of a trace."""
@@ -43,24 +49,34 @@ class Lowered(NamedTuple):
         return found
 
 
-def lower(computation: Computation) -> Lowered:
+def lower(computation: Computation, value_of: Callable[[int], Tensor], specialize: bool) -> Lowered:
     """Return a computation as a function.
+
+    Args:
+      computation: The computation.
+      value_of: The values of the trace on which it was observed.
+      specialize: Whether scalars may be assumed to have the same values later, and be guarded.
 
     Raises:
       NotCompilableError: If it cannot be one.
     """
-    simple = Simplifier(computation).run()
+    scalars = [(leaf, var) for leaf, var in computation.feeds if specialize and computation.types[leaf].shape == ()]
+    simple = Simplifier(computation, {leaf: value_of(var).numpy() for leaf, var in scalars}).run()
     used = {var for eqn in simple.eqns for var in eqn.inputs}.union(var for row in simple.results for var in row)
     builder, types = FunctionBuilder(), computation.types
     inputs = [position for position, var in enumerate(computation.inputs) if var in used]
     feeds = [(leaf, var) for leaf, var in computation.feeds if leaf in used]
     references: dict[int, str] = {}
+    constants: dict[bytes, str] = {}
     for leaf in (*(computation.inputs[position] for position in inputs), *(leaf for leaf, _ in feeds)):
         references[leaf] = builder.argument(types[leaf])
 
     def reference(var: int) -> str:
         if var not in references:
-            references[var] = builder.constant(simple.constants[var])
+            value = simple.constants[var].SerializeToString(deterministic=True)
+            if value not in constants:
+                constants[value] = builder.constant(simple.constants[var])
+            references[var] = constants[value]
         return references[var]
 
     for eqn in simple.eqns:
@@ -71,7 +87,11 @@ def lower(computation: Computation) -> Lowered:
             builder.result(reference(var), types[var].dtype)
     made_here = (types[var] for eqn in simple.eqns for var in eqn.outputs if var < len(types))
     function = builder.build(single_threaded=max(map(_size, made_here), default=0) <= SMALL)
-    return Lowered(function, tuple(inputs), tuple(var for _, var in feeds), tuple(map(len, simple.results)))
+    var_of = dict(computation.feeds)
+    assumed = [(var_of[leaf], value_bytes(value_of(var_of[leaf]))) for leaf in simple.assumed]
+    guards = tuple(dict([*computation.read, *assumed]).items())
+    counts = tuple(map(len, simple.results))
+    return Lowered(function, tuple(inputs), tuple(var for _, var in feeds), counts, guards)
 
 
 def _size(kind: TensorType) -> int:

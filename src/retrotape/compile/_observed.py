@@ -29,7 +29,7 @@ class Computation(NamedTuple):
       inputs: The leaves for what the caller passes in.
       feeds: Leaves, each with the var of the trace whose value it takes.
       constants: Leaves, each with its value, a serialized `TensorProto`.
-      read: Vars of the trace that Python read, each with its value: another one may lead to other ops.
+      read: Vars of the trace that Python read, each with the bytes of its value: others may lead to other ops.
       read_inside: Vars of its own that Python read.
       results: The vars of each result.
     """
@@ -130,7 +130,7 @@ class _Extraction:
             if identity in self._leaves:
                 raise NotCompilableError("a backward function reads in Python what it is given")
             if var is not None:
-                guards.append((var, serialized(tensor)))
+                guards.append((var, value_bytes(tensor)))
             elif own is not None and self._recorder.program.producers[own] != LEAF:
                 inside.append(own)
         return tuple(guards), inside
@@ -183,6 +183,11 @@ def _tensors_in(grad: Cotangent | None) -> list[Tensor]:
     if not isinstance(grad, tf.IndexedSlices):
         return [] if grad is None else [grad]
     return [tensor for tensor in (grad.values, grad.indices, grad.dense_shape) if tensor is not None]
+
+
+def value_bytes(tensor: Tensor) -> bytes:
+    """Return the bytes of a value, to compare it with another one of the same type."""
+    return serialized(tensor) if tensor.dtype == tf.string else tensor.numpy().tobytes()
 
 
 def serialized(tensor: Tensor) -> bytes:

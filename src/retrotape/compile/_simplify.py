@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from retrotape.compile._no_ops import FILLS, UNCHANGED, unchanged_input
 from retrotape.compile._observed import Computation, NotCompilableError
 from retrotape.execute import run_eqn
-from retrotape.ir import CUSTOM, Attr, DType, Eqn, TensorType
+from retrotape.ir import Attr, DType, Eqn, TensorType
 from retrotape.record import current_stack, traits
 from retrotape.tf.core import TensorProto, tf
 
 LARGEST = 1024  # elements of a constant that is computed now
-_LIKE = {"ZerosLike": 0, "OnesLike": 1}
-_SAME = frozenset((CUSTOM, "ReadVariableOp", "Identity", "PreventGradient", "StopGradient"))
 
 
 class Simplified(NamedTuple):
@@ -25,29 +25,37 @@ class Simplified(NamedTuple):
       eqns: Its equations, in the order in which they run.
       constants: The values of vars that are the same each time, as `TensorProto`.
       results: The vars of each result.
+      assumed: The leaves whose values were assumed to be the same each time.
     """
 
     eqns: list[Eqn]
     constants: dict[int, Any]
     results: tuple[tuple[int, ...], ...]
+    assumed: list[int]
 
 
 class Simplifier:
-    """One pass over the equations of a computation."""
+    """One pass over the equations of a computation.
 
-    def __init__(self, computation: Computation) -> None:
-        self._computation = computation
+    Args:
+      computation: The computation.
+      scalars: The values of leaves that may be assumed to be the same each time, if that helps.
+    """
+
+    def __init__(self, computation: Computation, scalars: Mapping[int, Any]) -> None:
+        self._computation, self._scalars = computation, scalars
         self._types = list(computation.types)
         self._static: dict[int, Any] = {}  # arrays
         self._protos: dict[int, Any] = {}
         for var, data in computation.constants:
-            proto = TensorProto.FromString(data)
-            self._protos[var] = proto
+            self._protos[var] = proto = TensorProto.FromString(data)
             if prod(dim.size for dim in proto.tensor_shape.dim) <= LARGEST:
                 self._static[var] = tf.make_ndarray(proto)
         self._same: dict[int, int] = {}  # var → the first var with that value
+        self._filled: dict[int, int] = {}  # var → the number that all its elements are
         self._seen: dict[Any, tuple[int, ...]] = {}
-        self._eqns: list[Eqn] = []
+        self._eqns: dict[int, Eqn] = {}  # by first output
+        self._assumed: set[int] = set()
 
     def run(self) -> Simplified:
         """Return the simplified computation."""
@@ -58,33 +66,38 @@ class Simplifier:
                 raise NotCompilableError("a gradient function reads in Python what another op computed")
         results = tuple(tuple(self._same.get(var, var) for var in row) for row in self._computation.results)
         needed, kept = {var for row in results for var in row}, []
-        for eqn in reversed(self._eqns):
+        for eqn in reversed(self._eqns.values()):
             if not needed.isdisjoint(eqn.outputs):
                 kept.append(eqn)
                 needed.update(var for var in eqn.inputs if var not in self._static)
         constants = {var: self._proto(var) for var in {*self._static, *self._protos}}
-        return Simplified(kept[::-1], constants, results)
+        return Simplified(kept[::-1], constants, results, sorted(self._assumed))
 
     def _proto(self, var: int) -> Any:
         found = self._protos.get(var)
-        if found is None:
-            found = tf.make_tensor_proto(self._static[var], self._types[var].dtype)
-        return found
+        return tf.make_tensor_proto(self._static[var], self._types[var].dtype) if found is None else found
 
     def _visit(self, eqn: Eqn) -> None:
-        if eqn.op in _SAME:
+        if eqn.op in UNCHANGED:
             self._same.update(zip(eqn.outputs, eqn.inputs[len(eqn.inputs) - len(eqn.outputs) :], strict=True))
             return
         if self._fold(eqn):
             return
-        if eqn.op in _LIKE and self._is_known(eqn.inputs[0]):
-            eqn = self._filled(eqn)
-        key = eqn.op, eqn.inputs, eqn.attrs
-        twin = self._seen.setdefault(key, eqn.outputs)
+        found = unchanged_input(eqn, self._types, self._static, self._filled)
+        if found is not None:
+            self._same[eqn.outputs[0]] = found
+            return
+        if eqn.op == "Pow":
+            eqn = self._square(eqn)
+        elif eqn.op in FILLS and self._is_known(eqn.inputs[0]):
+            eqn = self._fill(eqn)
+        twin = self._seen.setdefault((eqn.op, eqn.inputs, eqn.attrs), eqn.outputs)
         if twin is not eqn.outputs:
             self._same.update(zip(eqn.outputs, twin, strict=True))
             return
-        self._eqns.append(eqn)
+        self._eqns[eqn.outputs[0] if eqn.outputs else -len(self._eqns)] = eqn
+        if eqn.op == "Fill" and eqn.inputs[1] in self._static:
+            self._filled[eqn.outputs[0]] = self._static[eqn.inputs[1]].item()
 
     def _is_known(self, var: int) -> bool:
         shape = self._types[var].shape
@@ -96,40 +109,65 @@ class Simplifier:
             for var, given in zip(eqn.outputs, eqn.inputs, strict=True):
                 self._static[var] = self._sizes(eqn.op, var, self._types[given])
             return True
-        sizes = sum(prod(self._types[var].shape or ()) for var in eqn.outputs if self._is_known(var))
+        sizes = sum(prod(self._types[var].shape or ()) for var in eqn.outputs if self._is_known(var))  # type: ignore[arg-type]
         if not all(var in self._static for var in eqn.inputs) or sizes > LARGEST or not traits(eqn.op).replayable:
             return False
-        with current_stack().unrecorded(identified=True):
-            given = [tf.constant(self._static[var], self._types[var].dtype) for var in eqn.inputs]
-            made = run_eqn(eqn, given)
+        made = self._run(eqn, self._static)
         if any(tensor.dtype in (tf.resource, tf.variant) for tensor in made):
             return False
         self._static.update(zip(eqn.outputs, (tensor.numpy() for tensor in made), strict=True))
         return True
+
+    def _run(self, eqn: Eqn, values: Mapping[int, Any]) -> list[Any]:
+        with current_stack().unrecorded(identified=True):
+            return run_eqn(eqn, [tf.constant(values[var], self._types[var].dtype) for var in eqn.inputs])
 
     def _sizes(self, op: str, var: int, given: TensorType) -> Any:
         shape = given.shape or ()
         value = {"Size": prod(shape), "Rank": len(shape)}.get(op, shape)  # type: ignore[arg-type]
         return np.array(value, tf.as_dtype(self._types[var].dtype).as_numpy_dtype)
 
-    def _filled(self, eqn: Eqn) -> Eqn:
+    # ------------------------------------------------------------------ rewriting
+
+    def _fill(self, eqn: Eqn) -> Eqn:
         """Return the equation that makes zeros or ones without the value whose shape they have."""
         kind = self._types[eqn.inputs[0]]
         if not tf.as_dtype(kind.dtype).is_floating:
             return eqn
-        shape, value = (self._constant(array) for array in self._fill_arguments(eqn.op, kind))
+        number = np.array(FILLS[eqn.op], tf.as_dtype(kind.dtype).as_numpy_dtype)
+        inputs = self._constant(np.array(kind.shape, np.int32), 3), self._constant(number, kind.dtype)
         attrs: tuple[Attr, ...] = (("T", DType(kind.dtype)), ("index_type", DType(3)))
-        return Eqn("Fill", (shape, value), eqn.outputs, attrs, 0)
+        return Eqn("Fill", inputs, eqn.outputs, attrs, 0)
 
-    def _fill_arguments(self, op: str, kind: TensorType) -> tuple[Any, Any]:
-        return np.array(kind.shape, np.int32), np.array(_LIKE[op], tf.as_dtype(kind.dtype).as_numpy_dtype)
-
-    def _constant(self, array: Any) -> int:
+    def _constant(self, array: Any, dtype: int) -> int:
         """Return the var of a constant, the same one for equal constants."""
-        key = "constant", str(array.dtype), array.shape, array.tobytes()
+        key = "constant", dtype, array.shape, array.tobytes()
         found = self._seen.get(key)
         if found is None:
-            self._types.append(TensorType(tf.as_dtype(array.dtype).as_datatype_enum, array.shape))
+            self._types.append(TensorType(dtype, array.shape))
             found = self._seen[key] = (len(self._types) - 1,)
             self._static[found[0]] = array
         return found[0]
+
+    def _square(self, eqn: Eqn) -> Eqn:
+        """Return a power as a square if its exponent is two: the kernel of Pow is twenty times slower."""
+        base, exponent = eqn.inputs
+        leaves: set[int] = set()
+        value = self._assumed_value(exponent, leaves)
+        if value is None or self._types[base] != self._types[eqn.outputs[0]] or not np.all(value == 2.0):
+            return eqn
+        self._assumed |= leaves
+        return Eqn("Square", (base,), eqn.outputs, (("T", DType(self._types[base].dtype)),), 0)
+
+    def _assumed_value(self, var: int, leaves: set[int]) -> Any | None:
+        """Return a scalar computed from constants and from leaves that may be assumed; None if it is no such."""
+        if var in self._static:
+            return self._static[var]
+        if var in self._scalars:
+            leaves.add(var)
+            return self._scalars[var]
+        eqn = self._eqns.get(var)
+        if eqn is None or self._types[var].shape != ():
+            return None
+        values = {one: self._assumed_value(one, leaves) for one in eqn.inputs}
+        return None if any(value is None for value in values.values()) else self._run(eqn, values)[0].numpy()
