@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from retrotape.files.isolated import Confinement as Confinement
     from retrotape.grads import Gradients as Gradients
     from retrotape.ir import Program as Program
+    from retrotape.record import config as config
     from retrotape.tape.accumulate import Accumulated as Accumulated
     from retrotape.tape.accumulate import accumulate as accumulate
     from retrotape.tape.install import install as install
@@ -64,6 +65,7 @@ _HOMES = {
     "Verdict": "retrotape.diagnose.why",
     "accumulate": "retrotape.tape.accumulate",
     "backward_all": "retrotape.tape.parallel",
+    "config": "retrotape.record",
     "errors": "retrotape.errors",
     "farm": "retrotape.distribute.farm",
     "install": "retrotape.tape.install",
@@ -94,6 +96,7 @@ __all__ = [
     "__version__",
     "accumulate",
     "backward_all",
+    "config",
     "errors",
     "farm",
     "install",

@@ -12,7 +12,7 @@ import numpy as np
 from retrotape._types import Cotangent, Tensor
 from retrotape.compile._lower import Lowered, lower
 from retrotape.compile._observed import Computation, NotCompilableError, Observation
-from retrotape.compile._settings import settings
+from retrotape.record import settings
 from retrotape.compile._structure import structure_key
 from retrotape.execute import Values
 from retrotape.record import Trace, current_stack

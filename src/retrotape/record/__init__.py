@@ -11,6 +11,7 @@ from retrotape.record._offload import is_offloaded
 from retrotape.record._recorder import Recorder, new_trace
 from retrotape.record._segments import SEGMENT
 from retrotape.record._session import EagerSession, LoadedSession, histories_in
+from retrotape.record._settings import config, settings
 from retrotape.record._stack import Stack, current_stack, next_time
 from retrotape.record._tensors import TensorMap
 from retrotape.record._trace import Trace
@@ -33,6 +34,7 @@ __all__ = [
     "Stack",
     "TensorMap",
     "Trace",
+    "config",
     "count_as_users",
     "current_stack",
     "default_attrs",
@@ -49,6 +51,7 @@ __all__ = [
     "read_by_rule",
     "run_op_by_op",
     "same",
+    "settings",
     "stacklevel",
     "traits",
     "with_defaults",
