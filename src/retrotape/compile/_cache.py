@@ -13,7 +13,7 @@ from retrotape._types import Cotangent, Tensor
 from retrotape.compile._lower import Lowered, lower
 from retrotape.compile._observed import Computation, NotCompilableError, Observation
 from retrotape.record import settings
-from retrotape.compile._structure import structure_key
+from retrotape.compile._structure import described, structure_key
 from retrotape.execute import Values
 from retrotape.record import Trace, current_stack
 from retrotape.tf import core
@@ -47,6 +47,13 @@ class Structure:
         self.sights = 0
         self.refused: str | None = None
 
+    def needs(self) -> frozenset[int] | None:
+        """Return the vars whose values its queries take; None if one of them is not compiled."""
+        if self.refused is not None or not all(query.variants for query in self.queries.values()):
+            return None
+        variants = [lowered for query in self.queries.values() for lowered in query.variants]
+        return frozenset(var for one in variants for var in (*one.feeds, *(var for var, _ in one.guards)))
+
 
 class Cache:
     """Finds structures, and decides which are worth observing. The least recently used are forgotten."""
@@ -59,15 +66,29 @@ class Cache:
 
     def structure_of(self, trace: Trace) -> Structure | None:
         """Return the structure of a trace; None if it is new and not worth remembering yet."""
-        size, found = trace.structure
-        if found is not None and size == len(trace.program.eqns):
-            return found
+        template = trace.followed()
         try:
+            if template is not None:
+                found, functions = template.structure
+                if found is not None and functions == described(trace):
+                    return self._seen_again(found)
+            size, found = trace.structure
+            if found is not None and size == len(trace.program.eqns):
+                return found
             found = self._find(structure_key(trace))
+            template = trace.template
+            if found is not None and template is not None and len(template.eqns) == len(trace.program.eqns):
+                template.structure = found, described(trace)
         except NotCompilableError as error:
             found = Structure()
             found.refused = str(error)
         trace.structure = len(trace.program.eqns), found
+        return found
+
+    def _seen_again(self, found: Structure) -> Structure:
+        found.sights += 1
+        if found.sights == 2:
+            self._credit = min(self._credit + 1, CREDIT)
         return found
 
     def _find(self, key: Hashable) -> Structure | None:
@@ -87,10 +108,7 @@ class Cache:
                     self._structures.popitem(last=False)
             else:
                 self._structures.move_to_end(key)
-            found.sights += 1
-            if found.sights == 2:
-                self._credit = min(self._credit + 1, CREDIT)
-            return found
+            return self._seen_again(found)
 
     def clear(self) -> None:
         """Forget everything."""
@@ -123,7 +141,10 @@ def compiled(trace: Trace, kind: Hashable, inputs: Sequence[Tensor], compute: _C
         trace.not_compiled = None
         return found
     trace.not_compiled = query.refused
-    return compute() if query.refused is not None else _learn(query, trace, inputs, compute)
+    found = compute() if query.refused is not None else _learn(query, trace, inputs, compute)
+    if trace.template is not None:
+        trace.template.keep_only(structure.needs())
+    return found
 
 
 def _why_not(trace: Trace) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Container, Hashable
 from typing import Any
 
 from retrotape.compile._closures import describe
@@ -31,13 +31,13 @@ def structure_key(trace: Trace) -> Hashable:
         tuple(tuple(history.versions) for history in facts.histories.values()),
         tuple(sets) if any(sets) else (),
         frozenset(trace.stopped_by_moments()) if facts.moments else (),
-        tuple((index, _described(trace, index)) for index in facts.backward_functions),
+        described(trace, facts.calls),
     )
 
 
-def _described(trace: Trace, index: int) -> Hashable:
-    """Return what the backward function of an equation depends on; that of a call is TensorFlow's own."""
-    if index in trace.facts.calls:
-        return "call"
-    backward = trace.facts.backward_functions[index]
-    return describe(backward.function, trace), backward.inputs, backward.outputs, backward.captures
+def described(trace: Trace, calls: Container[int] = ()) -> Hashable:
+    """Return what the backward functions of a trace depend on; those of calls are TensorFlow's own."""
+    return tuple(
+        (index, back.inputs, back.outputs, back.captures, "call" if index in calls else describe(back.function, trace))
+        for index, back in trace.backward_functions().items()
+    )

@@ -39,7 +39,10 @@ def same(left: Tensor, right: Tensor) -> bool:
 class Histories(Trace):
     """The part of a recorder that tracks tensors and variables."""
 
-    facts: GrowingFacts
+    @property
+    def facts(self) -> GrowingFacts:
+        """What is known about the program."""
+        return self._built().facts
 
     def clear(self) -> None:
         """Forget everything, in place."""
@@ -66,9 +69,9 @@ class Histories(Trace):
 
     def _new_leaf(self, kind: TensorType) -> int:
         try:  # as `whole` does, inlined: this runs for every leaf
-            var = self._builder.leaf(kind)
+            var = self._built().leaf(kind)
             if kind.dtype not in TRAINABLE:
-                self._builder.facts.discrete.add(var)
+                self._built().facts.discrete.add(var)
         except BaseException:
             self.damaged = True
             raise
@@ -76,7 +79,7 @@ class Histories(Trace):
 
     def _define(self, outputs: Iterable[Tensor]) -> tuple[int, ...]:
         """Create the vars that the next equation defines."""
-        builder = self._builder
+        builder = self._built()
         outs = builder.define([self._type_of(tensor) for tensor in outputs])
         for var, tensor in zip(outs, outputs, strict=True):
             self.tensors.alias(identity_of(tensor), var)
@@ -94,7 +97,7 @@ class Histories(Trace):
             held = kind or functions.handle_type(handle)
             if held is None:
                 return None
-            facts, first = self._builder.facts, self._new_leaf(TensorType(*held))
+            facts, first = self._built().facts, self._new_leaf(TensorType(*held))
             key = identity_of(handle)
             history = facts.histories[key] = VariableHistory(key, handle, [first])
             facts.history_of[first] = history
@@ -146,7 +149,7 @@ class Histories(Trace):
 
     def _add_unrecorded_update(self, history: VariableHistory) -> None:
         """Add a version whose origin is unknown."""
-        builder = self._builder
+        builder = self._built()
         version = self._new_leaf(builder.types[history.current])
         builder.facts.add_version(history.key, history.handle, version, len(builder.eqns) - 1)
         if version not in builder.facts.discrete:
@@ -159,7 +162,8 @@ class Histories(Trace):
     def adopt(self, handle: Handle, value: Tensor) -> None:
         """Start the history of a new variable with `value`."""
         key = identity_of(handle)
-        self._builder.facts.histories[key] = VariableHistory(key, handle, [self.var_of(value)])
+        var = self.var_of(value)
+        self._built().facts.histories[key] = VariableHistory(key, handle, [var])
 
     def holds(self, handle: Handle) -> bool:
         """Return whether the current value of a variable is kept and certainly current."""
@@ -173,13 +177,13 @@ class Histories(Trace):
     def _drop_uninitialized(self, history: VariableHistory | None) -> None:
         """Make the value that a call assigned the first one, if the variable was uninitialized before the call."""
         if history is not None and len(history.versions) == 2 and history.versions[0] not in self.values:
-            facts = self._builder.facts
+            facts = self._built().facts
             facts.uninitialized.add(history.versions[0])
             del facts.history_of[history.versions[0]], history.versions[0], history.made_by[0]
 
     def _update(self, history: VariableHistory, opaque: bool) -> int:
         """Return a new version of a variable, defined by the next equation."""
-        builder, facts = self._builder, self._builder.facts
+        builder, facts = self._built(), self._built().facts
         kind = builder.types[history.current]
         (version,) = builder.define([kind])
         facts.add_version(history.key, history.handle, version, len(builder.eqns))

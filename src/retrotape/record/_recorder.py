@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from retrotape._types import Place, Tensor
 from retrotape.ir import (
@@ -22,7 +22,9 @@ from retrotape.ir import (
 )
 from retrotape.record._attributes import canonical
 from retrotape.record._functions import function_traits
-from retrotape.record._histories import Histories, whole
+from retrotape.record._following import Following
+from retrotape.record._histories import whole
+from retrotape.record._observer import Observer
 from retrotape.record._offload import OffloadFile
 from retrotape.record._segments import Segments
 from retrotape.record._trace import Trace
@@ -45,17 +47,7 @@ class Event(NamedTuple):
     time: int  # when it ran, the same on every tape that recorded it
 
 
-class Observer(Protocol):
-    """Is notified of what a recorder of its own cannot record."""
-
-    def on_gap(self) -> None:
-        """Ops are about to run that are not recorded."""
-
-    def on_host_read(self, tensor: Tensor) -> None:
-        """Python is about to read the value of a tensor."""
-
-
-class Recorder(Histories):
+class Recorder(Following):
     """Appends equations, and keeps the values that their gradients need.
 
     `keep` selects which values stay: "needed", those that a gradient rule reads; "all"; "leaves", those that cannot be
@@ -128,7 +120,7 @@ class Recorder(Histories):
 
     def end_layer_calls(self, time: int) -> None:
         """End the layer calls that are still open: ops recorded later do not belong to them."""
-        calls = self._builder.facts.layer_calls
+        calls = self.layer_calls
         ended = [call._replace(end=time) for call in calls.values() if call.end == FOREVER]
         calls.update((call.begin, call) for call in ended)
 
@@ -148,7 +140,11 @@ class Recorder(Histories):
     @whole
     def record(self, events: Sequence[Event]) -> None:
         """Record a batch of ops. This loop dominates the cost of recording."""
-        builder, known, values = self._builder, self.tensors.by_identity, self.values
+        if self._follower is not None:
+            events = self.follow(events)
+            if not events:
+                return
+        builder, known, values = self._built(), self.tensors.by_identity, self.values
         types, producers, eqns, facts = builder.types, builder.producers, builder.eqns, builder.facts
         dtype_of, frame_of, new, keep = self._dtype_of, self.frames.number, tuple.__new__, self.keep
         discrete, times, segments = facts.discrete, facts.times, self.segments
@@ -233,7 +229,7 @@ class Recorder(Histories):
             self.copied_on_read.update(history.key for history in histories if history is not None)
         if features.kind is not Kind.READ:
             outs += tuple(self._update(history, features.opaque) for history in histories if history is not None)
-        self._builder.append(op, ins, outs, attrs, frame)
+        self._built().append(op, ins, outs, attrs, frame)
         for var, tensor in zip(ins, inputs, strict=True):
             if self._dtype_of(tensor) != RESOURCE:
                 self.values[var] = tensor
@@ -241,7 +237,7 @@ class Recorder(Histories):
     def _append_first(self, inputs: tuple[Tensor, ...], attrs: tuple[Attr, ...], frame: int) -> None:
         """Record the assignment that gives a new variable its first value."""
         handle, value = inputs
-        builder, facts, var = self._builder, self._builder.facts, self.var_of(value)
+        builder, facts, var = self._built(), self._built().facts, self.var_of(value)
         (version,) = builder.define([builder.types[var]])
         facts.add_version(identity_of(handle), handle, version, len(builder.eqns))
         facts.assigned.add(version)
@@ -254,7 +250,7 @@ class Recorder(Histories):
         history = self.history_at(handle, self._type_of(outputs[0]))
         assert history is not None
         self._check_read(history, outputs[0])
-        builder, version = self._builder, history.current
+        builder, version = self._built(), history.current
         builder.append("ReadVariableOp", (version,), self._define(outputs), attrs, frame)
         if self.keep != "leaves" or builder.producers[version] == LEAF or version in builder.facts.opaque:
             self.values.setdefault(version, outputs[0])
@@ -267,7 +263,7 @@ class Recorder(Histories):
         ins, outs = tuple(self.var_of(tensor) for tensor in inputs[:sent]), self._define(outputs)
         # Newer ops take the number of replicas as an input: after the value, if there is one.
         size = dict(attrs).get("group_size") or int(inputs[sent])
-        self._builder.append(BROADCAST, ins, outs, (("replicas", size),), frame)
+        self._built().append(BROADCAST, ins, outs, (("replicas", size),), frame)
         self.values.update(zip(outs, outputs, strict=True))
 
     @whole
@@ -283,7 +279,7 @@ class Recorder(Histories):
     ) -> None:
         """Record a function call, which may have assigned some of its inputs."""
         ins, histories = self._operands(inputs)
-        builder, facts = self._builder, self._builder.facts
+        builder, facts = self._built(), self._built().facts
         self._latest_call = len(builder.eqns)
         if call is not None:
             facts.calls[self._latest_call] = call
@@ -307,7 +303,7 @@ class Recorder(Histories):
         outputs: Sequence[Tensor],
         inputs: Sequence[Tensor],
         function: Callable,
-        frame: int,
+        place: Place,
         time: int,
     ) -> None:
         """Record `function` as the backward function from `outputs` to `inputs`, whatever ops produced them.
@@ -315,29 +311,30 @@ class Recorder(Histories):
         The equation also takes the original outputs as inputs, so that the program stays in single assignment form
         and still says how to compute the outputs.
         """
+        if self.follow_custom(name, outputs, inputs, function, place, time):
+            return
         ins, _ = self._operands(inputs)
         made = tuple(self.var_of(tensor) for tensor in outputs)
-        outs, builder = self._define(outputs), self._builder
+        outs, builder = self._define(outputs), self._built()
         builder.facts.backward_functions[len(builder.eqns)] = BackwardFunction(function, ins, outs)
-        builder.append(CUSTOM, ins + made, outs, (("name", name.encode()),), frame)
+        builder.append(CUSTOM, ins + made, outs, (("name", name.encode()),), self.frames.number(place))
         builder.facts.times.append(time)
 
     @whole
     def attach_backward(self, outputs: Sequence[Tensor], count: int, function: Callable) -> None:
         """Set the backward function of the latest call, from `outputs` to its first `count` inputs."""
-        index, builder = self._latest_call, self._builder
+        index, builder = self._latest_call, self._built()
         outs = tuple(self.tensors.by_identity[identity_of(tensor)] for tensor in outputs)
         builder.facts.backward_functions[index] = BackwardFunction(function, builder.eqns[index].inputs[:count], outs)
 
     # ------------------------------------------------------------------ facts
 
-    def add_host_read(self, identity: int, time: int, place: Place, method: str, moment: int) -> None:
-        """Record that Python read a value."""
-        self._builder.facts.host_reads.append(HostRead(identity, time, self.frames.number(place), method, moment))
+    def _append_host_read(self, identity: int, time: int, place: Place, method: str, moment: int) -> None:
+        self._built().facts.host_reads.append(HostRead(identity, time, self.frames.number(place), method, moment))
 
     def add_body(self, key: tuple[tuple[int, ...], bool], body: Body) -> None:
         """Cache an inlined call for later queries."""
-        self._builder.facts.bodies[key] = body
+        self._built().facts.bodies[key] = body
 
     def add_moments(self, tensor: Tensor) -> None:
         """Record that `tf.nn.moments` stopped the gradient of a tensor."""

@@ -228,7 +228,7 @@ class Replicas(Variables):
         self.flush()
         time = self.next_time()
         for recorder in recorders:
-            recorder.append_backward(what, outputs, inputs, _refusal(what), recorder.frames.number(place), time)
+            recorder.append_backward(what, outputs, inputs, _refusal(what), place, time)
 
 
 def _refusal(what: str) -> Callable[..., NoReturn]:

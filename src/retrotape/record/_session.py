@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from retrotape._types import Tensor, Variable
 from retrotape.errors import InterruptedTapeError
 from retrotape.ir import VariableHistory
+from retrotape.record._frames import here
 from retrotape.record._recorder import Recorder
 from retrotape.record._stack import Stack, current_stack, next_time, thread
 from retrotape.record._trace import Trace
@@ -18,10 +19,13 @@ from retrotape.tf.replicas import handle_of, handles_of
 from retrotape.tf.scopes import Scope, again
 
 
+_OUTSIDE = 2  # frames from `here` to the caller of `start`
+
+
 def histories_in(trace: Trace, variable: Variable) -> list[VariableHistory]:
     """Return the histories of a variable, one per device it was used on; one if its parts were merged."""
     handles = handles_of(variable) if isinstance(variable, core.DistributedVariable) else [variable.handle]
-    histories, keys = trace.facts.histories, [identity_of(handle) for handle in handles]
+    histories, keys = trace.histories(), [identity_of(handle) for handle in handles]
     found = [histories[key] for key in keys if key in histories]
     if not found:
         found = [histories[trace.stand_ins[key]] for key in keys if trace.stand_ins.get(key) in histories]
@@ -95,7 +99,10 @@ class EagerSession:
         stack = current_stack()
         if not self._spans:
             self.trace.began = hooks.now()
-        self.trace.mark_stale()
+            self.trace.follow_at(here(_OUTSIDE))
+        else:
+            self.trace.build()
+            self.trace.mark_stale()
         self._since = core.next_id()
         if self._spans:
             self.trace.facts.unrecorded_spans.append((max(self._spans.values()), self._since))
@@ -123,6 +130,7 @@ class EagerSession:
         if stack is not None:
             stack.pop(self.trace)
             self.trace.end_layer_calls(next_time())
+            self.trace.end_following()
             self._spans[self._since] = core.next_id()
             self._stack = None
 
@@ -265,6 +273,7 @@ class _Paused(Scope):
 
     def enter(self) -> None:
         self._stack.read_assigned(self._session.trace)
+        self._session.trace.build()
         self._begin = core.next_id()
         self._session._paused_since.append(self._begin)
         self._without.enter()

@@ -193,7 +193,7 @@ class Stack(Calls):
         path = f"{self._layers[-1].path}/{name}" if self._layers else name
         call = LayerCall(path, next(_times), FOREVER, UNCOUNTED)
         for recorder in self.active:
-            recorder.facts.layer_calls[call.begin] = call
+            recorder.layer_calls[call.begin] = call
         try:
             with setting(self, _layers=[*self._layers, call]):
                 result = run()
@@ -201,13 +201,13 @@ class Stack(Calls):
         finally:
             call = call._replace(end=next(_times))
             for recorder in (*self._open, *self.active):
-                if call.begin in recorder.facts.layer_calls:
-                    recorder.facts.layer_calls[call.begin] = call
+                if call.begin in recorder.layer_calls:
+                    recorder.layer_calls[call.begin] = call
         return result
 
     def add_layer_calls(self, recorder: Recorder) -> None:
         """Add the running layer calls to a recorder that starts."""
-        recorder.facts.layer_calls.update((scope.begin, scope) for scope in self._layers)
+        recorder.layer_calls.update((scope.begin, scope) for scope in self._layers)
 
     def on_backward(self, name: str, outputs: Sequence[Tensor], inputs: Sequence[Tensor], backward: Callable) -> None:
         """Record a custom gradient, or the backward function of a call."""
@@ -220,7 +220,7 @@ class Stack(Calls):
             self.flush()
             place, time = self.place or here(2), next(_times)
             for recorder, function in self.for_custom(backward):
-                recorder.append_backward(name, outputs, inputs, function, recorder.frames.number(place), time)
+                recorder.append_backward(name, outputs, inputs, function, place, time)
             if core.accumulating():
                 self.hold(outputs)
         # else `tf.recompute_grad`: its ops are recorded as recomputed instead, which gives correct higher orders too
@@ -230,7 +230,7 @@ class Stack(Calls):
         self.flush()
         place, time = self.place or here(2), next(_times)
         for recorder in self.for_backward():
-            recorder.append_backward(name, outputs, inputs, backward, recorder.frames.number(place), time)
+            recorder.append_backward(name, outputs, inputs, backward, place, time)
 
     def on_custom_gradient(self, recomputes: bool, run: Callable[[], Any]) -> Any:
         """Run the body of a custom gradient; under `tf.recompute_grad`, keep nothing that can be recomputed."""

@@ -7,13 +7,13 @@ the caches: a recomputed value, one more tensor of a var.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from retrotape._types import Handle, Tensor, Variable
-from retrotape.ir import Body, Builder, Facts, Program, VariableHistory
+from retrotape.ir import BackwardFunction, Body, Builder, Facts, Program, VariableHistory
 from retrotape.record._frames import FrameTable
 from retrotape.record._offload import is_offloaded
 from retrotape.record._tensors import TensorMap
@@ -21,17 +21,17 @@ from retrotape.tf import core
 from retrotape.tf.core import identity_of
 from retrotape.tf.saved_variable import SavedVariable
 
+if TYPE_CHECKING:
+    from retrotape.record._template import Template
+
 
 class Trace(ABC):
     """The data of one run of a program: the interface of a `Recorder` for code that does not record.
 
     Attributes:
-      program: Everything recorded so far, as a view that grows; `snapshot` returns one that does not.
-      facts: What is known about the program.
       keep: Which values stay, as the argument of `Tape`.
       values: By var: a tensor, or an `Offloaded` that loads one.
       tensors: The tensors of the vars.
-      frames: The places of equations, resolved to lines on demand.
       variables: The variables that were read, by identity of the handle, in order of first read.
       wholes: The distributed variables that `variables` are components of, by the same keys; a component knows the
         whole only as long as that is held.
@@ -41,14 +41,13 @@ class Trace(ABC):
       guard: For a loaded tape: checks ops before and after they run.
       token: Replaced by `clear`: invalidates what was handed out before.
       damaged: Whether an exception interrupted recording.
+      template: What was followed to the end, or was made of this trace: `compile` stores there what it knows.
       structure: What `compile` knows about traces like this one, and the number of equations that it is about.
       not_compiled: Why the last query was not compiled; None if it was.
       base: The trace that this one is a fork of, if it is one; the first `base_size` vars are the same in both.
     """
 
-    program: Program
-    facts: Facts
-    frames: FrameTable
+    _builder: Builder
 
     def __init__(self, keep: str = "needed", dtype_of: Callable[[Tensor], int] = core.eager_dtype) -> None:
         self.keep = keep
@@ -73,7 +72,8 @@ class Trace(ABC):
         self.python_constants: dict[int, float] | None = None
         self.guard: Any = None
         self.token = object()
-        self.structure: tuple[int, Any] = 0, None
+        self.template: Template | None = None
+        self.structure: tuple[int, Any] = -1, None
         self.not_compiled: str | None = None
         self.base: Trace | None = None
         self.base_size = 0
@@ -81,12 +81,42 @@ class Trace(ABC):
     def _build(self, builder: Builder) -> None:
         """Set the program to that of `builder`."""
         assert isinstance(builder.program.frames, FrameTable)
-        self._builder, self.program, self.facts = builder, builder.program, builder.facts
-        self.frames = builder.program.frames
+        self._builder = builder
+
+    def _built(self) -> Builder:
+        """Return the program under construction, with everything that was recorded."""
+        return self._builder
+
+    @property
+    def program(self) -> Program:
+        """Everything recorded so far, as a view that grows; `snapshot` returns one that does not."""
+        return self._built().program
+
+    @property
+    def facts(self) -> Facts:
+        """What is known about the program."""
+        return self._built().facts
+
+    @property
+    def frames(self) -> FrameTable:
+        """The places of equations, resolved to lines on demand."""
+        return self._built().program.frames  # type: ignore[return-value]
+
+    def histories(self) -> Mapping[int, VariableHistory]:
+        """Return the histories of variables, by identity of the handle; only to look up their versions."""
+        return self.facts.histories
 
     def snapshot(self) -> Program:
         """Return everything recorded so far, checked, as a program that does not grow."""
-        return self._builder.snapshot()
+        return self._built().snapshot()
+
+    @abstractmethod
+    def followed(self) -> Template | None:
+        """Return the template that this trace equals, if it does so in whole and nothing was built."""
+
+    @abstractmethod
+    def backward_functions(self) -> Mapping[int, BackwardFunction]:
+        """Return the backward functions of equations, without building the program."""
 
     @abstractmethod
     def flush(self) -> None:

@@ -1,0 +1,138 @@
+"""The part of a recorder that follows an earlier program, and becomes a program of its own where it differs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from retrotape._types import Handle, Place, Tensor
+from retrotape.ir import Builder, LayerCall, VariableHistory
+from retrotape.record._follow import Follower
+from retrotape.record._histories import Histories
+from retrotape.record._settings import settings
+from retrotape.record._sites import Site, site_of
+from retrotape.record._template import Template
+from retrotape.tf.core import identity_of
+
+
+class Following(Histories):
+    """Follows the program that the same block recorded before.
+
+    While the same ops run, `tensors` and `values` are filled as if they were recorded, and `program` and `facts` stay
+    unbuilt. The first op that differs, or the first look at them, builds them; so nobody else notices.
+
+    Attributes:
+      waiting: Ops that have run and are not recorded yet.
+    """
+
+    waiting: Sequence[Any]
+
+    def clear(self) -> None:
+        """Forget everything, in place."""
+        self._follower: Follower | None = None
+        self._site: Site | None = None
+        super().clear()
+
+    def follow_at(self, place: Place) -> None:
+        """Follow the programs recorded before by the block at a place, if there are any. Nothing is recorded yet."""
+        if settings.mode == "never" or self.keep != "needed" or self.symbolic:
+            return
+        self._site = site = site_of(place)
+        if site.templates:
+            self._follower = Follower(self, site.templates[0], site.templates)
+
+    def end_following(self) -> None:
+        """End the block: remember its program, if it is new."""
+        site, follower = self._site, self._follower
+        self._site = None
+        if site is None or self.damaged or self.waiting:
+            return
+        if follower is not None and follower.complete:
+            self.template = follower.template
+            site.used(follower.template)
+        else:
+            self.template = site.add(self)
+
+    def followed(self) -> Template | None:
+        """Return the template that this trace equals, if it does so in whole and nothing was built."""
+        follower = self._follower
+        return follower.template if follower is not None and follower.complete else None
+
+    def backward_functions(self) -> Mapping[int, Any]:
+        """Return the backward functions of equations, without building the program."""
+        return self._builder.facts.backward_functions
+
+    def build(self) -> None:
+        """Build the program of what was followed so far. From here on, ops are recorded."""
+        follower = self._follower
+        if follower is not None:
+            built = follower.template.builder(
+                follower.index, follower.count, follower.handles, self._builder.facts
+            )
+            self._build(built)
+            self._follower = None
+            for read in follower.host_reads:
+                self.add_host_read(*read)
+
+    def _built(self) -> Builder:
+        if self._follower is not None:
+            self.build()
+        return self._builder
+
+    def follow(self, events: Sequence[Any]) -> Sequence[Any]:
+        """Return the events that remain to be recorded; none while the program is the same as before."""
+        follower = self._follower
+        assert follower is not None
+        done = follower.follow(events)
+        if done == len(events):
+            return ()
+        self.build()
+        return events[done:]
+
+    def follow_custom(
+        self, name: str, outputs: Sequence[Tensor], inputs: Sequence[Tensor], function: Callable, place: Place, time: int
+    ) -> bool:
+        """Return whether a custom gradient is the one of the program that is followed."""
+        return self._follower is not None and self._follower.follow_custom(
+            name, outputs, inputs, function, place, time
+        )
+
+    # ------------------------------------------------------------------ without building the program
+
+    def histories(self) -> Mapping[int, VariableHistory]:
+        """Return the histories of variables, by identity of the handle; only to look up their versions."""
+        template = self.followed()
+        return self.facts.histories if template is None else template.histories
+
+    @property
+    def layer_calls(self) -> dict[int, LayerCall]:
+        """The calls of layers, by when they began."""
+        return self._builder.facts.layer_calls
+
+    def unread(self) -> list[Handle]:
+        """Return the handles of variables that have not been read since they were last assigned."""
+        return super().unread() if self._follower is None else self._follower.unread()
+
+    def copied(self) -> list[Handle]:
+        """Return the handles of variables whose kept values are copies, which do not reveal a later write."""
+        if self._follower is None or not self.copied_on_read:
+            return super().copied() if self.copied_on_read else []
+        handles = self._follower.handles
+        return [handles[identity] for identity in self.copied_on_read if identity in handles]
+
+    def hold(self, handle: Handle, value: Tensor) -> None:
+        """Keep `value` as the current value of a variable, and map it to its var, so that uses of it are connected."""
+        follower = self._follower
+        version = None if follower is None else follower.current(handle)
+        if version is None:
+            super().hold(handle, value)
+        else:
+            self.tensors.alias(identity_of(value), version)  # first: a kept value must be known by identity
+            self.values[version] = value
+
+    def add_host_read(self, identity: int, time: int, place: Place, method: str, moment: int) -> None:
+        """Record that Python read a value."""
+        if self._follower is not None:
+            self._follower.host_reads.append((identity, time, place, method, moment))
+        else:
+            self._append_host_read(identity, time, place, method, moment)

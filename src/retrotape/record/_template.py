@@ -1,0 +1,184 @@
+"""What an earlier run of a block recorded, without its values: a later run is compared with it, op by op."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from retrotape._types import Place
+from retrotape.ir import CUSTOM, LEAF, Builder, Eqn, GrowingFacts, VariableHistory
+from retrotape.record._frames import FrameTable
+from retrotape.record._trace import Trace
+from retrotape.record._traits import Kind, traits
+
+PLAIN, READ, ACCESS, CUSTOM_STEP, UNKNOWN = range(5)  # kinds of steps
+# Kind, op, attributes as TensorFlow gave them, inputs, outputs, shapes of the outputs, place, positions of the outputs
+# to keep. A plain tuple, which is read for every op. The attributes are None until an op was compared with the step.
+Step = tuple[int, Any, Any, tuple[int, ...], tuple[int, ...], tuple[Any, ...], Place, tuple[int, ...]]
+_SETS = ("assigned", "opaque", "discrete", "nondifferentiable")
+_NONE_OF = ("calls", "bodies", "foreign", "uninitialized", "unrecorded_updates", "unrecorded_spans", "recomputed")
+
+
+def can_follow(trace: Trace) -> bool:
+    """Return whether a later run can follow a trace: it has nothing that is not compared."""
+    facts = trace.facts
+    return trace.keep == "needed" and trace.guard is None and not any(getattr(facts, name) for name in _NONE_OF)
+
+
+class Template:
+    """The program of a trace, with what a trace that follows it needs to become a program of its own.
+
+    It holds neither tensors nor handles of variables.
+
+    Attributes:
+      types: The types of its vars.
+      producers: Their equations.
+      eqns: The equations.
+      keys: For each version of a variable, the identity of the variable's handle.
+      histories: The variables, by identity of the handle; without handles.
+      moments: The vars whose gradient `tf.nn.moments` stopped.
+      structure: What `compile` knows about traces like this one; and what their backward functions depend on.
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        program, facts = trace.program, trace.facts
+        self.types, self.producers, self.eqns = tuple(program.types), tuple(program.producers), tuple(program.eqns)
+        self._places = [trace.frames.place(number) for number in range(len(trace.frames))]
+        self.histories = {
+            key: VariableHistory(key, None, history.versions, history.made_by)
+            for key, history in facts.histories.items()
+        }
+        self.keys = {var: key for key, history in self.histories.items() for var in history.versions}
+        self._sets = {name: frozenset(getattr(facts, name)) for name in _SETS}
+        self.moments = frozenset(trace.stopped_by_moments())
+        self.structure: tuple[Any, Any] = None, None
+        self._steps: list[Step | None] = [None] * len(self.eqns)
+        self._kept: Collection[int] | None = None  # None: what gradient rules read
+        self._read: set[int] | None = None
+        self._common: dict[int, int] = {}  # by `id` of another template: how many equations are the same
+
+    def _wanted(self) -> Collection[int]:
+        if self._kept is not None:
+            return self._kept
+        if self._read is None:
+            self._read = self._read_by_rules()
+        return self._read
+
+    def _read_by_rules(self) -> set[int]:
+        """Return the vars whose values a gradient rule may read."""
+        found: set[int] = set()
+        for eqn in self.eqns:
+            features = traits(eqn.op)
+            if features.kind is Kind.PLAIN and eqn.op != CUSTOM:
+                for variables, (some, but) in ((eqn.inputs, features.inputs), (eqn.outputs, features.outputs)):
+                    if some:
+                        found.update(var for position, var in enumerate(variables) if position not in but)
+            elif eqn.op != CUSTOM:
+                found.update(eqn.inputs)
+        return found
+
+    # ------------------------------------------------------------------ steps
+
+    def step(self, index: int) -> Step:
+        """Return an equation as an event of the next run is compared with it."""
+        found = self._steps[index]
+        if found is None:
+            found = self._steps[index] = self._make_step(self.eqns[index])
+        return found
+
+    def steps(self) -> list[Step | None]:
+        """Return the steps made so far, by equation."""
+        return self._steps
+
+    def learn(self, index: int, op: Any, attrs: Any) -> None:
+        """Remember how TensorFlow gave the name and the attributes of an op, so that they need not be converted."""
+        kind, _, _, *rest = self.step(index)
+        self._steps[index] = (kind, op, attrs, *rest)  # type: ignore[assignment]
+
+    def keep_only(self, variables: Collection[int] | None) -> None:
+        """Set which values later runs keep, besides those that cannot be recomputed; None: what rules read."""
+        if variables != self._kept:
+            self._kept = variables
+            self._steps = [None] * len(self.eqns)
+
+    def _make_step(self, eqn: Eqn) -> Step:
+        features = traits(eqn.op)
+        kind = UNKNOWN
+        if eqn.op == CUSTOM:
+            kind = CUSTOM_STEP
+        elif features.kind is Kind.PLAIN:
+            kind = PLAIN
+        elif eqn.op == "ReadVariableOp":
+            kind = READ
+        elif features.kind in (Kind.READ, Kind.WRITE) and self._is_update(eqn):
+            kind = ACCESS
+        shapes = tuple(self.types[var].shape for var in eqn.outputs)
+        wanted = self._wanted()
+        always = not features.replayable
+        keep = tuple(
+            position
+            for position, var in enumerate(eqn.outputs)
+            if (always or var in wanted) and var not in self.keys
+        )
+        return kind, eqn.op, None, eqn.inputs, eqn.outputs, shapes, self._places[eqn.frame], keep
+
+    def _is_update(self, eqn: Eqn) -> bool:
+        """Return whether an op reads or changes variables that existed before it."""
+        versions = [var for var in eqn.outputs if var in self.keys]
+        return all(self.histories[self.keys[var]].versions[0] != var for var in versions)
+
+    # ------------------------------------------------------------------ other templates
+
+    def agrees(self, other: Template, count: int) -> bool:
+        """Return whether the first `count` equations are the same in both."""
+        if id(other) not in self._common:
+            self._common[id(other)] = other._common[id(self)] = self._count_common(other)
+        return self._common[id(other)] >= count
+
+    def forget(self, other: Template) -> None:
+        """Forget another template, whose `id` may be reused."""
+        self._common.pop(id(other), None)
+
+    def _count_common(self, other: Template) -> int:
+        index = 0
+        for ours, theirs in zip(self.eqns, other.eqns, strict=False):
+            same_vars = all(
+                self.types[var] == other.types[var] and self.keys.get(var) == other.keys.get(var)
+                for var in (*ours.inputs, *ours.outputs)
+                if var < len(other.types)
+            )
+            if ours != theirs or not same_vars or self._places[ours.frame] != other._places[theirs.frame]:
+                break
+            index += 1
+        return index
+
+    # ------------------------------------------------------------------ a program again
+
+    def builder(self, eqns: int, count: int, handles: dict[int, Any], facts: GrowingFacts) -> Builder:
+        """Return the first equations and vars as a program under construction.
+
+        Args:
+          eqns: How many equations.
+          count: How many vars.
+          handles: The handles of the variables used so far, by identity.
+          facts: What belongs to this run: times, layer calls, host reads, backward functions.
+        """
+        used = max((eqn.frame for eqn in self.eqns[:eqns]), default=-1) + 1
+        builder = Builder(frames=FrameTable(self._places[:used]))
+        builder.types.extend(self.types[:count])
+        builder.producers.extend(producer if producer < eqns else LEAF for producer in self.producers[:count])
+        builder.eqns.extend(self.eqns[:eqns])
+        ours = builder.facts
+        for name, items in self._sets.items():
+            getattr(ours, name).update(items if count == len(self.types) else (var for var in items if var < count))
+        for key, handle in handles.items():
+            known = self.histories[key]
+            number = sum(var < count for var in known.versions)
+            history = VariableHistory(key, handle, known.versions[:number], known.made_by[:number])
+            ours.histories[key] = history
+            ours.history_of.update((var, history) for var in history.versions)
+        ours.moments.update(facts.moments)
+        ours.times.extend(facts.times)
+        ours.layer_calls.update(facts.layer_calls)
+        ours.backward_functions.update(facts.backward_functions)
+        return builder
