@@ -17,7 +17,7 @@ from retrotape.compile._structure import described, structure_key
 from retrotape.execute import Values
 from retrotape.record import Trace, current_stack
 from retrotape.tf import core
-from retrotape.tf.core import tf
+from retrotape.tf.core import shape_of, tf
 
 STRUCTURES = 256  # most that are remembered
 VARIANTS = 4  # of one query, which differ in the values that gradient functions read
@@ -135,7 +135,8 @@ def compiled(trace: Trace, kind: Hashable, inputs: Sequence[Tensor], compute: _C
     if structure is None or structure.refused is not None:
         trace.not_compiled = reason or (_FIRST if structure is None else structure.refused)
         return compute()
-    query = structure.queries.setdefault(kind, _Query())
+    types = tuple([(core.eager_dtype(tensor), shape_of(tensor)) for tensor in inputs])
+    query = structure.queries.setdefault((kind, types), _Query())
     found = _run(query, trace, inputs)
     if found is not None:
         trace.not_compiled = None

@@ -9,10 +9,11 @@ from typing import NamedTuple
 from retrotape._types import Cotangent, Tensor
 from retrotape.compile._observed import Computation, value_bytes
 from retrotape.compile._simplify import Simplifier
-from retrotape.ir import TensorType
+from retrotape.ir import Eqn, TensorType
 from retrotape.tf.core import tf
 from retrotape.tf.lowering import FunctionBuilder, LoweredFunction
 
+ONE_BY_ONE = 8  # terms
 SMALL = 65_536  # elements in the largest tensor, up to which threads for independent ops cost more than they gain
 
 
@@ -80,7 +81,7 @@ def lower(computation: Computation, value_of: Callable[[int], Tensor], specializ
         return references[var]
 
     for eqn in simple.eqns:
-        made = builder.node(eqn.op, [reference(var) for var in eqn.inputs], eqn.attrs)
+        made = _add_node(builder, eqn, [reference(var) for var in eqn.inputs])
         references.update(zip(eqn.outputs, made, strict=True))
     for row in simple.results:
         for var in row:
@@ -92,6 +93,21 @@ def lower(computation: Computation, value_of: Callable[[int], Tensor], specializ
     guards = tuple(dict([*computation.read, *assumed]).items())
     counts = tuple(map(len, simple.results))
     return Lowered(function, tuple(inputs), tuple(var for _, var in feeds), counts, guards)
+
+
+def _add_node(builder: FunctionBuilder, eqn: Eqn, inputs: list[str]) -> list[str]:
+    """Add an equation, and return the references of its outputs.
+
+    In a function, the kernel of AddN may begin with another term than the first, which changes the last bits; up to
+    eight terms, it otherwise adds them one by one.
+    """
+    if eqn.op != "AddN" or not 2 < len(inputs) <= ONE_BY_ONE:
+        return builder.node(eqn.op, inputs, eqn.attrs)
+    attrs = tuple((name, value) for name, value in eqn.attrs if name == "T")
+    total = inputs[0]
+    for term in inputs[1:]:
+        (total,) = builder.node("AddV2", [total, term], attrs)
+    return [total]
 
 
 def _size(kind: TensorType) -> int:
