@@ -33,13 +33,14 @@ class Following(Histories):
         self._site: Site | None = None
         super().clear()
 
-    def follow_at(self, place: Place) -> None:
+    def follow_at(self, place: Place) -> Site | None:
         """Follow the programs recorded before by the block at a place, if there are any. Nothing is recorded yet."""
         if settings.mode == "never" or self.keep != "needed" or self.symbolic:
-            return
+            return None
         self._site = site = site_of(place)
         if site.templates:
             self._follower = Follower(self, site.templates[0], site.templates)
+        return site
 
     def end_following(self) -> None:
         """End the block: remember its program, if it is new."""

@@ -62,6 +62,25 @@ def is_foreign(filename: str) -> bool:
     return _kind(filename) != _USER
 
 
+def is_at(place: Place, depth: int) -> bool:
+    """Return whether the code `depth` frames up is at a place: much faster than to look for it."""
+    try:
+        frame = sys._getframe(depth)
+    except ValueError:  # the stack is not that deep
+        return False
+    return frame.f_code is place[0] and frame.f_lasti == place[1]
+
+
+def depth_of(place: Place, depth: int) -> int:
+    """Return how many frames up the code is at a place, starting `depth` frames up; 0 if nowhere."""
+    frame: Any = sys._getframe(depth)
+    while frame is not None:
+        if frame.f_code is place[0] and frame.f_lasti == place[1]:
+            return depth
+        frame, depth = frame.f_back, depth + 1
+    return 0
+
+
 def here(depth: int) -> Place | None:
     """Return the innermost place in user code, starting `depth` frames up; None if there is none.
 

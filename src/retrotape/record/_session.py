@@ -99,7 +99,9 @@ class EagerSession:
         stack = current_stack()
         if not self._spans:
             self.trace.began = hooks.now()
-            self.trace.follow_at(here(_OUTSIDE))
+            site = self.trace.follow_at(here(_OUTSIDE))
+            if site is not None:
+                stack.expect_places(site.places)
         else:
             self.trace.build()
             self.trace.mark_stale()

@@ -7,19 +7,18 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import count
-from math import prod
 from typing import Any
 
 from retrotape._types import Place, Tensor
 from retrotape.ir import FOREVER, UNCOUNTED, LayerCall
 from retrotape.record._calls import Calls
-from retrotape.record._frames import here, in_moments, reader_place
+from retrotape.record._frames import depth_of, here, in_moments, is_at, reader_place
 from retrotape.record._functions import function_traits, variables_in
 from retrotape.record._recorder import WATCHED, Recorder
 from retrotape.record._trace import Trace
 from retrotape.record._traits import Kind, traits
 from retrotape.tf import core, hooks, tangents
-from retrotape.tf.core import identity_of, shape_of, tf
+from retrotape.tf.core import identity_of, size_of, tf
 from retrotape.tf.hook_table import lock
 from retrotape.tf.scopes import setting
 
@@ -27,6 +26,7 @@ from retrotape.tf.scopes import setting
 # caches, is four times as fast as one by one.
 BATCH = 64
 ELEMENTS = 250_000  # in the outputs of a batch: beyond this it is recorded at once
+MOST_PLACES = 20_000
 WAITING = 4096  # most events that may wait
 _times = count()  # process-wide
 _OUTSIDE = 3  # frames from `here` past `on_op` and the hook to TensorFlow's own code
@@ -38,6 +38,7 @@ class Stack(Calls):
     def __init__(self) -> None:
         super().__init__()
         self.place: Place = None  # overrides the place of ops that are rerun
+        self.implicit_reads: Sequence[tuple[int, Tensor]] = ()
         self.events: list[Any] = []  # plain tuples with the fields of `Event`, which are cheaper
         self._batch = self._max_batch = BATCH
         self._custom: list[bool] = []
@@ -45,6 +46,8 @@ class Stack(Calls):
         self._returned: deque[Sequence[Tensor]] = deque()  # by `tf.py_function`s whose op is not reported yet
         self._inside_python = 0
         self._layers: list[LayerCall] = []  # running calls
+        self._places: list[tuple[Place, int]] = []  # of the ops of a block, and how many frames up
+        self._number = 0  # ops since the block began
         self._early: set[int] = set()  # first outputs of ops that were recorded before their callback
 
     def is_current(self) -> bool:
@@ -104,15 +107,35 @@ class Stack(Calls):
             for recorder in self.active:
                 recorder.add_moments(outputs[0])
         # Copied: `outputs` is the list that the caller gets, and TensorArray writes None into it.
-        place, recompute = self.place or here(_OUTSIDE), self._recompute
+        place, recompute = self.place or self._place(), self._recompute
         if self._drops_values and not recompute and core.stock_tape_listens():
             recompute = WATCHED
+        for position, handle in self.implicit_reads:
+            value = inputs[position]
+            read = "ReadVariableOp", (handle,), ("dtype", core.eager_dtype(value)), (value,)
+            self.events.append((*read, place, recompute, next(_times)))
         event = op, inputs, attrs, tuple(outputs), place, recompute, next(_times)
         if (self._calls or self._returned) and self._inside_call(*event):
             return
         self.events.append(event)  # atomic: if interrupted before, the caller has not got the outputs
         if len(self.events) >= self._batch and not self._calls:
             self.dispatch()
+
+    def _place(self) -> Place:
+        """Return the place in user code that runs an op: probably where the op of that number ran the last time."""
+        number, self._number = self._number, self._number + 1
+        if number < len(self._places):
+            place, depth = self._places[number]
+            if depth and is_at(place, depth):
+                return place
+        place = here(_OUTSIDE + 1)
+        if number <= len(self._places) < MOST_PLACES and place is not None:
+            self._places[number : number + 1] = [(place, depth_of(place, 2))]
+        return place
+
+    def expect_places(self, places: list[tuple[Place, int]]) -> None:
+        """Set where the next ops probably run; the list is brought up to date as they do."""
+        self._places, self._number = places, 0
 
     def on_tangents(self, op: str, inputs: Any, attrs: Any, outputs: Any) -> None:
         """Record an op that is not recorded yet: the computation of its tangents reads its outputs."""
@@ -148,7 +171,7 @@ class Stack(Calls):
             for recorder in self.active:
                 recorder.damaged = True
             raise
-        size = sum([prod(shape_of(tensor)) for event in events for tensor in event[3]])
+        size = sum([size_of(tensor) for event in events for tensor in event[3]])
         self._batch = max(1, min(self._max_batch, ELEMENTS * len(events) // max(1, size)))
         for recorder in active:
             if (size > ELEMENTS or len(recorder.waiting) > WAITING) and self.is_current():

@@ -11,7 +11,7 @@ from retrotape.record._openings import Openings
 from retrotape.record._recorder import Recorder
 from retrotape.record._traits import traits
 from retrotape.tf import functions, hooks, replicas
-from retrotape.tf.core import identity_of, tf, whole_of
+from retrotape.tf.core import PlainVariable, identity_of, tf, whole_of
 from retrotape.tf.hooks_ops import WriteStamp
 from retrotape.tf.nests import unwrap
 from retrotape.tf.scopes import setting
@@ -58,7 +58,8 @@ class Variables(Openings):
 
     def on_variable(self, variable: Any) -> None:
         """Record that a variable is read."""
-        key = identity_of(replicas.handle_of(variable))
+        plain = type(variable) is PlainVariable
+        key = identity_of(variable.handle if plain else replicas.handle_of(variable))
         for recorder in self.active:
             if key not in recorder.variables:
                 recorder.variables[key] = variable
@@ -73,8 +74,10 @@ class Variables(Openings):
 
     def on_read(self, handle: Tensor) -> None:
         """Mark the value of a variable, which is about to be read, as known; detect unrecorded writes before."""
-        self._known.add(identity_of(handle))
-        self._notice_writes(identity_of(handle))
+        identity = identity_of(handle)
+        self._known.add(identity)
+        if hooks.writes:
+            self._notice_writes(identity)
 
     def _notice_writes(self, identity: int) -> None:
         """Mark writes that the recorders do not have: on another thread, or by an op that then failed."""

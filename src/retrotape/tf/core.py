@@ -75,12 +75,14 @@ FallbackException = eager_core._FallbackException
 TensorProto = type(tf.make_tensor_proto(0))
 StockTape = backprop.GradientTape  # not `tf.GradientTape`, which `rt.install` may have replaced
 BaseVariable = resource_variable_ops.BaseResourceVariable
+PlainVariable = resource_variable_ops.ResourceVariable
 CompositeTensor = tf.__internal__.CompositeTensor
 eager_dtype: Callable[[Tensor], int] = EagerTensor._datatype_enum
 
 
 identity_of: Callable[[Tensor], int] = attrgetter("_id")  # of a tensor or handle: unique, never reused
 shape_of: Callable[[Tensor], Any] = methodcaller("_shape_tuple")
+size_of: Callable[[Tensor], int] = methodcaller("_num_elements")
 _ORDINARY = (tf.bool, tf.string, *(tf.as_dtype(f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)))
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -98,11 +100,18 @@ def as_rewritten(function: _Function) -> _Function:
 def whole_of(variable: Any) -> Any | None:
     """Return the distributed variable that this one is a component of; None if it is not one."""
     # Which of the two has it depends on the kind of variable. On a distributed variable itself it is not callable.
+    if type(variable) is PlainVariable and not _may_be_component(variable):
+        return None
     for owner in (variable, getattr(variable, "_handle", None)):
         whole = getattr(owner, "_distributed_container", None)
         if callable(whole):
             return whole()
     return None
+
+
+def _may_be_component(variable: Any) -> bool:
+    """Return whether a variable may be a component of another one; faster than to look for the attribute in vain."""
+    return "_distributed_container" in vars(variable) or "_distributed_container" in vars(variable._handle)
 
 
 def whole_behind(handle: Tensor) -> Any | None:

@@ -22,11 +22,12 @@ _in_place: bool | None = False  # None while changing
 class Hook:
     """An attribute of TensorFlow or Keras, and its replacement while something records."""
 
-    __slots__ = ("above", "name", "owner", "placed", "replacement")
+    __slots__ = ("above", "below", "name", "owner", "placed", "replacement")
 
     def __init__(self, owner: Any, name: str, replacement: Any) -> None:
         self.owner, self.name, self.replacement = owner, name, replacement
         self.placed = False
+        self.below: Any = self  # the original; not known yet
         self.above: Any = None  # a third-party wrapper around our replacement that stayed there
 
     @property
@@ -98,10 +99,14 @@ def _install() -> None:
     for hook in hooks:
         owner, name = hook.owner, hook.name
         current = getattr(owner, name)
+        if current is hook.below and not hook.placed:  # as the last time
+            hook.placed = True
+            setattr(owner, name, hook.replacement)
+            continue
         if current is hook.above:
             continue  # ours is below it
         if id(current) not in _replacements:
-            original[owner, name] = current  # first: the replacement calls it
+            original[owner, name] = hook.below = current  # first: the replacement calls it
             hook.above = None
             hook.placed = True
             setattr(owner, name, hook.replacement)
@@ -117,7 +122,7 @@ def _uninstall() -> None:
         owner, name = hook.owner, hook.name
         current = getattr(owner, name)
         if current is hook.replacement:
-            setattr(owner, name, original[owner, name])
+            setattr(owner, name, hook.below)
         elif id(current) in _replacements:  # TensorFlow assigns one of these attributes to another, `execute.execute`
             setattr(owner, name, original[_replacements[id(current)].key])
         elif current is not original[owner, name]:

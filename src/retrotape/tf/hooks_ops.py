@@ -9,7 +9,17 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from retrotape._types import Tensor
-from retrotape.tf.core import BaseVariable, EagerTensor, FallbackException, context, execute, pywrap_tfe, record, tf
+from retrotape.tf.core import (
+    BaseVariable,
+    EagerTensor,
+    FallbackException,
+    PlainVariable,
+    context,
+    execute,
+    pywrap_tfe,
+    record,
+    tf,
+)
 from retrotape.tf.hook_table import original
 from retrotape.tf.listener import Listener, Past
 
@@ -83,6 +93,7 @@ def execute_cancellable(op: Any, num_outputs: int, inputs: Any, attrs: Any, ctx:
 
 # Types of arguments that contain no variable; others are inspected.
 _PLAIN = frozenset((EagerTensor, str, int, bool, float, bytes, type(None)))
+_PLAIN_OR_VARIABLE = _PLAIN | {PlainVariable}
 # Ops that write a variable. The slow path passes op names as bytes.
 _WRITES: frozenset[str | bytes] = frozenset(
     op
@@ -111,10 +122,32 @@ def fast_path(ctx: Any, op: str, name: Any, *args: Any) -> Any:
 
 def _run_with_reads(ctx: Any, op: str, name: Any, args: Sequence[Any]) -> Any:
     if thread.listener is not None or thread.past is not None:
+        if thread.past is None and _PLAIN_OR_VARIABLE.issuperset(map(type, args)) and not execute.must_record_gradient():
+            return _run_with_implicit_reads(ctx, op, name, args, thread.listener)
         args = tuple(_with_reads(ctx, arg) for arg in args)
         if op == "EagerPyFunc":
             thread.py_inputs = args[0]
     return fast_path_original(ctx, op, name, *args)
+
+
+def _run_with_implicit_reads(ctx: Any, op: str, name: Any, args: Sequence[Any], listener: Any) -> Any:
+    """Run an op that is given variables: the fast path reads them itself, and reports what it has read as inputs."""
+    reads = []
+    for position, arg in enumerate(args):
+        if type(arg) is PlainVariable:
+            listener.on_variable(arg)
+            listener.on_read(arg._handle)
+            reads.append((position, arg._handle))
+    try:
+        listener.implicit_reads = reads
+        return fast_path_original(ctx, op, name, *args)
+    except FallbackException:  # nothing has run; the slow path comes next and reads them again
+        raise
+    except BaseException:
+        listener.forget()
+        raise
+    finally:
+        listener.implicit_reads = ()
 
 
 def _access(ctx: Any, op: str, name: Any, args: Sequence[Any]) -> Any:

@@ -9,7 +9,13 @@ from retrotape._types import Tensor
 
 
 class Listener(Protocol):
-    """Is notified of what runs on a thread while tapes record there."""
+    """Is notified of what runs on a thread while tapes record there.
+
+    Attributes:
+      implicit_reads: The variables that the op which is about to run will read: positions among its inputs, and handles.
+    """
+
+    implicit_reads: Sequence[tuple[int, Tensor]]
 
     def on_op(self, op: Any, inputs: Any, attrs: Any, outputs: Any, op_name: Any = None, graph: Any = None) -> None:
         """An eager op, or a function, has run. This is TensorFlow's callback signature, which saves a call per op."""
