@@ -5,10 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial, wraps
+from functools import wraps
 from threading import RLock
-from typing import Any, NamedTuple, NoReturn, TypeVar
-from weakref import ReferenceType, ref
+from typing import Any, NoReturn, TypeVar
+from weakref import ref
 
 from retrotape._types import Nest, Tensor
 from retrotape.compile import compiled
@@ -21,6 +21,7 @@ from retrotape.tf import core
 from retrotape.tf.core import as_is, identity_of, tf
 from retrotape.tf.nests import Parts, TensorRef, describe, has_derivative, is_variable, take_apart
 
+_MANY = 1024  # results, before those that were garbage-collected are forgotten
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
@@ -95,7 +96,7 @@ class QueryBase(ABC):
             found = compiled(session.trace, (kind, request.key()), [*request.given_seeds(), *inputs], compute)
         remembered, recorded = session.remembers()
         if remembered:
-            self._results.remember(request, None if recorded else compute, found)
+            self._results.remember(lambda: request, None if recorded else compute, found, request.seeds)
         return found
 
     def _record_result(self, part: Any, session: EagerSession) -> bool:
@@ -140,11 +141,17 @@ def _explaining(session: Session, compute: Callable[[], list[Any]]) -> Callable[
     return explained
 
 
-class _Result(NamedTuple):
-    alive: ReferenceType[Any] | None
-    request: Request
-    compute: Callable[[], list[Any]] | None  # None if it was recorded when it was computed
-    position: int
+class _Computed:
+    """The results of one query, and how to recompute them."""
+
+    __slots__ = ("alive", "compute", "request")
+
+    def __init__(
+        self, request: Callable[[], Request], compute: Callable[[], list[Any]] | None, alive: list[Any]
+    ) -> None:
+        self.request = request
+        self.compute = compute  # None if it was recorded when it was computed
+        self.alive = alive  # by position: a weak reference; None where there is no result to remember
 
 
 class Results:
@@ -155,54 +162,56 @@ class Results:
     """
 
     def __init__(self) -> None:
-        self._results: dict[int, _Result] = {}
+        self._results: dict[int, tuple[_Computed, int]] = {}  # by identity, with the position
         self._vars: dict[int, int] = {}  # of results that have been recorded since
+        self._limit = _MANY
 
-    def remember(self, request: Request, compute: Callable[[], list[Any]] | None, found: Sequence[Any]) -> None:
-        """Remember the results of a request."""
+    def remember(
+        self, request: Callable[[], Request], compute: Callable[[], list[Any]] | None, found: Sequence[Any], seeds: Any
+    ) -> None:
+        """Remember the results of a request; a seed that is returned unchanged is none."""
+        computed = _Computed(request, compute, [None] * len(found))
+        if len(self._results) > self._limit:
+            self._forget_dead()
         for position, grad in enumerate(found):
-            given = any(grad is seed for seed in request.seeds)  # a seed returned unchanged
-            if grad is not None and not given:
+            if grad is not None and not any(grad is seed for seed in seeds):
                 tensor = _main(grad)
                 # A graph keeps its tensors alive, and they cannot be weakly referenced.
-                eager = isinstance(tensor, core.EagerTensor)
-                alive = ref(tensor, partial(_forget, ref(self), identity_of(tensor))) if eager else None
-                self._results[identity_of(tensor)] = _Result(alive, request, compute, position)
+                if isinstance(tensor, core.EagerTensor):
+                    computed.alive[position] = ref(tensor)
+                self._results[identity_of(tensor)] = computed, position
+
+    def _forget_dead(self) -> None:
+        for identity, (computed, position) in list(self._results.items()):
+            alive = computed.alive[position]
+            if alive is not None and alive() is None:
+                self._results.pop(identity, None)
+                self._vars.pop(identity, None)
+        self._limit = max(_MANY, 2 * len(self._results))
 
     def request_of(self, tensor: Tensor) -> Request | None:
         """Return the request that a tensor is a result of."""
         found = self._results.get(identity_of(tensor))
-        return None if found is None else found.request
+        return None if found is None else found[0].request()
 
     def var(self, tensor: Tensor, session: Session) -> int | None:
         """Return the var of a result to differentiate; recompute and record it if necessary."""
-        found = self._results.get(identity_of(tensor))
-        if found is None or found.compute is None or not isinstance(session, EagerSession):
+        computed, _ = self._results.get(identity_of(tensor), (None, 0))
+        if computed is None or computed.compute is None or not isinstance(session, EagerSession):
             return None
         if identity_of(tensor) not in self._vars:
             with session.extended():
-                grads = found.compute()
+                grads = computed.compute()
             session.flush()
-            for identity, other in list(self._results.items()):  # another thread may drop one in the meantime
-                if other.compute is found.compute and grads[other.position] is not None:
-                    self._vars[identity] = session.trace.var_of(_main(grads[other.position]))
+            for identity, (other, position) in list(self._results.items()):
+                if other is computed and grads[position] is not None:
+                    self._vars[identity] = session.trace.var_of(_main(grads[position]))
         return self._vars.get(identity_of(tensor))
-
-    def drop(self, identity: int) -> None:
-        """Forget a result that was garbage-collected."""
-        self._results.pop(identity, None)
-        self._vars.pop(identity, None)
 
     def clear(self) -> None:
         """Forget everything."""
         self._results.clear()
         self._vars.clear()
-
-
-def _forget(owner: ReferenceType[Results], identity: int, _: Any) -> None:
-    results = owner()  # weak, or a tape would live until the next garbage collection
-    if results is not None:
-        results.drop(identity)
 
 
 def _main(grad: Any) -> Tensor:

@@ -12,6 +12,7 @@ from retrotape.errors import TapeUseError
 from retrotape.execute import stream
 from retrotape.grads import Gradients
 from retrotape.query._base import QueryBase, query, recorded_in_graph
+from retrotape.query._quick import quick_gradient
 from retrotape.query._request import fill_constants, make_request, refuse_outside, solve
 from retrotape.query._several import Together, losses_and_seeds, sources_of
 from retrotape.tf.core import as_is, tf
@@ -19,6 +20,7 @@ from retrotape.tf.nests import take_apart, zeros_like, zeros_wanted
 
 _NONE = tf.UnconnectedGradients.NONE
 _Missing: TypeAlias = Literal["keep", "zero", "raise"]
+_MISSING = get_args(_Missing)
 _Item = TypeVar("_Item")
 
 
@@ -72,9 +74,15 @@ class FirstOrder(QueryBase):
         fill = none == "zero" or (unconnected_gradients is not _NONE and zeros_wanted(unconnected_gradients))
         if since is not None and not through_updates:
             raise ValueError("since= limits how far to go through updates; give through_updates=True with it.")
-        if none not in get_args(_Missing):
-            raise ValueError(f"none= must be one of {', '.join(map(repr, get_args(_Missing)))}, got {none!r}.")
+        if none not in _MISSING:
+            raise ValueError(f"none= must be one of {', '.join(map(repr, _MISSING))}, got {none!r}.")
         session = self._recorded()
+        plain = output_gradients is None and not fill and not through_updates and none == "keep"
+        quick = quick_gradient(session, target, sources) if plain else None
+        found = None if quick is None else quick.run()
+        if quick is not None and found is not None:
+            self._results.remember(quick.request, quick.solve, found, ())
+            return found if type(sources) is list else tuple(found)
         parts = take_apart(sources, "source")
         with recorded_in_graph(session):
             options: dict[str, Any] = {"through_updates": through_updates, "since": since, "leave_out": none != "raise"}
@@ -84,6 +92,8 @@ class FirstOrder(QueryBase):
             found = self._solve(
                 session, request, lambda: fill_constants(session, request, parts, solve(session, request)), "gradient"
             )
+            if quick is not None and not request.derived_from:
+                quick.learn(("gradient", request.key()))
         if none == "raise" and any(grad is None for grad in found):
             self._raise_missing(session, target, parts, request, found)
         if fill:

@@ -13,6 +13,7 @@ from retrotape.record._segments import SEGMENT
 from retrotape.record._session import EagerSession, LoadedSession, histories_in
 from retrotape.record._settings import config, settings
 from retrotape.record._stack import Stack, current_stack, next_time
+from retrotape.record._template import Template
 from retrotape.record._tensors import TensorMap
 from retrotape.record._trace import Trace
 from retrotape.record._traits import RESOURCE, TRAINABLE, Kind, is_deterministic, read_by_rule, traits
@@ -32,6 +33,7 @@ __all__ = [
     "Recorder",
     "Session",
     "Stack",
+    "Template",
     "TensorMap",
     "Trace",
     "config",

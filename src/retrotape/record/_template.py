@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Hashable
 from typing import Any
 
 from retrotape._types import Place
@@ -38,6 +38,7 @@ class Template:
       histories: The variables, by identity of the handle; without handles.
       moments: The vars whose gradient `tf.nn.moments` stopped.
       structure: What `compile` knows about traces like this one; and what their backward functions depend on.
+      queries: Queries by their arguments, as `compile` knows them.
     """
 
     def __init__(self, trace: Trace) -> None:
@@ -52,6 +53,7 @@ class Template:
         self._sets = {name: frozenset(getattr(facts, name)) for name in _SETS}
         self.moments = frozenset(trace.stopped_by_moments())
         self.structure: tuple[Any, Any] = None, None
+        self.queries: dict[Hashable, Hashable] = {}
         self._steps: list[Step | None] = [None] * len(self.eqns)
         self._kept: Collection[int] | None = None  # None: what gradient rules read
         self._read: set[int] | None = None

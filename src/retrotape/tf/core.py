@@ -97,6 +97,17 @@ def as_rewritten(function: _Function) -> _Function:
     return tf.__internal__.autograph.tf_convert(function, tf.__internal__.autograph.control_status_ctx())
 
 
+def handles_in(variables: Sequence[Any]) -> tuple[int, ...] | None:
+    """Return the identities of the handles of variables, TensorFlow's or Keras'; None if there are other things."""
+    found = []
+    for variable in variables:
+        plain = variable if type(variable) is PlainVariable else getattr(variable, "_value", None)
+        if type(plain) is not PlainVariable:
+            return None
+        found.append(plain._handle._id)
+    return tuple(found)
+
+
 def whole_of(variable: Any) -> Any | None:
     """Return the distributed variable that this one is a component of; None if it is not one."""
     # Which of the two has it depends on the kind of variable. On a distributed variable itself it is not callable.
