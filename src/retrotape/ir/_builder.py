@@ -16,6 +16,7 @@ class Builder:
     Args:
       base: A program to start from, which is not changed.
       frames: The lines of the equations, which may grow too.
+      facts: What is known already; a copy of what is known about `base`, if it is not given.
 
     Attributes:
       program: The columns as a read-only program that grows with them; a `snapshot` does not grow.
@@ -30,11 +31,13 @@ class Builder:
 
     __slots__ = ("_checked", "_snapshot", "eqns", "facts", "producers", "program", "types")
 
-    def __init__(self, base: Program | None = None, frames: Sequence[Frame] = ()) -> None:
+    def __init__(
+        self, base: Program | None = None, frames: Sequence[Frame] = (), facts: GrowingFacts | None = None
+    ) -> None:
         self.types: list[TensorType] = [] if base is None else list(base.types)
         self.producers: list[int] = [] if base is None else list(base.producers)
         self.eqns: list[Eqn] = [] if base is None else list(base.eqns)
-        self.facts = GrowingFacts() if base is None else base.facts.copy()
+        self.facts = facts or (GrowingFacts() if base is None else base.facts.copy())
         self.program = Program(self.types, self.producers, self.eqns, frames, self.facts)
         self._snapshot: Program | None = None
         self._checked = (0, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from retrotape._types import Tensor
@@ -43,7 +44,8 @@ class HigherOrder(QueryBase):
             request = make_request(session, self._results, target, parts, None, through_updates, leave_out=True)
             if request.left_out:
                 warn_of_targets(request)
-            (found,) = self._solve(session, request, lambda: derivatives.jvp(session, request, target, vectors))
+            compute = partial(derivatives.jvp, session, request, target, vectors)
+            (found,) = self._solve(session, request, compute, "jvp", vectors)
         return found
 
     @query
@@ -72,7 +74,8 @@ class HigherOrder(QueryBase):
         given = derivatives.vectors_for(parts, vectors, "vector")
         with recorded_in_graph(session):
             request = make_request(session, self._results, target, parts, through_updates=through_updates)
-            found = self._solve(session, request, lambda: derivatives.hvp(session, request, parts, given))
+            compute = partial(derivatives.hvp, session, request, parts, given)
+            found = self._solve(session, request, compute, "hvp", given)
         return parts.pack(found)
 
     @query

@@ -9,7 +9,7 @@ from retrotape.compile import compiled
 from retrotape.execute import Request
 from retrotape.query._base import Results
 from retrotape.query._request import make_request, solve
-from retrotape.record import EagerSession, Session, Template
+from retrotape.record import TRAINABLE, EagerSession, Session, Template
 from retrotape.tf import core
 from retrotape.tf.nests import take_apart
 
@@ -62,6 +62,6 @@ def quick_gradient(session: Session, target: Any, sources: Any) -> QuickGradient
     if template is None or type(target) is not core.EagerTensor or type(sources) not in (list, tuple):
         return None
     var, handles = session.find(target), core.handles_in(sources)
-    if var is None or handles is None or not core.is_trainable(target.dtype):
+    if var is None or handles is None or core.eager_dtype(target) not in TRAINABLE:
         return None
     return QuickGradient(session, template, target, sources, (var, handles))  # type: ignore[arg-type]

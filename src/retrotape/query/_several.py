@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from retrotape._types import Tensor
+from retrotape.compile import compiled
 from retrotape.diagnose.missing import Explain, with_reasons
 from retrotape.errors import ShapeMismatchError
 from retrotape.execute import Request, differentiate_each
@@ -77,6 +78,18 @@ class Together:
     ) -> None:
         self._session, self._sources = session, sources
         self.requests = requests = _make_requests(session, results, given, sources, through_updates, since)
+        width = len(requests[0].sources)
+        if any(request.derived_from for request in requests):
+            found = self._solve_all()
+        else:
+            kind = "each", tuple(request.key() for request in requests)
+            seeds = [seed for request in requests for seed in request.given_seeds()]
+            found = compiled(session.trace, kind, seeds, self._solve_all)
+        self._found = {number: found[number * width : (number + 1) * width] for number in range(len(requests))}
+
+    def _solve_all(self) -> list[Any]:
+        """Return the gradients of all losses, one loss after the other."""
+        session, requests = self._session, self.requests
         rows: list[list[Any]] = [[None] * len(request.sources) for request in requests]
         for queries in zip(*(request.queries() for request in requests), strict=True):
             positions = queries[0][0]
@@ -84,7 +97,7 @@ class Together:
             for row, grads in zip(rows, found, strict=True):
                 for position, grad in zip(positions, grads, strict=True):
                     row[position] = grad
-        self._found = dict(enumerate(rows))
+        return [grad for row in rows for grad in row]
 
     def row(self, number: int) -> list[Any]:
         """Return the shared result for one request the first time; after that, compute it alone."""

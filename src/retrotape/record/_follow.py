@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from retrotape._types import Handle, Place, Tensor
-from retrotape.ir import CUSTOM, BackwardFunction, TensorType
+from retrotape.ir import CUSTOM, BackwardFunction, Builder, HostRead, TensorType
 from retrotape.record._attributes import canonical
 from retrotape.record._template import ACCESS, CUSTOM_STEP, PLAIN, READ, Template
 from retrotape.record._traits import RESOURCE, makes_copies
@@ -28,6 +28,7 @@ class Follower:
       count: How many of its vars exist.
       handles: The handles of the variables used so far, by identity.
       host_reads: What Python has read, as arguments of `Recorder.add_host_read`.
+      view: The program so far, if someone looked at it, and `stamp` at that time; `views` counts how often.
     """
 
     def __init__(self, recorder: Recorder, template: Template, others: Sequence[Template] = ()) -> None:
@@ -35,10 +36,27 @@ class Follower:
         self.index = self.count = 0
         self.handles: dict[int, Handle] = {}
         self.host_reads: list[tuple[Any, ...]] = []
+        self.view: Builder | None = None  # the program so far, and when it was built
+        self.viewed: tuple[int, ...] = ()
+        self.views = 0
         self._current: dict[int, int] = {}  # by identity of the handle: the latest version
         self._known, self._values = recorder.tensors.by_identity, recorder.values
         self._copied, self._stale = recorder.copied_on_read, recorder._stale
         self._facts = recorder._builder.facts
+
+    def stamp(self) -> tuple[int, ...]:
+        """Return numbers that change with what was followed so far."""
+        return self.index, self.count, len(self.host_reads)
+
+    def build(self) -> Builder:
+        """Return the program of what was followed so far."""
+        builder = self.template.builder(self.index, self.count, self.handles, self._facts)
+        frames = builder.program.frames
+        builder.facts.host_reads.extend(
+            HostRead(identity, time, frames.number(place), method, moment)
+            for identity, time, place, method, moment in self.host_reads
+        )
+        return builder
 
     @property
     def complete(self) -> bool:

@@ -15,11 +15,15 @@ from retrotape.record._template import Template
 from retrotape.tf.core import identity_of
 
 
+MOST_VIEWS = 64  # of one program that is followed
+
+
 class Following(Histories):
     """Follows the program that the same block recorded before.
 
-    While the same ops run, `tensors` and `values` are filled as if they were recorded, and `program` and `facts` stay
-    unbuilt. The first op that differs, or the first look at them, builds them; so nobody else notices.
+    While the same ops run, `tensors` and `values` are filled as if they were recorded, and `program` and `facts` are
+    not built. They are built when someone looks at them, and for good by the first op that differs; so nobody else
+    notices.
 
     Attributes:
       waiting: Ops that have run and are not recorded yet.
@@ -55,7 +59,7 @@ class Following(Histories):
             self.template = site.add(self)
 
     def followed(self) -> Template | None:
-        """Return the template that this trace equals, if it does so in whole and nothing was built."""
+        """Return the template that this trace equals, if it does so in whole."""
         follower = self._follower
         return follower.template if follower is not None and follower.complete else None
 
@@ -67,18 +71,26 @@ class Following(Histories):
         """Build the program of what was followed so far. From here on, ops are recorded."""
         follower = self._follower
         if follower is not None:
-            built = follower.template.builder(
-                follower.index, follower.count, follower.handles, self._builder.facts
-            )
+            built = self._view()
             self._build(built)
             self._follower = None
-            for read in follower.host_reads:
-                self.add_host_read(*read)
 
     def _built(self) -> Builder:
         if self._follower is not None:
             self.build()
         return self._builder
+
+    def _view(self) -> Builder:
+        """Return the program of what was followed so far, which goes on."""
+        follower = self._follower
+        if follower is None:
+            return self._builder
+        if follower.view is None or follower.viewed != follower.stamp():
+            follower.views += 1
+            follower.view, follower.viewed = follower.build(), follower.stamp()
+            if follower.views > MOST_VIEWS:  # of a long program: each takes as long as the program
+                self._builder, self._follower = follower.view, None
+        return follower.view
 
     def follow(self, events: Sequence[Any]) -> Sequence[Any]:
         """Return the events that remain to be recorded; none while the program is the same as before."""

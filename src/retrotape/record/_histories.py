@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import Any, TypeVar, cast
 
 from retrotape._types import Handle, Tensor
-from retrotape.ir import GrowingFacts, TensorType, VariableHistory
+from retrotape.ir import Builder, GrowingFacts, TensorType, VariableHistory
 from retrotape.record._offload import is_offloaded
 from retrotape.record._trace import Trace
 from retrotape.record._traits import TRAINABLE
@@ -42,7 +43,11 @@ class Histories(Trace):
     @property
     def facts(self) -> GrowingFacts:
         """What is known about the program."""
-        return self._built().facts
+        return self._view().facts
+
+    @abstractmethod
+    def _built(self) -> Builder:
+        """Return the program under construction, to be appended to."""
 
     def clear(self) -> None:
         """Forget everything, in place."""

@@ -166,7 +166,8 @@ class Template:
           facts: What belongs to this run: times, layer calls, host reads, backward functions.
         """
         used = max((eqn.frame for eqn in self.eqns[:eqns]), default=-1) + 1
-        builder = Builder(frames=FrameTable(self._places[:used]))
+        of_this_run = {name: getattr(facts, name) for name in ("moments", "layer_calls")}  # they go on growing
+        builder = Builder(frames=FrameTable(self._places[:used]), facts=GrowingFacts(**of_this_run))
         builder.types.extend(self.types[:count])
         builder.producers.extend(producer if producer < eqns else LEAF for producer in self.producers[:count])
         builder.eqns.extend(self.eqns[:eqns])
@@ -179,8 +180,6 @@ class Template:
             history = VariableHistory(key, handle, known.versions[:number], known.made_by[:number])
             ours.histories[key] = history
             ours.history_of.update((var, history) for var in history.versions)
-        ours.moments.update(facts.moments)
         ours.times.extend(facts.times)
-        ours.layer_calls.update(facts.layer_calls)
         ours.backward_functions.update(facts.backward_functions)
         return builder

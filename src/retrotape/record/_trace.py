@@ -83,24 +83,24 @@ class Trace(ABC):
         assert isinstance(builder.program.frames, FrameTable)
         self._builder = builder
 
-    def _built(self) -> Builder:
-        """Return the program under construction, with everything that was recorded."""
+    def _view(self) -> Builder:
+        """Return the program under construction, with everything that was recorded, to be read only."""
         return self._builder
 
     @property
     def program(self) -> Program:
         """Everything recorded so far, as a view that grows; `snapshot` returns one that does not."""
-        return self._built().program
+        return self._view().program
 
     @property
     def facts(self) -> Facts:
         """What is known about the program."""
-        return self._built().facts
+        return self._view().facts
 
     @property
     def frames(self) -> FrameTable:
         """The places of equations, resolved to lines on demand."""
-        return self._built().program.frames  # type: ignore[return-value]
+        return self._view().program.frames  # type: ignore[return-value]
 
     def histories(self) -> Mapping[int, VariableHistory]:
         """Return the histories of variables, by identity of the handle; only to look up their versions."""
@@ -108,11 +108,11 @@ class Trace(ABC):
 
     def snapshot(self) -> Program:
         """Return everything recorded so far, checked, as a program that does not grow."""
-        return self._built().snapshot()
+        return self._view().snapshot()
 
     @abstractmethod
     def followed(self) -> Template | None:
-        """Return the template that this trace equals, if it does so in whole and nothing was built."""
+        """Return the template that this trace equals, if it does so in whole."""
 
     @abstractmethod
     def backward_functions(self) -> Mapping[int, BackwardFunction]:
