@@ -21,7 +21,7 @@ LAYERS = [
     {"record"},
     {"execute"},
     {"transform"},
-    {"diagnose"},
+    {"diagnose", "compile"},
     {"query", "files"},
     {"tape"},
     {"distribute"},

@@ -134,6 +134,8 @@ def compiled(trace: Trace, kind: Hashable, inputs: Sequence[Tensor], compute: _C
     structure = cache.structure_of(trace) if reason is None else None
     if structure is None or structure.refused is not None:
         trace.not_compiled = reason or (_FIRST if structure is None else structure.refused)
+        if trace.not_compiled is not _FIRST:
+            trace.on_rules()
         return compute()
     types = tuple([(core.eager_dtype(tensor), shape_of(tensor)) for tensor in inputs])
     query = structure.queries.setdefault((kind, types), _Query())
@@ -142,7 +144,10 @@ def compiled(trace: Trace, kind: Hashable, inputs: Sequence[Tensor], compute: _C
         trace.not_compiled = None
         return found
     trace.not_compiled = query.refused
-    found = compute() if query.refused is not None else _learn(query, trace, inputs, compute)
+    if query.refused is not None:
+        trace.on_rules()
+        return compute()
+    found = _learn(query, trace, inputs, compute)
     if trace.template is not None:
         trace.template.keep_only(structure.needs())
     return found

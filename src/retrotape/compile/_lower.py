@@ -7,11 +7,12 @@ from math import prod
 from typing import NamedTuple
 
 from retrotape._types import Cotangent, Tensor
+from retrotape.compile._builder import FunctionBuilder
 from retrotape.compile._observed import Computation, value_bytes
 from retrotape.compile._simplify import Simplifier
 from retrotape.ir import Eqn, TensorType
 from retrotape.tf.core import tf
-from retrotape.tf.lowering import FunctionBuilder, LoweredFunction
+from retrotape.tf.lowering import LoweredFunction
 
 ONE_BY_ONE = 8  # terms
 SMALL = 65_536  # elements in the largest tensor, up to which threads for independent ops cost more than they gain

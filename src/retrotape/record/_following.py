@@ -35,6 +35,7 @@ class Following(Histories):
         """Forget everything, in place."""
         self._follower: Follower | None = None
         self._site: Site | None = None
+        self._rules_ran = False
         super().clear()
 
     def follow_at(self, place: Place) -> Site | None:
@@ -57,6 +58,15 @@ class Following(Histories):
             site.used(follower.template)
         else:
             self.template = site.add(self)
+            if self._rules_ran and self.template is not None:
+                self.template.keep_needed()
+
+    def on_rules(self) -> None:
+        """Gradient rules are about to run, not a compiled function: they read values also in the next run."""
+        self._rules_ran = True
+        template = self.template if self._follower is None else self._follower.template
+        if template is not None:
+            template.keep_needed()
 
     def followed(self) -> Template | None:
         """Return the template that this trace equals, if it does so in whole."""

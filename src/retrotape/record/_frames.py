@@ -6,6 +6,7 @@ import os
 import sys
 import sysconfig
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from types import CodeType
 from typing import Any, NamedTuple, overload
 
@@ -195,10 +196,14 @@ class FrameTable(Sequence[Frame]):
         """Return the place with a number."""
         return self._places[number]
 
-    def copy(self) -> FrameTable:
-        """Return an independent copy."""
+    def copy(self, count: int | None = None) -> FrameTable:
+        """Return an independent copy, of the first `count` places if given."""
         twin = FrameTable()
-        twin._numbers, twin._places, twin._frames = self._numbers.copy(), self._places.copy(), self._frames.copy()
+        if count is None or count == len(self._places):
+            twin._numbers, twin._places = self._numbers.copy(), self._places.copy()
+        else:
+            twin._numbers, twin._places = dict(islice(self._numbers.items(), count)), self._places[:count]
+        twin._frames = {number: frame for number, frame in self._frames.items() if number < len(twin._places)}
         return twin
 
     def called(self, number: int) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable
+from itertools import accumulate
 from typing import Any
 
 from retrotape._types import Place
-from retrotape.ir import CUSTOM, LEAF, Builder, Eqn, GrowingFacts, VariableHistory
-from retrotape.record._frames import FrameTable
+from retrotape.ir import CUSTOM, Builder, Eqn, GrowingFacts, VariableHistory
 from retrotape.record._trace import Trace
 from retrotape.record._traits import Kind, traits
 
@@ -44,7 +44,7 @@ class Template:
     def __init__(self, trace: Trace) -> None:
         program, facts = trace.program, trace.facts
         self.types, self.producers, self.eqns = tuple(program.types), tuple(program.producers), tuple(program.eqns)
-        self._places = [trace.frames.place(number) for number in range(len(trace.frames))]
+        self._frames = trace.frames.copy()
         self.histories = {
             key: VariableHistory(key, None, history.versions, history.made_by)
             for key, history in facts.histories.items()
@@ -57,6 +57,8 @@ class Template:
         self._steps: list[Step | None] = [None] * len(self.eqns)
         self._kept: Collection[int] | None = None  # None: what gradient rules read
         self._read: set[int] | None = None
+        self._all = False
+        self._frame_counts: list[int] = []
         self._common: dict[int, int] = {}  # by `id` of another template: how many equations are the same
 
     def _wanted(self) -> Collection[int]:
@@ -99,9 +101,14 @@ class Template:
 
     def keep_only(self, variables: Collection[int] | None) -> None:
         """Set which values later runs keep, besides those that cannot be recomputed; None: what rules read."""
-        if variables != self._kept:
+        if variables != self._kept and not (self._all and variables is not None):
             self._kept = variables
             self._steps = [None] * len(self.eqns)
+
+    def keep_needed(self) -> None:
+        """Let all later runs keep what rules read: a query is computed op by op."""
+        self.keep_only(None)
+        self._all = True
 
     def _make_step(self, eqn: Eqn) -> Step:
         features = traits(eqn.op)
@@ -122,7 +129,7 @@ class Template:
             for position, var in enumerate(eqn.outputs)
             if (always or var in wanted) and var not in self.keys
         )
-        return kind, eqn.op, None, eqn.inputs, eqn.outputs, shapes, self._places[eqn.frame], keep
+        return kind, eqn.op, None, eqn.inputs, eqn.outputs, shapes, self._place(eqn), keep
 
     def _is_update(self, eqn: Eqn) -> bool:
         """Return whether an op reads or changes variables that existed before it."""
@@ -149,12 +156,21 @@ class Template:
                 for var in (*ours.inputs, *ours.outputs)
                 if var < len(other.types)
             )
-            if ours != theirs or not same_vars or self._places[ours.frame] != other._places[theirs.frame]:
+            if ours != theirs or not same_vars or self._place(ours) != other._place(theirs):
                 break
             index += 1
         return index
 
     # ------------------------------------------------------------------ a program again
+
+    def _place(self, eqn: Eqn) -> Place:
+        return self._frames.place(eqn.frame)
+
+    def _used_frames(self) -> list[int]:
+        """Return how many places the first equations have, for each number of equations."""
+        if not self._frame_counts:
+            self._frame_counts = list(accumulate((eqn.frame + 1 for eqn in self.eqns), max, initial=0))
+        return self._frame_counts
 
     def builder(self, eqns: int, count: int, handles: dict[int, Any], facts: GrowingFacts) -> Builder:
         """Return the first equations and vars as a program under construction.
@@ -165,11 +181,11 @@ class Template:
           handles: The handles of the variables used so far, by identity.
           facts: What belongs to this run: times, layer calls, host reads, backward functions.
         """
-        used = max((eqn.frame for eqn in self.eqns[:eqns]), default=-1) + 1
+        used = len(self._frames) if eqns == len(self.eqns) else self._used_frames()[eqns]
         of_this_run = {name: getattr(facts, name) for name in ("moments", "layer_calls")}  # they go on growing
-        builder = Builder(frames=FrameTable(self._places[:used]), facts=GrowingFacts(**of_this_run))
+        builder = Builder(frames=self._frames.copy(used), facts=GrowingFacts(**of_this_run))
         builder.types.extend(self.types[:count])
-        builder.producers.extend(producer if producer < eqns else LEAF for producer in self.producers[:count])
+        builder.producers.extend(self.producers[:count])
         builder.eqns.extend(self.eqns[:eqns])
         ours = builder.facts
         for name, items in self._sets.items():

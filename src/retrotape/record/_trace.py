@@ -115,6 +115,10 @@ class Trace(ABC):
         """Return the template that this trace equals, if it does so in whole."""
 
     @abstractmethod
+    def on_rules(self) -> None:
+        """Gradient rules are about to run, not a compiled function: they read values also in the next run."""
+
+    @abstractmethod
     def backward_functions(self) -> Mapping[int, BackwardFunction]:
         """Return the backward functions of equations, without building the program."""
 
