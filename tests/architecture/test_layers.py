@@ -33,6 +33,8 @@ PLAIN = ("errors", "ir", "_types", "_version")  # the standard library only
 
 # Public names that are understood without an example, each with the reason.
 NO_EXAMPLE = {
+    "config.__enter__": "the class shows it",
+    "config.__exit__": "the class shows it",
     "Memory": "a result; `Tape.memory` makes it",
     "Accumulated": "a result; `accumulate` makes it",
     "JoinedTape": "a result; `join` makes it",

@@ -81,6 +81,7 @@ class Observation:
         """
         recorder = self._recorder
         recorder.flush()
+        recorder.observer = None  # or both would live until the next garbage collection, and the trace with them
         if self._gap:
             raise NotCompilableError("part of the derivative is computed by ops that cannot be observed")
         if recorder.facts.histories:

@@ -59,6 +59,7 @@ class RuleVjp:
 
     def __init__(self, trace: Trace, operations: Sequence[Any] | None = None) -> None:
         self._trace, self._operations, self._kept = trace, operations, trace.values
+        self._program, self._facts = trace.program, trace.facts
         self._values: Values | None = None  # created when a value is not in memory
         self._plan: Plan | None = None
         self._passed: list[int] = []
@@ -99,12 +100,12 @@ class RuleVjp:
             return [None] * len(eqn.inputs)
         if _run.observer is not None:
             _run.observer(eqn, True)
-        if index in self._trace.facts.foreign and self._depth == 1:
+        if index in self._facts.foreign and self._depth == 1:
             raise ReplicaError.on_path(f"{eqn.op} of a merge_call or of another replica (at {self._where(eqn)})")
         if self._trace.guard is not None and self._operations is None:
-            self._trace.guard.check_rule(eqn, grads, self._trace.program.types, self._value)
-        backward = self._trace.facts.backward_functions.get(index)
-        call = self._trace.facts.calls.get(index)
+            self._trace.guard.check_rule(eqn, grads, self._program.types, self._value)
+        backward = self._facts.backward_functions.get(index)
+        call = self._facts.calls.get(index)
         if call is not None:
             refuse_communication(self._trace, eqn, call, backward is None or plan.through_updates)
             sides = self._uses_side_outputs(eqn, call, grads)
@@ -115,7 +116,7 @@ class RuleVjp:
                     asked = [position for position, grad in enumerate(grads) if grad is not None]
                     call = tangents.without_tangents(call, max(asked) + 1)
                 return self._apply_inlined(eqn, call, grads, sides, plan.through_updates)
-        if self._trace.facts.opaque:
+        if self._facts.opaque:
             refuse_opaque(self._trace, eqn, grads)
         if backward is not None:
             if self._operations is not None:
@@ -166,7 +167,7 @@ class RuleVjp:
                 grads[position] = self._zeros(eqn.outputs[position])
 
     def _zeros(self, var: int) -> Cotangent | None:
-        dtype, shape = self._trace.program.types[var]
+        dtype, shape = self._program.types[var]
         if dtype in (_STRING, _RESOURCE):
             return None
         if self._operations is not None:
@@ -180,7 +181,7 @@ class RuleVjp:
 
     def _apply_gather(self, eqn: Eqn, grad: Cotangent) -> Cotangent:
         version, indices = eqn.inputs
-        shape = self._trace.program.types[version].shape
+        shape = self._program.types[version].shape
         full = shape is not None and None not in shape
         params = tf.constant(shape, tf.int32) if full else tf.shape(self._value(version))
         if eqn.op == "ResourceGather":
@@ -197,7 +198,7 @@ class RuleVjp:
         if any(grad is not None and var not in backward.outputs for var, grad in by_var.items()):
             raise NoRuleError(f"a side output of {eqn.op}", self._where(eqn))
         given = [self._zeros(var) if by_var[var] is None else by_var[var] for var in backward.outputs]
-        call = self._trace.facts.calls.get(index)
+        call = self._facts.calls.get(index)
         if call is not None:
             sides = eqn.outputs[len(functions.output_types(call.function)) :]
             if function_traits(call.function).wrong_second and any(by_var[var] is not None for var in sides):
@@ -237,7 +238,7 @@ class RuleVjp:
         That is so if a stock tape inside the block differentiated the call. TensorFlow's gradient of the function, on
         which higher derivatives are built, does not have those values.
         """
-        count, histories = len(functions.output_types(call.function)), self._trace.facts.history_of
+        count, histories = len(functions.output_types(call.function)), self._facts.history_of
         sides = [grad for var, grad in zip(eqn.outputs[count:], grads[count:], strict=True) if var not in histories]
         there = any(grad is not None for grad in sides)
         return there and _is_differentiated_again() and function_traits(call.function).deterministic
@@ -249,7 +250,7 @@ class RuleVjp:
         """
         if not core.accumulating():
             return False
-        histories = [self._trace.facts.history_of.get(var) for var in eqn.inputs]
+        histories = [self._facts.history_of.get(var) for var in eqn.inputs]
         handles = [history.handle for history in histories if history is not None]
         flowing = [tf.convert_to_tensor(grad) for grad in grads if grad is not None]
         if tangents.tangents_of([*flowing, *handles, *map(self._value, eqn.inputs)]) is None:
@@ -293,7 +294,7 @@ class RuleVjp:
 
     def _check_rows(self, eqn: Eqn, backward: BackwardFunction, found: Sequence[Cotangent | None]) -> None:
         """Raise if a backward function from a file returns slices whose dense shape is wrong: they may be densified."""
-        guard, types = self._trace.guard, self._trace.program.types
+        guard, types = self._trace.guard, self._program.types
         for var, grad in zip(backward.inputs, found, strict=False):
             if guard is not None and isinstance(grad, tf.IndexedSlices):
                 guard.check_gradient(eqn.op, types[var], grad)
@@ -304,7 +305,7 @@ class RuleVjp:
         return hooks.variables_as(PastVariables(trace, index, self._value)) if trace.facts.histories else nullcontext()
 
     def _where(self, eqn: Eqn) -> str:
-        return str(self._trace.program.frame_of(eqn))
+        return str(self._program.frame_of(eqn))
 
 
 def _gradients_of(found: Any) -> list[Cotangent | None]:

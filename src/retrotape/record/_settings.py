@@ -47,7 +47,9 @@ class config:
         self._before, settings.mode = settings.mode, modes[compile]
 
     def __enter__(self) -> config:
+        """Begin a block in which the setting holds."""
         return self
 
     def __exit__(self, *_: Any) -> None:
+        """End the block: the setting is what it was before."""
         settings.mode = self._before

@@ -134,8 +134,9 @@ class Ones(NamedTuple):
     target: Tensor
 
     def tensor(self) -> Tensor:
-        """Return ones in the shape of the target."""
-        return ones_like(self.target)
+        """Return ones in the shape of the target; a constant, where the shape is known."""
+        known = tf.executing_eagerly() and self.target.shape.is_fully_defined()
+        return tf.ones(self.target.shape, self.target.dtype) if known else ones_like(self.target)
 
 
 class Fitted(NamedTuple):

@@ -136,6 +136,7 @@ CALLED = {
     "ops.handle_data_util:get_resource_handle_data(graph_op)": "the variable behind a handle in a graph",
     "ops.handle_data_util:copy_handle_data(source_t, target_t)": "the same",
     # variables
+    "ops.resource_variable_ops:ResourceVariable": "the variables that the fast path of an op reads itself",
     "ops.resource_variable_ops:BaseResourceVariable.handle": "which variable an op reads",
     "ops.resource_variable_ops:BaseResourceVariable._handle": "which variable of a strategy has it as a part",
     "distribute.values:DistributedVariable._distributed_container": "the same",
