@@ -15,6 +15,7 @@ from retrotape.compile._observed import Computation, NotCompilableError, Observa
 from retrotape.record import settings
 from retrotape.compile._structure import described, structure_key
 from retrotape.execute import Values
+from retrotape.ir import bytes_of
 from retrotape.record import Trace, current_stack
 from retrotape.tf import core
 from retrotape.tf.core import shape_of, tf
@@ -22,6 +23,7 @@ from retrotape.tf.core import shape_of, tf
 STRUCTURES = 256  # most that are remembered
 VARIANTS = 4  # of one query, which differ in the values that gradient functions read
 ATTEMPTS = 4  # to observe the same computation twice
+HELD = 1 << 24  # bytes of the largest value that is kept for the next query on a tape from a file
 CREDIT = 4  # structures observed when they first appear and not seen again, before new ones have to come twice
 _Compute = Callable[[], list[Cotangent | None]]
 
@@ -66,6 +68,8 @@ class Cache:
 
     def structure_of(self, trace: Trace) -> Structure | None:
         """Return the structure of a trace; None if it is new and not worth remembering yet."""
+        if trace.guard is not None:
+            return self._own_structure(trace)
         template = trace.followed()
         try:
             if template is not None:
@@ -83,6 +87,14 @@ class Cache:
             found = Structure()
             found.refused = str(error)
         trace.structure = len(trace.program.eqns), found
+        return found
+
+    def _own_structure(self, trace: Trace) -> Structure:
+        """Return the structure of a trace from a file: its ops are checked on its values, so it shares no functions."""
+        size, found = trace.structure
+        if found is None or size != len(trace.program.eqns):
+            found = Structure()
+            trace.structure = len(trace.program.eqns), found
         return found
 
     def _seen_again(self, found: Structure) -> Structure:
@@ -163,8 +175,6 @@ def _why_not(trace: Trace) -> str | None:
         return _NOT_ALONE
     if trace.drops_values:
         return f"values are recomputed in segments: keep={trace.keep!r}"
-    if trace.guard is not None:
-        return "the ops of a file are checked one by one"
     return None
 
 
@@ -195,7 +205,10 @@ class _Feeds:
             return value
         if self._values is None:
             self._values = Values(self._trace)
-        return self._values(var)
+        value = self._values(var)
+        if self._trace.guard is not None and bytes_of(self._trace.program.types[var]) <= HELD:
+            self._kept[var] = value  # a file has only leaves, and the next query of this kind takes it again
+        return value
 
 
 def _learn(query: _Query, trace: Trace, inputs: Sequence[Tensor], compute: _Compute) -> list[Cotangent | None]:
@@ -224,6 +237,8 @@ def _compile(
     if len(query.variants) >= VARIANTS:
         raise NotCompilableError("gradient functions read values in Python that change each time")
     value_of = _Feeds(trace)
+    if trace.guard is not None:  # the function is used on this trace only, whose values do not change
+        computation = computation._replace(read=())
     lowered = lower(computation, value_of, specialize=not query.variants)
     try:
         again = lowered(inputs, value_of)

@@ -90,7 +90,7 @@ class Guard:
         try:
             found = self._cached(eqn, kinds, inputs.__getitem__)
             if found is None:
-                with current_stack().unrecorded():  # reads by a check are not recorded
+                with current_stack().unrecorded(identified=True):  # reads by a check are not recorded
                     found = self._forecast(eqn, kinds, inputs.__getitem__, types, resized)
             elif not resized:
                 self._compare(eqn, found.shapes, types)
@@ -124,7 +124,7 @@ class Guard:
             found = self._cached(eqn, kinds, lambda position: value(eqn.inputs[position]))
             if found is None:
                 call = _call(eqn, kinds, lambda position: value(eqn.inputs[position]))
-                with current_stack().unrecorded():
+                with current_stack().unrecorded(identified=True):
                     shapes = self._infer(eqn, call)
                     total = self._total(call, shapes, [types[var].dtype for var in eqn.outputs])[1]
                 self._compare(eqn, shapes, types)
@@ -204,7 +204,7 @@ class Guard:
     def check_zeros(self, handle: Tensor) -> None:
         """Raise if zeros like the items of a list would exceed the memory limit."""
         try:
-            with current_stack().unrecorded():
+            with current_stack().unrecorded(identified=True):
                 size = self._filled_bytes("ZerosLike", handle)
         except Exception as error:
             raise self._explain(error, "ZerosLike") from error
