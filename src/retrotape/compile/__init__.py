@@ -1,5 +1,7 @@
 """Computation → function of TensorFlow: queries of a structure that comes again are compiled."""
 
-from retrotape.compile._cache import cache, compiled
+from retrotape.compile._queries import compiled
+from retrotape.compile._rows import compiled_rows
+from retrotape.compile._structures import cache
 
-__all__ = ["cache", "compiled"]
+__all__ = ["cache", "compiled", "compiled_rows"]

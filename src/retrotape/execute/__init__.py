@@ -6,7 +6,7 @@ from retrotape.execute._each import differentiate_each
 from retrotape.execute._forward import ForwardPass
 from retrotape.execute._function_program import DEEPEST, apply_function, bind, cotangent_tensors, custom_name
 from retrotape.execute._inline import held_inputs, operands_of, run_function
-from retrotape.execute._jacobian import rows, vectorizes
+from retrotape.execute._jacobian import FEW, in_chunks, rows, vectorizes
 from retrotape.execute._past import PastVariables
 from retrotape.execute._plan import Plan, make_plan
 from retrotape.execute._query import Query, Request, differentiate, stream
@@ -17,6 +17,7 @@ from retrotape.execute._walk import add, walk
 
 __all__ = [
     "DEEPEST",
+    "FEW",
     "CallGradient",
     "ForwardPass",
     "PastVariables",
@@ -35,6 +36,7 @@ __all__ = [
     "dot",
     "evaluator",
     "held_inputs",
+    "in_chunks",
     "make_plan",
     "observe_ops",
     "operands_of",

@@ -83,11 +83,12 @@ def _vectorized(one: Any, seeds: Tensor, count: int, chunk: int | None, track: T
     if chunk is None or (seeds.shape[0] is not None and seeds.shape[0] <= chunk):
         stacked = iter(run(seeds))
     else:
-        stacked = iter(_in_chunks(run, seeds, chunk, track))
+        stacked = iter(in_chunks(run, seeds, chunk, track))
     return [next(stacked) if there else None for there in connected]
 
 
-def _in_chunks(run: Callable[[Tensor], list[Tensor]], seeds: Tensor, chunk: int, track: Track) -> list[Tensor]:
+def in_chunks(run: Callable[[Tensor], list[Tensor]], seeds: Tensor, chunk: int, track: Track) -> list[Tensor]:
+    """Run a function on chunks of rows, all of one size, and join the results."""
     total = len(seeds)
     spare = -total % chunk  # rows of zeros, so that all chunks have one shape
     padded = tf.pad(seeds, [[0, spare]] + [[0, 0]] * (seeds.shape.rank - 1))

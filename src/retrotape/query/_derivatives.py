@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
@@ -10,7 +11,8 @@ import numpy as np
 
 from retrotape._types import Tensor
 from retrotape.errors import ShapeMismatchError
-from retrotape.execute import Request, dot, rows, vectorizes
+from retrotape.compile import compiled_rows
+from retrotape.execute import Query, Request, differentiate, dot, in_chunks, rows, vectorizes
 from retrotape.query._progress import tracked
 from retrotape.query._request import refuse_outside, solve
 from retrotape.record import Session, current_stack
@@ -58,10 +60,31 @@ def _stack(
     found: list[Tensor | None] = [None] * len(request.sources)
     track = partial(tracked, what="rows") if tf.executing_eagerly() else iter
     for positions, query in request.queries():
-        stacked = rows(session.trace, query, seeds, session.operations, vectorize, chunk, track)
+        stacked = _compiled_stack(session, query, seeds, chunk, track) if vectorize else None
+        if stacked is None:
+            stacked = rows(session.trace, query, seeds, session.operations, vectorize, chunk, track)
         for position, grad in zip(positions, stacked, strict=True):
             found[position] = grad
     return found
+
+
+def _compiled_stack(
+    session: Session, query: Query, seeds: Tensor, chunk: int | None, track: Callable[..., Any]
+) -> list[Tensor] | None:
+    """Return the rows by a compiled function; None if there is none yet."""
+    trace = session.trace
+    kind = query.targets, query.sources, query.through_updates, query.since
+
+    def one(seed: Tensor) -> list[Any]:
+        return differentiate(trace, query._replace(seeds=(seed,)))
+
+    def run(some: Tensor) -> list[Tensor] | None:
+        return compiled_rows(trace, kind, some, one)
+
+    if trace.symbolic or chunk is None or len(seeds) <= chunk:
+        return run(seeds)
+    first = run(seeds[:chunk])  # which says whether there is a function
+    return None if first is None else in_chunks(run, seeds, chunk, track)  # type: ignore[arg-type]
 
 
 def jvp(session: Session, request: Request, target: Tensor, tangents: list[Tensor]) -> list[Tensor | None]:
@@ -105,6 +128,11 @@ def _last_walk(session: Session, fork: Session) -> AbstractContextManager[None]:
 
 def hessian(session: Session, request: Request, sources: Parts, chunk: int | None, whole: bool) -> list[Tensor]:
     """Return all blocks of the Hessian, row by row, or with `whole` one matrix."""
+    columns = _compiled_columns(session, request, sources, chunk)
+    if columns is not None:
+        if whole:
+            return [tf.concat([tf.reshape(column, [len(column), -1]) for column in columns], 1)]
+        return [block for row in _cut(columns, sources.flat) for block in row]  # type: ignore[misc]
     with session.forked() as fork:
         first = [None if grad is None else tf.convert_to_tensor(grad) for grad in solve(fork, request)]
         joined = _joined(fork, first)
@@ -135,6 +163,40 @@ def hessian(session: Session, request: Request, sources: Parts, chunk: int | Non
         for row, part in zip(found, parts, strict=True)
     ]
     return [as_matrix(blocks, sources)] if whole else [block for row in blocks for block in row]
+
+
+def _compiled_columns(
+    session: Session, request: Request, sources: Parts, chunk: int | None
+) -> list[Tensor | None] | None:
+    """Return the columns of the Hessian by a compiled function; None if there is none yet."""
+    parts = sources.flat
+    sizes = [part.shape.num_elements() for part in parts]
+    if session.trace.symbolic or request.derived_from or None in sizes or len({part.dtype for part in parts}) != 1:
+        return None
+    count = sum(sizes)
+
+    def one(seed: Tensor) -> list[Any]:
+        with session.forked() as fork:
+            first = solve(fork, request)
+            if any(grad is None for grad in first):
+                return first
+            joined = tf.concat([tf.reshape(grad, [-1]) for grad in first], 0)
+            fork.flush()
+            again = _request_for(fork, joined, request)._replace(seeds=(seed,))
+            with _last_walk(session, fork):
+                return solve(fork, again)
+
+    def run(some: Tensor) -> list[Tensor] | None:
+        return compiled_rows(session.trace, ("hessian", request.key()), some, one)
+
+    eye = tf.eye(count, dtype=parts[0].dtype)
+    chunk = min(chunk or CHUNK, count)
+    columns = run(eye[:chunk])
+    if columns is not None and chunk < count:
+        columns = in_chunks(run, eye, chunk, partial(tracked, what="rows"))  # type: ignore[arg-type]
+    if columns is None or not all(bool(_is_finite(column)) for column in columns):
+        return None  # zero times infinity is NaN: each gradient has to be differentiated alone
+    return list(columns)
 
 
 def _joined(session: Session, grads: list[Tensor | None]) -> Tensor | None:

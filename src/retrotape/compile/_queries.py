@@ -1,0 +1,132 @@
+"""Run a query by a compiled function; compile it when it comes again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+
+from retrotape._types import Cotangent, Tensor
+from retrotape.compile._compare import check_same
+from retrotape.compile._feeds import Feeds
+from retrotape.compile._lower import lower
+from retrotape.compile._observed import Computation, NotCompilableError, Observation
+from retrotape.compile._structures import QueryState, Structure, cache
+from retrotape.record import Trace, current_stack, settings
+from retrotape.tf import core
+from retrotape.tf.core import shape_of, tf
+
+VARIANTS = 4  # of one query, which differ in the values that gradient functions read
+ATTEMPTS = 4  # to observe the same computation twice
+Compute = Callable[[], list[Cotangent | None]]
+
+_FIRST = "it was seen for the first time; it is compiled when it comes again"
+
+
+def compiled(trace: Trace, kind: Hashable, inputs: Sequence[Tensor], compute: Compute) -> list[Cotangent | None]:
+    """Return what `compute` returns, by a compiled function where there is one.
+
+    Args:
+      trace: The trace whose values it reads.
+      kind: What it computes, given the trace.
+      inputs: What it reads besides.
+      compute: Computes it op by op.
+    """
+    known = find_query(trace, kind, inputs)
+    if known is None:
+        return compute()
+    query, structure = known
+    found = _run(query, trace, inputs)
+    if found is not None:
+        trace.not_compiled = None
+        return found
+    if query.refused is not None:
+        trace.not_compiled = query.refused
+        trace.on_rules()
+        return compute()
+    found, computation = observe(query, trace, inputs, compute)
+    if computation is not None:
+        found = _compile(query, trace, inputs, computation, found)
+    if trace.template is not None:
+        trace.template.keep_only(structure.needs())
+    return found
+
+
+def find_query(trace: Trace, kind: Hashable, inputs: Sequence[Tensor]) -> tuple[QueryState, Structure] | None:
+    """Return what is known about a query; None if it cannot be compiled now, or is not worth it yet."""
+    reason = _why_not(trace)
+    structure = cache.structure_of(trace) if reason is None else None
+    if structure is None or structure.refused is not None:
+        trace.not_compiled = reason or (_FIRST if structure is None else structure.refused)
+        if trace.not_compiled is not _FIRST:
+            trace.on_rules()
+        return None
+    types = tuple([(core.eager_dtype(tensor), shape_of(tensor)) for tensor in inputs])
+    return structure.queries.setdefault((kind, types), QueryState()), structure
+
+
+def observe(
+    query: QueryState, trace: Trace, inputs: Sequence[Tensor], compute: Compute
+) -> tuple[list[Cotangent | None], Computation | None]:
+    """Compute op by op; return the results, and what ran if it ran twice, as data."""
+    observation = Observation(trace, inputs)
+    found = observation.run(compute)
+    trace.not_compiled = _FIRST
+    try:
+        computation = observation.computation(found)
+        if computation == query.learned or settings.mode == "always":
+            if len(query.variants) >= VARIANTS:
+                raise NotCompilableError("gradient functions read values in Python that change each time")
+            return found, computation
+        query.learned, query.attempts = computation, query.attempts + 1
+        if query.attempts >= ATTEMPTS:
+            raise NotCompilableError("gradient functions run other ops, or use other constants, each time")
+    except NotCompilableError as error:
+        query.refuse(str(error))
+        trace.not_compiled = query.refused
+    return found, None
+
+
+def _compile(
+    query: QueryState, trace: Trace, inputs: Sequence[Tensor], computation: Computation, found: list[Cotangent | None]
+) -> list[Cotangent | None]:
+    """Add a compiled function, if it returns what was found op by op."""
+    value_of = Feeds(trace)
+    if trace.guard is not None:  # the function is used on this trace only, whose values do not change
+        computation = computation._replace(read=())
+    try:
+        lowered = lower(computation, value_of, specialize=not query.variants)
+        again = lowered(inputs, value_of)
+        for one, other in zip(found, again, strict=True):
+            check_same(one, other)
+    except (NotCompilableError, tf.errors.OpError) as error:
+        query.refuse(error.message if isinstance(error, tf.errors.OpError) else str(error))
+        trace.not_compiled = query.refused
+        return found
+    query.add(lowered)
+    return again if settings.mode == "always" else found
+
+
+def _why_not(trace: Trace) -> str | None:
+    """Return why no query on a trace can be compiled now; None if it can be."""
+    if settings.mode == "never":
+        return "compilation is off: `rt.config(compile=True)` switches it on"
+    if trace.symbolic or not tf.executing_eagerly():
+        return "inside a tf.function, the gradient is part of the function's graph"
+    if current_stack().observed() or core.stock_tape_listens():
+        return "a tape, or a forward accumulator, records the query itself"
+    if trace.drops_values:
+        return f"keep={trace.keep!r}: values are recomputed part by part"
+    return None
+
+
+def _run(query: QueryState, trace: Trace, inputs: Sequence[Tensor]) -> list[Cotangent | None] | None:
+    """Return the results by a compiled function; None if there is none for the values that Python would read."""
+    if not query.variants:
+        return None
+    value_of = Feeds(trace)
+    for lowered in query.variants:
+        if lowered.fits(value_of):
+            try:
+                return lowered(inputs, value_of)
+            except tf.errors.OpError:  # an op that checks its inputs: computed op by op, the error says where
+                return None
+    return None

@@ -1,0 +1,133 @@
+"""Which structures are known, and what is known about the queries on them."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable
+from threading import Lock
+from typing import Any
+
+from retrotape.compile._keys import described, structure_key
+from retrotape.compile._observed import Computation, NotCompilableError
+from retrotape.record import Trace, settings
+
+STRUCTURES = 256  # most that are remembered
+CREDIT = 4  # structures observed when they first appear and not seen again, before new ones have to come twice
+
+
+class QueryState:
+    """What is known about one query on traces of one structure.
+
+    Attributes:
+      variants: Compiled functions, which differ in the values that they are right for.
+      learned: What the query computed the last time, if it is not compiled yet.
+      attempts: How often it computed something new.
+      refused: Why it is not compiled; None if it is, or will be.
+    """
+
+    def __init__(self) -> None:
+        self.variants: list[Any] = []
+        self.learned: Computation | None = None
+        self.attempts = 0
+        self.refused: str | None = None
+
+    def add(self, variant: Any) -> None:
+        """Add a compiled function."""
+        self.variants.append(variant)
+        self.learned, self.attempts = None, 0
+
+    def refuse(self, reason: str) -> None:
+        """Never compile it."""
+        self.refused, self.learned = reason, None
+
+
+class Structure:
+    """What is known about traces of one structure: the queries, by what they ask for."""
+
+    def __init__(self) -> None:
+        self.queries: dict[Hashable, QueryState] = {}
+        self.sights = 0
+        self.refused: str | None = None
+
+    def needs(self) -> frozenset[int] | None:
+        """Return the vars whose values its queries take; None if one of them is not compiled."""
+        if self.refused is not None or not all(query.variants for query in self.queries.values()):
+            return None
+        variants = [lowered for query in self.queries.values() for lowered in query.variants]
+        return frozenset(var for one in variants for var in (*one.feeds, *(var for var, _ in one.guards)))
+
+
+class Cache:
+    """Finds structures, and decides which are worth observing. The least recently used are forgotten."""
+
+    def __init__(self) -> None:
+        self._structures: OrderedDict[Hashable, Structure] = OrderedDict()
+        self._seen: OrderedDict[int, None] = OrderedDict()  # hashes of keys that appeared once
+        self._credit = CREDIT
+        self._lock = Lock()
+
+    def structure_of(self, trace: Trace) -> Structure | None:
+        """Return the structure of a trace; None if it is new and not worth remembering yet."""
+        if trace.guard is not None:
+            return self._own_structure(trace)
+        template = trace.followed()
+        try:
+            if template is not None:
+                found, functions = template.structure
+                if found is not None and functions == described(trace):
+                    return self._seen_again(found)
+            size, found = trace.structure
+            if found is not None and size == len(trace.program.eqns):
+                return found
+            found = self._find(structure_key(trace))
+            template = trace.template
+            if found is not None and template is not None and len(template.eqns) == len(trace.program.eqns):
+                template.structure = found, described(trace)
+        except NotCompilableError as error:
+            found = Structure()
+            found.refused = str(error)
+        trace.structure = len(trace.program.eqns), found
+        return found
+
+    def _own_structure(self, trace: Trace) -> Structure:
+        """Return the structure of a trace from a file: its ops are checked on its values, so it shares no functions."""
+        size, found = trace.structure
+        if found is None or size != len(trace.program.eqns):
+            found = Structure()
+            trace.structure = len(trace.program.eqns), found
+        return found
+
+    def _seen_again(self, found: Structure) -> Structure:
+        found.sights += 1
+        if found.sights == 2:
+            self._credit = min(self._credit + 1, CREDIT)
+        return found
+
+    def _find(self, key: Hashable) -> Structure | None:
+        with self._lock:
+            found = self._structures.get(key)
+            if found is None:
+                mark = hash(key)
+                if self._credit > 0 or settings.mode == "always":
+                    self._credit -= 1
+                elif mark not in self._seen:
+                    self._seen[mark] = None
+                    if len(self._seen) > 4 * STRUCTURES:
+                        self._seen.popitem(last=False)
+                    return None
+                found = self._structures[key] = Structure()
+                if len(self._structures) > STRUCTURES:
+                    self._structures.popitem(last=False)
+            else:
+                self._structures.move_to_end(key)
+            return self._seen_again(found)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self._structures.clear()
+            self._seen.clear()
+            self._credit = CREDIT
+
+
+cache = Cache()
