@@ -22,6 +22,7 @@ SINCE = Verdict.SINCE.reason
 CUT = "the ops between it and the loss pass no gradient on"  # one of several verdicts
 NO_OP = Verdict.NO_PATH.reason
 Explain = Callable[[Any], Explanation | None]
+_MOST = 256  # queries whose reasons are remembered
 _EXPLAINED = 3  # sources that get a full explanation, which takes a walk each
 _VAGUE = (Verdict.INSIDE_FUNCTION, Verdict.UNKNOWN)
 
@@ -49,16 +50,30 @@ def with_reasons(
         if grad is None and parts:  # for a ragged or sparse tensor its values, which come first
             missing.append((key, position, parts[0]))
         position += len(parts)
-    reasons = []
-    if missing:
-        search = _Missing(session.trace, request)
-        search.plan_through_updates([(source, part) for _, source, part in missing])
-        reasons = [(key, search.reason(source, part)) for key, source, part in missing]
-        cut = [number for number, (_, reason) in enumerate(reasons) if reason == CUT]
-        found_at = search.where_cut([missing[number][1:] for number in cut], explain) if cut else []
-        for number, reason in zip(cut, found_at, strict=True):
-            reasons[number] = (reasons[number][0], reason)
-    return Gradients(zip(keys, found, strict=True), reasons)
+    texts = _reasons(session, request, [(source, part) for _, source, part in missing], explain) if missing else []
+    return Gradients.of_query(keys, found, [(key, text) for (key, _, _), text in zip(missing, texts, strict=True)])
+
+
+def _reasons(
+    session: Session, request: Request, missing: Sequence[tuple[int, Any]], explain: Explain | None
+) -> list[str]:
+    """Return why each source has no gradient: the same on all traces that equal the one that they follow."""
+    template = session.trace.followed()
+    kinds = tuple((source, part.dtype, isinstance(part, VARIABLES)) for source, part in missing)
+    key = request.key(), kinds, tuple(target.dtype for target in request.left_out)
+    known = None if template is None else template.reasons.get(key)
+    if known is not None:
+        return known
+    search = _Missing(session.trace, request)
+    search.plan_through_updates(missing)
+    found = [search.reason(source, part) for source, part in missing]
+    cut = [number for number, reason in enumerate(found) if reason == CUT]
+    found_at = search.where_cut([missing[number] for number in cut], explain) if cut else []
+    for number, reason in zip(cut, found_at, strict=True):
+        found[number] = reason
+    if template is not None and not cut and len(template.reasons) < _MOST:
+        template.reasons[key] = found
+    return found
 
 
 def warn_of_targets(request: Request) -> None:

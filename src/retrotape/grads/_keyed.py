@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -74,6 +74,20 @@ class Keyed:
             known = self._reasons.get(identity, ())
             if self._grads.get(identity, reason) is None and reason not in known:
                 self._reasons[identity] = (*known, reason)
+
+    @classmethod
+    def of_query(
+        cls: type[_Self], keys: Sequence[Any], grads: Sequence[Gradient], reasons: Iterable[tuple[Any, str]] = ()
+    ) -> _Self:
+        """Return the results of a query: keys are distinct, and gradients fit, so neither is checked."""
+        if any(isinstance(grad, tf.IndexedSlices) for grad in grads):
+            return cls(zip(keys, grads, strict=True), reasons)
+        found = cls((), ())
+        identities = [_identity(key) for key in keys]
+        found._keys = dict(zip(identities, keys, strict=True))
+        found._grads = dict(zip(identities, grads, strict=True))
+        found._reasons = {_identity(key): (reason,) for key, reason in reasons}
+        return found
 
     def _like(self: _Self, gradients: Iterable[tuple[Any, Gradient]]) -> _Self:
         """Return other gradients for the same keys; those that are still missing keep their reasons."""

@@ -138,7 +138,7 @@ class FirstOrder(QueryBase):
         options: dict[str, Any] = {"through_updates": through_updates, "since": since}
         found = self.gradient(loss, sources, output_gradients, unconnected_gradients, none=none, **options)
         if all(grad is not None for grad in found):
-            return Gradients(zip(sources, found, strict=True))
+            return Gradients.of_query(sources, found)
         parts = take_apart(sources, "source")
         request = make_request(session, self._results, loss, parts, ones=False, leave_out=True, **options)
         return with_reasons(session, request, parts, found, partial(self._explain, session, loss, **options))

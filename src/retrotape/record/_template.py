@@ -39,6 +39,7 @@ class Template:
       moments: The vars whose gradient `tf.nn.moments` stopped.
       structure: What `compile` knows about traces like this one; and what their backward functions depend on.
       queries: Queries by their arguments, as `compile` knows them.
+      reasons: By query, why some of its sources have no gradient.
     """
 
     def __init__(self, trace: Trace) -> None:
@@ -54,6 +55,7 @@ class Template:
         self.moments = frozenset(trace.stopped_by_moments())
         self.structure: tuple[Any, Any] = None, None
         self.queries: dict[Hashable, Hashable] = {}
+        self.reasons: dict[Hashable, list[str]] = {}
         self._steps: list[Step | None] = [None] * len(self.eqns)
         self._kept: Collection[int] | None = None  # None: what gradient rules read
         self._read: set[int] | None = None
