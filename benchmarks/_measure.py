@@ -97,15 +97,16 @@ def calls_per_block(seconds: float, block: float = BLOCK) -> int:
     return max(1, -int(-block // max(seconds, 1e-7)))
 
 
-def take_turns(contenders: Mapping[str, Callable[[], object]], repeat: int = 25, inner: int = 1) -> Rounds:
-    """Return the seconds of each contender, round by round."""
+def take_turns(contenders: Mapping[str, Callable[[], object]], repeat: int = 25, inner: int | None = 1) -> Rounds:
+    """Return the seconds of each contender, round by round; `inner` calls make a block, None as many as it takes."""
     for run in contenders.values():
         run()
+    sizes = {name: inner or calls_per_block(cpu_seconds(run, 3)) for name, run in contenders.items()}
     times: dict[str, list[float]] = {name: [] for name in contenders}
     gc.collect()
     for _ in range(repeat):
         for name, run in contenders.items():
-            times[name].append(cpu_seconds(run, inner))
+            times[name].append(cpu_seconds(run, sizes[name]))
     return times
 
 

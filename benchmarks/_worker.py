@@ -41,7 +41,7 @@ class Worker:
         if not python.exists():
             raise SystemExit(f"There is no {python}. Type `make bench-peers`, which installs the peers.")
         limits = _ONE_THREAD if threads == 1 else {}
-        self._errors = tempfile.TemporaryFile("w+")  # what libraries say is shown only if the process fails
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  # shown if the process fails; closed in __exit__
         self._process = subprocess.Popen(
             [python, "-W", "ignore", __file__, framework, workload, str(threads), *map(str, args)],
             stdin=subprocess.PIPE,

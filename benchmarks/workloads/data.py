@@ -98,8 +98,8 @@ def hyper() -> Data:
 def cnn() -> Data:
     """A ResNet of 20 layers on 32 images of 32 × 32 pixels, in ten classes.
 
-    With ELU, as its derivative is continuous. Among a million ReLUs some are so close to zero that frameworks round them
-    to different sides, after which gradients agree to two digits only.
+    With ELU, as its derivative is continuous. Among a million ReLUs some are so close to zero that frameworks round
+    them to different sides, after which gradients agree to two digits only.
     """
     draw = Source(6)
     params = draw.conv("stem/conv", 3, 3, STAGES[0]) | draw.norm("stem/norm", STAGES[0])

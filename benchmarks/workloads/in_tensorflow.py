@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import count
 from typing import Any
 
 import keras
@@ -254,6 +255,32 @@ def tapes() -> Contenders:
     }
 
 
+# ------------------------------------------------------------------ a new batch size in every call
+
+
+def shapes(model: str) -> Contenders:
+    """The gradient of a model, for a batch that is larger by one every time."""
+    arrays, inputs = getattr(data, model)()
+    params = variables(arrays)
+
+    def contender(tape_type: Any) -> Contender:
+        counter = count(2)
+
+        def prepare() -> dict[str, Any]:
+            size = next(counter)
+            grown = {name: np.resize(inputs[name], (size, *inputs[name].shape[1:])) for name in ("x", "y")}
+            return {name: tf.constant(value) for name, value in (inputs | grown).items()}
+
+        def step(batch: dict[str, Any]) -> dict[str, Any]:
+            with tape_type() as tape:
+                loss = tensorflow_models.LOSSES[model](params, **batch)
+            return {"loss": loss, **tape.gradient(loss, params)}
+
+        return Contender(step, prepare)
+
+    return {STOCK: contender(tf.GradientTape), "ours": contender(rt.Tape)}
+
+
 WORKLOADS: dict[str, Callable[..., Contenders]] = {
     "mlp": partial(whole_steps, "mlp"),
     "mlp-gradient": partial(gradient_calls, "mlp"),
@@ -266,4 +293,5 @@ WORKLOADS: dict[str, Callable[..., Contenders]] = {
     "hessian": hessian,
     "hyper": hyper,
     "tapes": tapes,
+    "shapes": shapes,
 }
