@@ -176,10 +176,10 @@ def allocated() -> float:
 # ------------------------------------------------------------------ programs and their results
 
 
-def in_process(*command: object, env: Mapping[str, str] | None = None) -> Any:
+def in_process(*command: object, python: Path | str = sys.executable, env: Mapping[str, str] | None = None) -> Any:
     """Run a program of this folder in a new process, and return the JSON in the last line that it prints."""
     found = subprocess.run(
-        [sys.executable, "-W", "ignore", *map(str, command)],
+        [python, "-W", "ignore", *map(str, command)],
         capture_output=True,
         text=True,
         env={**os.environ, **(env or {})},

@@ -27,7 +27,7 @@ PYTHONS = {
     "jax": ROOT / ".venv-jax" / "bin" / "python",
     "torch": ROOT / ".venv-torch" / "bin" / "python",
 }
-_ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false"}
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false"}
 _WARM_UP = 4  # calls after the first: a contender may compile in any of these
 
 
@@ -40,7 +40,7 @@ class Worker:
         python = PYTHONS[framework]
         if not python.exists():
             raise SystemExit(f"There is no {python}. Type `make bench-peers`, which installs the peers.")
-        limits = _ONE_THREAD if threads == 1 else {}
+        limits = ONE_THREAD if threads == 1 else {}
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  # shown if the process fails; closed in __exit__
         self._process = subprocess.Popen(
             [python, "-W", "ignore", __file__, framework, workload, str(threads), *map(str, args)],

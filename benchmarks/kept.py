@@ -3,8 +3,8 @@
 Each contender has its own process, after a few warm-up steps, one thread. *Held* is what the tape holds between forward
 pass and gradient: bytes that C++ has allocated and not freed, tensors above all, and the growth of the resident set.
 
-A chain is `tanh(h @ w)`, 200 times: the long one (width 256, batch 4096) is mostly activations, the wide one (width 512,
-batch 256) mostly gradients. The peak is the resident set size above weights and input; the time is CPU time.
+A chain is `tanh(h @ w)`, 200 times: the long one (width 256, batch 4096) is mostly activations, the wide one (width
+512, batch 256) mostly gradients. The peak is the resident set size above weights and input; the time is CPU time.
 
 Run: `python benchmarks/kept.py`; `--only held`, `long` or `wide` for a part.
 """
@@ -26,6 +26,7 @@ CONTENDERS = {
     "long": ["stock", "recompute_grad", "ours", "ours, segments", "ours, leaves", "ours, disk"],
     "wide": ["stock", "recompute_grad", "ours", "ours, segments", "ours, streamed"],
 }
+PLAIN_HEAP = {"TF_ENABLE_ONEDNN_OPTS": "0"}  # oneDNN has a pool that keeps what is freed, and hides what is taken
 HELD_GOAL = 0.6  # of what the stock tape holds
 CHAIN_GOALS = {"long": {"ours": "peak ≤ 1, time ≤ 1", "ours, segments": "≤ 160 MB, time ≤ 1.25"}}
 
@@ -123,12 +124,15 @@ def chain(name: str, contender: str) -> dict[str, float]:
 # ------------------------------------------------------------------ all of them
 
 
+def in_child(*args: str) -> dict[str, float]:
+    return _measure.in_process(__file__, "--child", *args, env=PLAIN_HEAP)
+
+
 def show_held(runs: int) -> dict[str, Any]:
     figures, rows = {}, []
     for model in ("cnn", "transformer"):
         stock, ours = (
-            _measure.medians([_measure.in_process(__file__, "--child", "held", model, kind) for _ in range(runs)])
-            for kind in ("stock", "ours")
+            _measure.medians([in_child("held", model, kind) for _ in range(runs)]) for kind in ("stock", "ours")
         )
         figures[model] = {"stock": stock, "ours": ours}
         for part in stock:
@@ -143,7 +147,7 @@ def show_chain(name: str, runs: int, contenders: list[str]) -> dict[str, Any]:
     found: dict[str, list[dict[str, float]]] = {contender: [] for contender in contenders}
     for _ in range(runs):
         for contender, several in found.items():
-            several.append(_measure.in_process(__file__, "--child", "chain", name, contender))
+            several.append(in_child("chain", name, contender))
     middle = {contender: _measure.medians(several) for contender, several in found.items()}
     stock, rows = middle["stock"], []
     for contender, one in middle.items():
