@@ -79,7 +79,9 @@ class Worker:
         if not line:
             code = self._process.wait()
             self._errors.seek(0)
-            raise SystemExit(f"{self._errors.read()}\n{self._process.args} ended with {code}; see above.")
+            errors = self._errors.read()
+            self.__exit__()
+            raise SystemExit(f"{errors}\n{self._process.args} ended with {code}; see above.")
         return json.loads(line)
 
 
@@ -91,13 +93,13 @@ def difference(result: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarr
     """
     if set(result) != set(expected):
         raise ValueError(f"Got results named {sorted(result)}; expected {sorted(expected)}.")
-    worst = 0.0
+    found = [0.0]
     for name, value in expected.items():
         if result[name].shape != value.shape:
             raise ValueError(f"Got shape {result[name].shape} for {name!r}; expected {value.shape}.")
         apart = np.linalg.norm(np.float64(result[name]) - np.float64(value))
-        worst = max(worst, float(apart / max(np.linalg.norm(np.float64(value)), 1e-6)))
-    return worst
+        found.append(apart / max(np.linalg.norm(np.float64(value)), 1e-6))
+    return float(np.max(found))  # NaN if one of them is
 
 
 # ------------------------------------------------------------------ in the process
