@@ -5,13 +5,15 @@ BIN    := $(VENV)/bin
 OLDEST := .venv-oldest
 FUZZ   := .venv-fuzz
 WHEEL  := .venv-wheel
+JAX    := .venv-jax
+TORCH  := .venv-torch
 # What every supported TensorFlow has to pass: the folders that mirror the source, and conformance.
 ON_EACH := tests/conform tests/errors tests/ir tests/tf tests/rules tests/grads tests/record tests/execute tests/transform tests/query tests/diagnose tests/files tests/tape tests/distribute tests/cli
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 # What a test computes must not depend on which custom kernels the machine has.
 export TF_ENABLE_ONEDNN_OPTS ?= 0
 
-.PHONY: env demo test test-all compat lint format bench coverage fuzz docs wheel check-dist pictures lock clean
+.PHONY: env demo test test-all compat lint format bench bench-peers compare coverage fuzz docs wheel check-dist pictures lock clean
 
 env: $(VENV)/.ready
 
@@ -44,20 +46,17 @@ format: env
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# Ours beside the stock tape and `tf.function`, then what each part costs. `make bench BENCH=speed` runs one program,
+# `make bench QUICK=1` most of them, for a few seconds each.
+BENCH ?= speed start forward shapes soak kept storage scale $(if $(QUICK),,parallel farm notes growth imports)
+bench bench-peers: export TF_ENABLE_ONEDNN_OPTS = 1
 bench: env
-	$(BIN)/python benchmarks/recording.py
-	$(BIN)/python benchmarks/memory.py
-	$(BIN)/python benchmarks/models.py
-	$(BIN)/python benchmarks/chains.py
-	$(BIN)/python benchmarks/submodels.py
-	$(BIN)/python benchmarks/hessians.py
-	$(BIN)/python benchmarks/parallel.py
-	$(BIN)/python benchmarks/storage.py
-	$(BIN)/python benchmarks/farm.py
-	$(BIN)/python benchmarks/notes.py
-	$(BIN)/python benchmarks/growth.py
-	$(BIN)/python benchmarks/scale.py
-	$(BIN)/python benchmarks/imports.py
+	@for name in $(BENCH); do echo "benchmarks/$$name.py" && $(BIN)/python benchmarks/$$name.py $(if $(QUICK),--quick) || exit 1; done
+
+# The same work in JAX, PyTorch and TorchJD, each in an environment of its own.
+bench-peers: env $(JAX)/.ready $(TORCH)/.ready
+	$(BIN)/python benchmarks/speed.py --peers $(if $(QUICK),--quick)
+	$(BIN)/python benchmarks/storage.py --peers $(if $(QUICK),--quick)
 
 # Is this checkout slower than another version? `make compare OLD=main~3`; OLD may also be a checkout or a Python.
 compare: env
@@ -109,6 +108,11 @@ $(OLDEST)/.ready: requirements/oldest.lock pyproject.toml
 	$(OLDEST)/bin/python -m pip install --quiet --no-deps --no-build-isolation -e .
 	touch $@
 
+.venv-%/.ready: requirements/%.txt
+	$(PYTHON) -m venv .venv-$*
+	.venv-$*/bin/python -m pip install --quiet -r $<
+	touch $@
+
 $(FUZZ)/.ready: $(VENV)/.ready
 	$(BIN)/python -m venv $(FUZZ)
 	$(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" \
@@ -124,4 +128,4 @@ lock:
 	uv pip compile -q --universal --python-version 3.10 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --no-annotate requirements/oldest.in -o requirements/oldest.lock
 
 clean:
-	rm -rf $(VENV) $(OLDEST) $(FUZZ) $(WHEEL) .venv-compat-* dist site .coverage
+	rm -rf $(VENV) $(OLDEST) $(FUZZ) $(WHEEL) $(JAX) $(TORCH) .venv-compat-* dist site .coverage

@@ -23,7 +23,7 @@ OPS = 300
 def rows(folder: Path) -> dict[str, Callable[[], Any]]:
     """Return what is measured, by name."""
     import tensorflow as tf
-    from models import cnn, mlp
+    from workloads.in_keras import cnn, mlp
 
     import retrotape as rt
 

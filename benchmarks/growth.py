@@ -28,27 +28,21 @@ SIZES = (37_500, 75_000, 150_000, 300_000)
 Figures = dict[str, dict[str, float]]  # stage → seconds, peak
 
 
-def status(field: str) -> float:
-    with open("/proc/self/status") as lines:
-        return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(field))
-
-
 class Clock:
     """Measures stages of this process."""
 
     def __init__(self) -> None:
         self.figures: Figures = {}
         gc.collect()
-        self._base = status("VmRSS")
+        self._base = _measure.status("VmRSS")
 
     def __call__(self, stage: str, run: Callable[[], Any]) -> Any:
         """Run a stage, and store its CPU seconds and its peak."""
-        with open("/proc/self/clear_refs", "w") as reset:  # do not count the peak of earlier stages
-            reset.write("5")
+        _measure.reset_peak()  # do not count that of earlier stages
         start = time.process_time()
         found = run()
         seconds = time.process_time() - start
-        self.figures[stage] = {"seconds": seconds, "peak": status("VmHWM") - self._base}
+        self.figures[stage] = {"seconds": seconds, "peak": _measure.status("VmHWM") - self._base}
         return found
 
 

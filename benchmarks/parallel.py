@@ -55,7 +55,7 @@ def times(losses: list[Callable[[], Any]], repeat: int) -> dict[str, float]:
 
 def child(setting: str) -> None:
     """Print the times under one setting, as JSON."""
-    import models
+    from workloads import in_keras as models
 
     if setting == "one":
         _measure.one_thread()

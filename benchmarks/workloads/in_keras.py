@@ -1,4 +1,4 @@
-"""Small models that several benchmarks share."""
+"""Small models of Keras layers."""
 
 from __future__ import annotations
 
@@ -57,6 +57,3 @@ def transformer(width: int = 64, length: int = 32, depth: int = 2, vocabulary: i
     model = tf.keras.Model(tokens, layers.Dense(vocabulary)(hidden))
     x = tf.random.uniform((batch, length), 0, vocabulary, tf.int32)
     return _classify(model, x, x)
-
-
-MODELS = {"MLP 6 x 64": mlp, "CNN": cnn, "Transformer": transformer}
