@@ -1,14 +1,18 @@
 """What a backward function of user code depends on, as data that can be compared.
 
-A function that is compiled computes what the backward function computed when it was observed. It may be used again only
-where that one would compute the same: with equal code, and equal values of everything that the code refers to.
+A compiled function does what the backward function did when it was observed, and its Python code does not run again. So
+it is used only if that code has no effect but its result, and depends on nothing that can change unnoticed: functions
+that may are refused, and the values that the others refer to are compared each time.
 """
 
 from __future__ import annotations
 
+import builtins
+import dis
 from collections.abc import Callable, Hashable
-from functools import partial
-from inspect import isbuiltin, isclass, isfunction, ismethod, ismodule
+from functools import lru_cache, partial
+from inspect import isclass, isfunction, ismodule
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -16,13 +20,42 @@ import numpy as np
 from retrotape.compile._observed import NotCompilableError
 from retrotape.ir import FunctionProgram
 from retrotape.record import Trace
-from retrotape.tf.closures import is_library
+from retrotape.tf.closures import is_library_code
 from retrotape.tf.core import EagerTensor, concrete_function, identity_of, tf
 from retrotape.tf.nests import is_variable, unwrap
 
 _SCALARS = (type(None), bool, int, str, bytes, type(Ellipsis), tf.DType, np.dtype)
 _DEPTH = 12
 _LARGEST = 4096  # bytes of an array that is compared each time
+_MODULES = ("tensorflow", "keras")
+_BUILTINS = frozenset(
+    (
+        abs,
+        all,
+        any,
+        bool,
+        enumerate,
+        float,
+        int,
+        isinstance,
+        len,
+        list,
+        max,
+        min,
+        range,
+        reversed,
+        slice,
+        sum,
+        tuple,
+        zip,
+    )
+)
+# Parts of TensorFlow and Keras that have state in Python.
+_STATEFUL = frozenset(("backend", "config", "dlpack", "keras", "summary"))
+# What changes something outside the function.
+_EFFECTS = frozenset(
+    ("DELETE_ATTR", "DELETE_GLOBAL", "DELETE_SUBSCR", "IMPORT_NAME", "STORE_ATTR", "STORE_GLOBAL", "STORE_SUBSCR")
+)
 
 
 class _Same:
@@ -46,7 +79,7 @@ def describe(function: Callable, trace: Trace) -> Hashable:
     Tensors of the trace are described by their vars.
 
     Raises:
-      NotCompilableError: If it refers to something that may change unnoticed, such as an attribute of an object.
+      NotCompilableError: If it may have an effect, or depend on something that changes unnoticed.
     """
     return _Description(trace).of(function, _DEPTH)
 
@@ -56,7 +89,8 @@ class _Description:
         self._trace = trace
         self._seen: dict[int, int] = {}  # functions, by id, in order
 
-    def of(self, value: Any, depth: int) -> Hashable:
+    def of(self, value: Any, depth: int, library: bool = False) -> Hashable:
+        """Describe a value that a function refers to; `library` says that the function is TensorFlow's or Keras'."""
         kind = type(value)
         if kind in _SCALARS:
             return kind.__name__, value
@@ -67,17 +101,18 @@ class _Description:
         if kind is EagerTensor:
             var = self._trace.tensors.find(value)
             return ("tensor", identity_of(value)) if var is None else ("var", var)
-        if kind in (tuple, list):
-            return kind.__name__, tuple(self.of(item, depth - 1) for item in value)
-        if kind is dict:
-            return "dict", tuple((self.of(key, depth - 1), self.of(item, depth - 1)) for key, item in value.items())
+        if kind is tuple or (library and kind is list):
+            return kind.__name__, tuple(self.of(item, depth - 1, library) for item in value)
+        if library and kind is dict:
+            items = [part for pair in value.items() for part in pair]
+            return "dict", tuple(self.of(item, depth - 1, library) for item in items)
         return self._object(value, depth)
 
     def _object(self, value: Any, depth: int) -> Hashable:
         if isfunction(value):
             return self._function(value, depth)
-        if isinstance(value, partial):
-            return "partial", self.of(value.func, depth - 1), self.of([value.args, value.keywords], depth - 1)
+        if isinstance(value, partial) and not vars(value):
+            return "partial", self.of((value.func, *value.args, *value.keywords, *value.keywords.values()), depth - 1)
         if isinstance(value, tf.TensorShape):
             return "shape", repr(value)
         if isinstance(value, np.ndarray) and value.dtype != object and value.nbytes <= _LARGEST:
@@ -85,35 +120,58 @@ class _Description:
         if is_variable(unwrap(value)):
             return "variable", _Same(unwrap(value))
         if isinstance(value, tf.IndexedSlices):
-            return "slices", self.of([value.values, value.indices, value.dense_shape], depth - 1)
-        if isinstance(value, (concrete_function.ConcreteFunction, FunctionProgram)) or isbuiltin(value):
+            return "slices", self.of((value.values, value.indices, value.dense_shape), depth - 1)
+        if isinstance(value, (concrete_function.ConcreteFunction, FunctionProgram)) or _is_harmless(value):
             return "object", _Same(value)
-        if (ismodule(value) and is_library(value.__name__)) or (isclass(value) and is_library(value.__module__)):
-            return "library", _Same(value)
-        if ismethod(value) and is_library(type(value.__self__).__module__) and is_variable(unwrap(value.__self__)):
-            return "method", value.__func__, self.of(value.__self__, depth - 1)
-        raise NotCompilableError(
-            f"a backward function refers to {_shown(value)}, whose contents may change between steps"
-        )
+        raise NotCompilableError(f"a backward function refers to {_shown(value)}, which may change between steps")
 
     def _function(self, function: Any, depth: int) -> Hashable:
         if id(function) in self._seen:
             return "again", self._seen[id(function)]
         self._seen[id(function)] = len(self._seen)
-        code, of = function.__code__, self.of
-        parts = [function.__defaults__, function.__kwdefaults__]
-        cells = tuple(_content(cell) for cell in function.__closure__ or ())
-        named: tuple[Hashable, ...] = ()
-        if not is_library(function.__module__ or ""):
-            used = [name for name in _names(code) if name in function.__globals__]
-            named = tuple((name, of(function.__globals__[name], depth - 1)) for name in used)
-        return "function", code, of(parts, depth - 1), tuple(of(cell, depth - 1) for cell in cells), named
+        code, library = function.__code__, is_library_code(function.__code__)
+        named: list[Any] = []
+        if not library:
+            for name in _checked(code):
+                if name in function.__globals__ or hasattr(builtins, name):
+                    named += [name, function.__globals__.get(name, getattr(builtins, name, None))]
+            named += [part for pair in vars(function).items() for part in pair if pair[0] != "__wrapped__"]
+        held = (
+            function.__defaults__,
+            *(function.__kwdefaults__ or {}).items(),
+            *map(_content, function.__closure__ or ()),
+        )
+        parts = [self.of(part, depth - 1, library) for part in held]
+        return "function", code, tuple(parts), tuple(self.of(part, depth - 1) for part in named)
 
 
-def _names(code: Any) -> list[str]:
-    """Return the names of globals and attributes in a code object and in those of functions defined in it."""
-    inner = [constant for constant in code.co_consts if hasattr(constant, "co_names")]
-    return [*code.co_names, *(name for one in inner for name in _names(one))]
+def _is_harmless(value: Any) -> bool:
+    """Return whether a value is a part of Python, TensorFlow or Keras that has no state."""
+    if ismodule(value) or isclass(value):
+        name = value.__name__ if ismodule(value) else value.__module__
+        return name.partition(".")[0] in _MODULES or (isclass(value) and value in _BUILTINS)
+    try:
+        return value in _BUILTINS
+    except TypeError:  # not hashable
+        return False
+
+
+@lru_cache(1024)
+def _checked(code: CodeType) -> tuple[str, ...]:
+    """Return the names of globals in a code object, or raise if it may have an effect."""
+    found = []
+    for step in dis.get_instructions(code):
+        own = step.opname == "STORE_DEREF" and step.argval in code.co_freevars
+        if own or step.opname in _EFFECTS:
+            raise NotCompilableError(f"the backward function {code.co_name!r} changes something besides its result")
+        if step.argval in _STATEFUL and step.opname.startswith("LOAD"):
+            raise NotCompilableError(f"the backward function {code.co_name!r} uses {step.argval!r}, which has state")
+        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            found.append(step.argval)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            found += _checked(constant)
+    return tuple(dict.fromkeys(found))
 
 
 def _content(cell: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What two traces must have in common so that one compiled function serves both: the key, and what is known under it."""
+"""What two traces must have in common so that one compiled function serves both."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ from typing import Any
 
 from retrotape.compile._closures import describe
 from retrotape.compile._observed import NotCompilableError
+from retrotape.ir import CUSTOM
 from retrotape.record import Trace
+from retrotape.rules import Rule, lookup
+from retrotape.tf import core
+from retrotape.tf.closures import is_library_code
 
 _SETS = ("assigned", "opaque", "unrecorded_updates", "uninitialized", "recomputed", "foreign")
 
@@ -24,6 +28,9 @@ def structure_key(trace: Trace) -> Hashable:
     program, facts = trace.program, trace.facts
     if facts.bodies:
         raise NotCompilableError("the body of a function call was inlined")
+    for op in {eqn.op for eqn in program.eqns}:
+        if _has_user_rule(op):
+            raise NotCompilableError(f"the gradient function of {op} is not TensorFlow's own")
     sets: list[Any] = [frozenset(getattr(facts, name)) for name in _SETS]
     return (
         tuple(program.eqns),
@@ -33,6 +40,13 @@ def structure_key(trace: Trace) -> Hashable:
         frozenset(trace.stopped_by_moments()) if facts.moments else (),
         described(trace, facts.calls),
     )
+
+
+def _has_user_rule(op: str) -> bool:
+    """Return whether the gradient function of an op was registered by user code, which may have state."""
+    rule = None if op == CUSTOM or core.op_def(op) is None else lookup(op)
+    code = getattr(rule.function, "__code__", None) if isinstance(rule, Rule) else None
+    return code is not None and not is_library_code(code)
 
 
 def described(trace: Trace, calls: Container[int] = ()) -> Hashable:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from retrotape._types import Cotangent, Tensor
 from retrotape.ir import CUSTOM, LEAF, Builder, Eqn, Program, TensorType, slice_to
@@ -86,6 +86,8 @@ class Observation:
             raise NotCompilableError("part of the derivative is computed by ops that cannot be observed")
         if recorder.facts.histories:
             raise NotCompilableError("a backward function reads or assigns a variable")
+        for op in {eqn.op for eqn in recorder.program.eqns}:
+            _check_op(op)  # also those that no result needs, such as `tf.print`
         return _Extraction(self._trace, recorder, self._inputs).extract(found, self._read)
 
 
@@ -138,11 +140,6 @@ class _Extraction:
 
     def _copy(self, eqn: Eqn, program: Program) -> None:
         kinds = [program.types[var] for var in eqn.outputs]
-        if eqn.op != CUSTOM:
-            if core.op_def(eqn.op) is None:
-                raise NotCompilableError(f"it calls the function {eqn.op}")
-            if not is_deterministic(eqn.op):
-                raise NotCompilableError(f"it runs {eqn.op}, whose result may differ each time")
         if any(kind.dtype == RESOURCE for kind in kinds):
             raise NotCompilableError(f"it runs {eqn.op}, which makes a resource")
         inputs = tuple(map(self._var, eqn.inputs))
@@ -178,6 +175,16 @@ class _Extraction:
         kind = TensorType(core.eager_dtype(tensor), shape_of(tensor))
         self._leaves[identity_of(tensor)] = var = self._builder.leaf(kind)
         return var
+
+
+def _check_op(op: str) -> None:
+    """Raise if an op may not be part of a compiled function."""
+    if op == CUSTOM:
+        return
+    if core.op_def(op) is None:
+        raise NotCompilableError(f"it calls the function {op}")
+    if not is_deterministic(op):
+        raise NotCompilableError(f"it runs {op}, which has an effect, or another result each time")
 
 
 def _tensors_in(grad: Cotangent | None) -> list[Tensor]:

@@ -12,7 +12,7 @@ from retrotape.compile._observed import Computation, NotCompilableError, Observa
 from retrotape.compile._structures import QueryState, Structure, cache
 from retrotape.record import Trace, current_stack, settings
 from retrotape.tf import core
-from retrotape.tf.core import shape_of, tf
+from retrotape.tf.core import identity_of, shape_of, tf
 
 VARIANTS = 4  # of one query, which differ in the values that gradient functions read
 ATTEMPTS = 4  # to observe the same computation twice
@@ -59,8 +59,20 @@ def find_query(trace: Trace, kind: Hashable, inputs: Sequence[Tensor]) -> tuple[
         if trace.not_compiled is not _FIRST:
             trace.on_rules()
         return None
-    types = tuple([(core.eager_dtype(tensor), shape_of(tensor)) for tensor in inputs])
-    return structure.queries.setdefault((kind, types), QueryState()), structure
+    return structure.queries.setdefault((kind, _roles(trace, inputs)), QueryState()), structure
+
+
+def _roles(trace: Trace, inputs: Sequence[Tensor]) -> Hashable:
+    """Return the type of each input, which earlier one it is the same tensor as, and which var of the trace."""
+    if not inputs:
+        return ()
+    identities = [identity_of(tensor) for tensor in inputs]
+    return tuple(
+        [
+            (core.eager_dtype(tensor), shape_of(tensor), identities.index(identity), trace.tensors.get(identity))
+            for tensor, identity in zip(inputs, identities, strict=True)
+        ]
+    )
 
 
 def observe(

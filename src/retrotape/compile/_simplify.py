@@ -109,7 +109,7 @@ class Simplifier:
             for var, given in zip(eqn.outputs, eqn.inputs, strict=True):
                 self._static[var] = self._sizes(eqn.op, var, self._types[given])
             return True
-        sizes = sum(prod(self._types[var].shape or ()) for var in eqn.outputs if self._is_known(var))  # type: ignore[arg-type]
+        sizes = sum(_size(self._types[var]) for var in eqn.outputs if self._is_known(var))
         if not all(var in self._static for var in eqn.inputs) or sizes > LARGEST or not traits(eqn.op).replayable:
             return False
         made = self._run(eqn, self._static)
@@ -171,3 +171,7 @@ class Simplifier:
             return None
         values = {one: self._assumed_value(one, leaves) for one in eqn.inputs}
         return None if any(value is None for value in values.values()) else self._run(eqn, values)[0].numpy()
+
+
+def _size(kind: TensorType) -> int:
+    return prod(size or 0 for size in kind.shape or ())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from retrotape._types import Tensor
-from retrotape.errors import ShapeMismatchError
 from retrotape.compile import compiled_rows
+from retrotape.errors import ShapeMismatchError
 from retrotape.execute import Query, Request, differentiate, dot, in_chunks, rows, vectorizes
 from retrotape.query._progress import tracked
 from retrotape.query._request import refuse_outside, solve
@@ -132,7 +132,7 @@ def hessian(session: Session, request: Request, sources: Parts, chunk: int | Non
     if columns is not None:
         if whole:
             return [tf.concat([tf.reshape(column, [len(column), -1]) for column in columns], 1)]
-        return [block for row in _cut(columns, sources.flat) for block in row]  # type: ignore[misc]
+        return [block for row in _cut(columns, sources.flat) for block in row]
     with session.forked() as fork:
         first = [None if grad is None else tf.convert_to_tensor(grad) for grad in solve(fork, request)]
         joined = _joined(fork, first)
@@ -165,9 +165,7 @@ def hessian(session: Session, request: Request, sources: Parts, chunk: int | Non
     return [as_matrix(blocks, sources)] if whole else [block for row in blocks for block in row]
 
 
-def _compiled_columns(
-    session: Session, request: Request, sources: Parts, chunk: int | None
-) -> list[Tensor | None] | None:
+def _compiled_columns(session: Session, request: Request, sources: Parts, chunk: int | None) -> list[Tensor] | None:
     """Return the columns of the Hessian by a compiled function; None if there is none yet."""
     parts = sources.flat
     sizes = [part.shape.num_elements() for part in parts]
@@ -196,7 +194,7 @@ def _compiled_columns(
         columns = in_chunks(run, eye, chunk, partial(tracked, what="rows"))  # type: ignore[arg-type]
     if columns is None or not all(bool(_is_finite(column)) for column in columns):
         return None  # zero times infinity is NaN: each gradient has to be differentiated alone
-    return list(columns)
+    return columns
 
 
 def _joined(session: Session, grads: list[Tensor | None]) -> Tensor | None:
@@ -219,7 +217,7 @@ def _columns(session: Session, request: Request, joined: Tensor, chunk: int | No
     return columns if finite else None
 
 
-def _cut(columns: list[Tensor | None], grads: list[Tensor | None]) -> list[list[Tensor | None]]:
+def _cut(columns: Sequence[Tensor | None], grads: Sequence[Tensor | None]) -> list[list[Tensor | None]]:
     """Split the columns into rows of blocks."""
     sizes = [0 if grad is None else grad.shape.num_elements() for grad in grads]
     cut = [[None] * len(grads) if column is None else tf.split(column, sizes) for column in columns]

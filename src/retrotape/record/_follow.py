@@ -14,7 +14,7 @@ from retrotape.tf import core, functions
 from retrotape.tf.core import identity_of, shape_of
 
 if TYPE_CHECKING:
-    from retrotape.record._recorder import Recorder
+    from retrotape.record._histories import Histories
 
 
 class Follower:
@@ -31,7 +31,7 @@ class Follower:
       view: The program so far, if someone looked at it, and `stamp` at that time; `views` counts how often.
     """
 
-    def __init__(self, recorder: Recorder, template: Template, others: Sequence[Template] = ()) -> None:
+    def __init__(self, recorder: Histories, template: Template, others: Sequence[Template] = ()) -> None:
         self.template, self._others = template, others
         self.index = self.count = 0
         self.handles: dict[int, Handle] = {}
@@ -51,7 +51,7 @@ class Follower:
     def build(self) -> Builder:
         """Return the program of what was followed so far."""
         builder = self.template.builder(self.index, self.count, self.handles, self._facts)
-        frames = builder.program.frames
+        frames: Any = builder.program.frames
         builder.facts.host_reads.extend(
             HostRead(identity, time, frames.number(place), method, moment)
             for identity, time, place, method, moment in self.host_reads

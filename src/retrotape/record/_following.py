@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +14,6 @@ from retrotape.record._settings import settings
 from retrotape.record._sites import Site, site_of
 from retrotape.record._template import Template
 from retrotape.tf.core import identity_of
-
 
 MOST_VIEWS = 64  # of one program that is followed
 
@@ -30,6 +30,10 @@ class Following(Histories):
     """
 
     waiting: Sequence[Any]
+
+    @abstractmethod
+    def _append_host_read(self, identity: int, time: int, place: Place, method: str, moment: int) -> None:
+        """Add a host read to the program."""
 
     def clear(self) -> None:
         """Forget everything, in place."""
@@ -113,12 +117,16 @@ class Following(Histories):
         return events[done:]
 
     def follow_custom(
-        self, name: str, outputs: Sequence[Tensor], inputs: Sequence[Tensor], function: Callable, place: Place, time: int
+        self,
+        name: str,
+        outputs: Sequence[Tensor],
+        inputs: Sequence[Tensor],
+        function: Callable,
+        place: Place,
+        time: int,
     ) -> bool:
         """Return whether a custom gradient is the one of the program that is followed."""
-        return self._follower is not None and self._follower.follow_custom(
-            name, outputs, inputs, function, place, time
-        )
+        return self._follower is not None and self._follower.follow_custom(name, outputs, inputs, function, place, time)
 
     # ------------------------------------------------------------------ without building the program
 

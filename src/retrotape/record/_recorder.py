@@ -21,8 +21,8 @@ from retrotape.ir import (
     VariableHistory,
 )
 from retrotape.record._attributes import canonical
-from retrotape.record._functions import function_traits
 from retrotape.record._following import Following
+from retrotape.record._functions import function_traits
 from retrotape.record._histories import whole
 from retrotape.record._observer import Observer
 from retrotape.record._offload import OffloadFile

@@ -18,7 +18,6 @@ from retrotape.tf.core import identity_of
 from retrotape.tf.replicas import handle_of, handles_of
 from retrotape.tf.scopes import Scope, again
 
-
 _OUTSIDE = 2  # frames from `here` to the caller of `start`
 
 

@@ -276,13 +276,13 @@ class Stack(Calls):
         self._returned.append([] if result is None else tf.nest.flatten(result))
         return result
 
-    def on_host_read(self, tensor: Tensor, method: str) -> None:
+    def on_host_read(self, tensor: Tensor, method: str, only_shown: bool = False) -> None:
         """Record that Python reads a value: what runs later may depend on it."""
         if self.active:
             for recorder in self.active:
                 if recorder.observer is not None:
                     recorder.observer.on_host_read(tensor)
-            place = reader_place(3)
+            place = None if only_shown else reader_place(3)
             if place is not None:
                 self._add_host_read(tensor, place, method)
 

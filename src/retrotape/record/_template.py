@@ -99,7 +99,7 @@ class Template:
     def learn(self, index: int, op: Any, attrs: Any) -> None:
         """Remember how TensorFlow gave the name and the attributes of an op, so that they need not be converted."""
         kind, _, _, *rest = self.step(index)
-        self._steps[index] = (kind, op, attrs, *rest)  # type: ignore[assignment]
+        self._steps[index] = (kind, op, attrs, *rest)
 
     def keep_only(self, variables: Collection[int] | None) -> None:
         """Set which values later runs keep, besides those that cannot be recomputed; None: what rules read."""
@@ -127,9 +127,7 @@ class Template:
         wanted = self._wanted()
         always = not features.replayable
         keep = tuple(
-            position
-            for position, var in enumerate(eqn.outputs)
-            if (always or var in wanted) and var not in self.keys
+            position for position, var in enumerate(eqn.outputs) if (always or var in wanted) and var not in self.keys
         )
         return kind, eqn.op, None, eqn.inputs, eqn.outputs, shapes, self._place(eqn), keep
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
+from functools import lru_cache
 from inspect import isfunction, ismethod
+from types import CodeType
 from typing import Any
 
 _DEPTH = 6
@@ -35,12 +39,15 @@ _LIBRARIES = frozenset(("tensorflow", "keras", "numpy", "retrotape", "builtins")
 
 def is_users(value: Any) -> bool:
     """Return whether a function or class is user code, and so may reference variables that no library tracks."""
-    return not is_library(value.__module__ or "")
+    return (value.__module__ or "").partition(".")[0] not in _LIBRARIES
 
 
-def is_library(module: str) -> bool:
-    """Return whether a module belongs to TensorFlow, Keras, NumPy or this library."""
-    return module.partition(".")[0] in _LIBRARIES
+@lru_cache(4096)
+def is_library_code(code: CodeType) -> bool:
+    """Return whether code is TensorFlow's, Keras' or this library's, by its file: names can be copied to a wrapper."""
+    modules = [sys.modules.get(name) for name in ("tensorflow", "keras", "retrotape")]
+    files = [module.__file__ for module in modules if module is not None and module.__file__]
+    return code.co_filename.startswith(tuple(os.path.join(os.path.dirname(file), "") for file in files))
 
 
 def _is_full(cell: Any) -> bool:

@@ -101,7 +101,7 @@ def handles_in(variables: Sequence[Any]) -> tuple[int, ...] | None:
     """Return the identities of the handles of variables, TensorFlow's or Keras'; None if there are other things."""
     found = []
     for variable in variables:
-        plain = variable if type(variable) is PlainVariable else getattr(variable, "_value", None)
+        plain: Any = variable if type(variable) is PlainVariable else getattr(variable, "_value", None)
         if type(plain) is not PlainVariable:
             return None
         found.append(plain._handle._id)

@@ -142,8 +142,7 @@ _SHOWING = frozenset(("__format__", "__repr__", "__str__", "value_text", "numpy_
 def _numpy(self: Any) -> Any:
     if thread.listener is not None:
         how = sys._getframe(1).f_code.co_name
-        if how not in _SHOWING:
-            thread.listener.on_host_read(self, how)
+        thread.listener.on_host_read(self, how, how in _SHOWING)
     return original[EagerTensorBase, "_numpy"](self)
 
 

@@ -122,7 +122,11 @@ def fast_path(ctx: Any, op: str, name: Any, *args: Any) -> Any:
 
 def _run_with_reads(ctx: Any, op: str, name: Any, args: Sequence[Any]) -> Any:
     if thread.listener is not None or thread.past is not None:
-        if thread.past is None and _PLAIN_OR_VARIABLE.issuperset(map(type, args)) and not execute.must_record_gradient():
+        if (
+            thread.past is None
+            and _PLAIN_OR_VARIABLE.issuperset(map(type, args))
+            and not execute.must_record_gradient()
+        ):
             return _run_with_implicit_reads(ctx, op, name, args, thread.listener)
         args = tuple(_with_reads(ctx, arg) for arg in args)
         if op == "EagerPyFunc":

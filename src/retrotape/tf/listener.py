@@ -12,7 +12,7 @@ class Listener(Protocol):
     """Is notified of what runs on a thread while tapes record there.
 
     Attributes:
-      implicit_reads: The variables that the op which is about to run will read: positions among its inputs, and handles.
+      implicit_reads: The variables that the op about to run will read: positions among its inputs, and handles.
     """
 
     implicit_reads: Sequence[tuple[int, Tensor]]
@@ -59,8 +59,8 @@ class Listener(Protocol):
     def on_py_function(self, outer: Sequence[Tensor], inner: Sequence[Tensor], run: Callable[[], Any]) -> Any:
         """The body of a `tf.py_function` is about to run: run it."""
 
-    def on_host_read(self, tensor: Tensor, how: str) -> None:
-        """Python is about to read the value of `tensor` with the method `how`."""
+    def on_host_read(self, tensor: Tensor, how: str, only_shown: bool = False) -> None:
+        """Python is about to read the value of `tensor` with the method `how`, perhaps only to display it."""
 
     def in_replica(self) -> Listener:
         """A replica begins on this thread, started from the listener's: return the listener for this thread."""
