@@ -10,7 +10,7 @@ from __future__ import annotations
 import builtins
 import dis
 from collections.abc import Callable, Hashable
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from inspect import isclass, isfunction, ismodule
 from types import CodeType
 from typing import Any
@@ -166,12 +166,22 @@ def _checked(code: CodeType) -> tuple[str, ...]:
             raise NotCompilableError(f"the backward function {code.co_name!r} changes something besides its result")
         if step.argval in _STATEFUL and step.opname.startswith("LOAD"):
             raise NotCompilableError(f"the backward function {code.co_name!r} uses {step.argval!r}, which has state")
+        if step.opname in ("LOAD_ATTR", "LOAD_METHOD") and step.argval not in _attributes():
+            raise NotCompilableError(f"the backward function {code.co_name!r} uses the attribute {step.argval!r}")
         if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
             found.append(step.argval)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             found += _checked(constant)
     return tuple(dict.fromkeys(found))
+
+
+@cache
+def _attributes() -> frozenset[str]:
+    """Return the names of TensorFlow's public functions, and those of attributes of tensors that do not change."""
+    spaces = (tf, tf.math, tf.nn, tf.linalg, tf.signal, tf.sparse, tf.strings, tf.image, tf.debugging, tf.raw_ops)
+    public = [name for space in spaces for name in dir(space) if not name.startswith("_")]
+    return frozenset((*public, "as_list", "dense_shape", "dtype", "indices", "ndims", "numpy", "read_value", "values"))
 
 
 def _content(cell: Any) -> Any:

@@ -10,8 +10,9 @@ import numpy as np
 
 from retrotape.compile._no_ops import FILLS, UNCHANGED, unchanged_input
 from retrotape.compile._observed import Computation, NotCompilableError
+from retrotape.compile._shapes import has_known_shapes
 from retrotape.execute import run_eqn
-from retrotape.ir import Attr, DType, Eqn, TensorType
+from retrotape.ir import LEAF, Attr, DType, Eqn, TensorType
 from retrotape.record import current_stack, traits
 from retrotape.tf.core import TensorProto, tf
 
@@ -56,11 +57,15 @@ class Simplifier:
         self._seen: dict[Any, tuple[int, ...]] = {}
         self._eqns: dict[int, Eqn] = {}  # by first output
         self._assumed: set[int] = set()
+        self._known = {var for var, producer in enumerate(computation.producers) if producer == LEAF}  # their shapes
 
     def run(self) -> Simplified:
         """Return the simplified computation."""
-        for eqn in self._computation.eqns:
-            self._visit(eqn._replace(inputs=tuple(self._same.get(var, var) for var in eqn.inputs)))
+        for given in self._computation.eqns:
+            eqn = given._replace(inputs=tuple(self._same.get(var, var) for var in given.inputs))
+            if has_known_shapes(eqn, self._known, self._static):
+                self._known.update(eqn.outputs)
+            self._visit(eqn)
         for var in self._computation.read_inside:
             if self._same.get(var, var) not in self._static:
                 raise NotCompilableError("a gradient function reads in Python what another op computed")
@@ -83,7 +88,8 @@ class Simplifier:
             return
         if self._fold(eqn):
             return
-        found = unchanged_input(eqn, self._types, self._static, self._filled)
+        is_known = all(map(self._is_known, (*eqn.inputs, *eqn.outputs)))
+        found = unchanged_input(eqn, self._types, self._static, self._filled) if is_known else None
         if found is not None:
             self._same[eqn.outputs[0]] = found
             return
@@ -100,8 +106,9 @@ class Simplifier:
             self._filled[eqn.outputs[0]] = self._static[eqn.inputs[1]].item()
 
     def _is_known(self, var: int) -> bool:
+        """Return whether the shape of a var is the same each time."""
         shape = self._types[var].shape
-        return shape is not None and None not in shape
+        return var in self._known and shape is not None and None not in shape
 
     def _fold(self, eqn: Eqn) -> bool:
         """Compute an equation now, if it depends on nothing else; return whether it does."""
@@ -145,6 +152,7 @@ class Simplifier:
         found = self._seen.get(key)
         if found is None:
             self._types.append(TensorType(dtype, array.shape))
+            self._known.add(len(self._types) - 1)
             found = self._seen[key] = (len(self._types) - 1,)
             self._static[found[0]] = array
         return found[0]

@@ -49,6 +49,8 @@ class Traits(NamedTuple):
 
 
 _READS = frozenset(("ReadVariableOp", "ResourceGather", "ResourceGatherNd"))
+# Not stateful for TensorFlow, but their results change with the files.
+_READS_FILES = frozenset(("MatchingFiles", "ReadFile"))
 # Ops that take a variable's handle and do not access its value.
 _BYSTANDERS = frozenset(
     ("VarHandleOp", "VariableShape", "VarIsInitializedOp", "DestroyResourceOp", "DisableCopyOnRead")
@@ -77,7 +79,8 @@ def traits(op: str) -> Traits:
         kind = Kind.WRITE
     inputs, outputs = _kept(op)
     nondifferentiable = kind is Kind.PLAIN and isinstance(lookup(op), NoGradient)
-    return Traits(kind, inputs, outputs, not definition.is_stateful, op not in FORWARD, nondifferentiable)
+    replayable = not definition.is_stateful and op not in _READS_FILES
+    return Traits(kind, inputs, outputs, replayable, op not in FORWARD, nondifferentiable)
 
 
 def makes_copies(op: str) -> bool:
