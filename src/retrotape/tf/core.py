@@ -273,6 +273,18 @@ def registered_rule(op: str) -> Callable | None:
     return ops.gradient_registry.lookup(op)
 
 
+def apply_rule(rule: Callable[..., Any], operation: Any, grads: Sequence[Any], skip: tuple[int, ...] | None) -> Any:
+    """Apply a gradient function to an operation of a graph; `skip` are the inputs that need no gradient.
+
+    Stock tapes pass them on an imitation of the operation. Rules of loops need the operation itself.
+    """
+    operation.skip_input_indices = skip
+    try:
+        return rule(operation, *grads)
+    finally:
+        del operation.skip_input_indices
+
+
 def operation_rule(operation: Any) -> Callable | None:
     """Like `registered_rule`, for an operation of a graph, which may have its own gradient."""
     return ops.get_gradient_function(operation)
