@@ -148,10 +148,12 @@ class RuleVjp:
                 found = functions.differentiate_call(operation, grads[: len(operation.outputs)])
                 return [*found, *[None] * (len(eqn.inputs) - len(found))]
             grads = grads[: len(operation.outputs)]  # drop the new values of variables
-        if len(grads) > 1:
-            self._fill_missing(eqn, grads, ACCEPTS_NONE.get(eqn.op, ()))
         reached = plan.reached
         skip = tuple([position for position, var in enumerate(eqn.inputs) if var not in reached]) or None
+        if skip and eqn.op.endswith("While"):  # skips the outputs too: values that a loop kept for its derivative
+            skip = tuple([position for position in skip if position >= len(grads) or grads[position] is None])
+        if len(grads) > 1:
+            self._fill_missing(eqn, grads, ACCEPTS_NONE.get(eqn.op, ()))
         if operation is None:
             return _flat(rule.function(OpView(eqn, self._kept, self._load, skip), *grads))
         identical = eqn.op == "IdentityN"
