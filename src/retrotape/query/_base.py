@@ -141,9 +141,9 @@ class Results:
 
     def remember(self, request: Request, compute: Callable[[], list[Any]] | None, found: Sequence[Any]) -> None:
         """Remember the results of a request."""
+        given = set(map(id, request.seeds))  # a seed may be returned unchanged
         for position, grad in enumerate(found):
-            given = any(grad is seed for seed in request.seeds)  # a seed returned unchanged
-            if grad is not None and not given:
+            if grad is not None and id(grad) not in given:
                 tensor = _main(grad)
                 # A graph keeps its tensors alive, and they cannot be weakly referenced.
                 eager = isinstance(tensor, core.EagerTensor)

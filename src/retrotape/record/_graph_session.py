@@ -84,11 +84,11 @@ class GraphSession:
             self._ranges.append((self._since, self._now()))  # a duplicate is harmless
             self._since = None
 
-    def on_variable(self, variable: Any) -> None:
-        """Record that a variable is read."""
+    def on_variable(self, variable: Any, by_itself: bool = False) -> None:
+        """Record that a variable is read: by its own method, or else by a function that was traced before."""
         if id(variable) not in self._variables:
             self._variables[id(variable)] = variable
-            if self.trace.owner_of(variable) is None:  # read by a function that was traced before
+            if not by_itself and self.trace.owner_of(variable) is None:
                 self._owners.update((id(unwrap(owner)), owner) for owner in keras_api.variables_around())
 
     def on_keras_variable(self, variable: Any) -> None:
@@ -295,6 +295,8 @@ def _sizes(operation: Any) -> tuple[int, int]:
 
 
 def _attrs_of(operation: Any) -> tuple[Attr, ...]:
+    if operation.type == "ReadVariableOp":  # most accesses
+        return canonical(operation.type, ("dtype", operation.outputs[0].dtype))
     definition = core.op_def(operation.type)
     assert definition is not None
     flat = [part for attr in definition.attr for part in (attr.name, operation.get_attr(attr.name))]
@@ -302,8 +304,10 @@ def _attrs_of(operation: Any) -> tuple[Attr, ...]:
 
 
 def _in_order(operations: list[Any]) -> list[Any]:
-    """Sort topologically, otherwise keeping the order."""
+    """Sort topologically, otherwise keeping the order, in which only operations that have changed do not fit."""
     pending = dict.fromkeys(operations)
+    if not any(operation.type.endswith(_CHANGING) for operation in pending):
+        return list(pending)
     ordered: list[Any] = []
     for first in operations:
         path = [first]

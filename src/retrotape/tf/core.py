@@ -287,7 +287,10 @@ def apply_rule(rule: Callable[..., Any], operation: Any, grads: Sequence[Any], s
 
 def operation_rule(operation: Any) -> Callable | None:
     """Like `registered_rule`, for an operation of a graph, which may have its own gradient."""
-    return ops.get_gradient_function(operation)
+    own = operation._gradient_function or "_gradient_op_type" in operation.node_def.attr
+    if own or operation.type == "IdentityN":  # which may have been recomputed
+        return ops.get_gradient_function(operation)
+    return registered_rule(operation.type)  # the same, without the cost of an exception
 
 
 def is_trainable(dtype: Any) -> bool:
