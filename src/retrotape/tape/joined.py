@@ -23,7 +23,7 @@ class JoinedTape(NamedTape):
 
     def __init__(self, joining: Joining, names: Mapping[str, Any], twice: Collection[str] = ()) -> None:
         super().__init__(names)
-        self._twice, self._loaded = frozenset(twice), joining.loaded
+        self._twice, self._loaded, self._named_tapes = frozenset(twice), joining.loaded, joining.named
         self._joining: Joining | None = joining  # until it is built
         self._built: tuple[EagerSession, Joint] | None = None
         joining.register(self)
@@ -47,7 +47,7 @@ class JoinedTape(NamedTape):
         """Return what joins with this tape begin with."""
         joining = self._joining if self._built is None else Joining.onto(*self._built)
         assert joining is not None
-        return joining.plus((), [Named(self._tensors, self._relatives)])
+        return joining._replace(named=(*self._named_tapes, Named(self._tensors, self._relatives)))
 
     def __repr__(self) -> str:
         return f"<joined tape: {len(self._session.trace.program.eqns)} equations, {len(self._by_name)} names>"
