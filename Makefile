@@ -56,6 +56,7 @@ bench: env
 	$(BIN)/python benchmarks/farm.py
 	$(BIN)/python benchmarks/notes.py
 	$(BIN)/python benchmarks/growth.py
+	$(BIN)/python benchmarks/lengths.py
 	$(BIN)/python benchmarks/scale.py
 	$(BIN)/python benchmarks/imports.py
 

@@ -47,7 +47,7 @@ class JoinedTape(NamedTape):
         """Return what joins with this tape begin with."""
         joining = self._joining if self._built is None else Joining.onto(*self._built)
         assert joining is not None
-        return joining._replace(named=(*self._named_tapes, Named(self._tensors, self._relatives)))
+        return joining._replace(named=(*self._named_tapes, *_named([self])))
 
     def __repr__(self) -> str:
         return f"<joined tape: {len(self._session.trace.program.eqns)} equations, {len(self._by_name)} names>"
@@ -104,7 +104,8 @@ def join(*tapes: Tape | JoinedTape | LoadedTape, connect: Mapping[str, str] | No
 
 
 def _named(tapes: Iterable[Any]) -> tuple[Named, ...]:
-    return tuple(Named(tape._tensors, tape._relatives) for tape in tapes if isinstance(tape, NamedTape))
+    named = [tape for tape in tapes if isinstance(tape, NamedTape) and tape.names]
+    return tuple(Named(tape._tensors, tape._relatives) for tape in named)
 
 
 def _names_of(tapes: Sequence[Any]) -> tuple[dict[str, Any], set[str]]:
