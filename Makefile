@@ -48,7 +48,7 @@ format: env
 
 # Ours beside the stock tape and `tf.function`, then what each part costs. `make bench BENCH=speed` runs one program,
 # `make bench QUICK=1` most of them, for a few seconds each.
-BENCH ?= speed start forward shapes soak kept storage scale $(if $(QUICK),,parallel farm notes growth imports)
+BENCH ?= speed start forward shapes soak kept storage scale $(if $(QUICK),,parallel farm notes growth lengths imports)
 bench bench-peers: export TF_ENABLE_ONEDNN_OPTS = 1
 bench: env
 	@for name in $(BENCH); do echo "benchmarks/$$name.py" && $(BIN)/python benchmarks/$$name.py $(if $(QUICK),--quick) || exit 1; done

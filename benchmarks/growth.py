@@ -1,233 +1,230 @@
-"""How time and memory grow with the length of a tape, from recording to `retrotape show`.
+"""How CPU time grows with ops, sources, tapes, losses and updates: exponents, 1 is linear.
 
-Each program runs with 37,500, 75,000, 150,000 and 300,000 ops. Recording with its queries, queries on the saved file,
-and two commands run in separate processes. Seconds are CPU seconds; the peak is the resident set size above that after
-the imports. The exponent is fitted to the logarithms over all sizes: 1 is linear.
+The exponent is fitted to the logarithms of the larger sizes, from a tenth of the largest on: below that, constant costs
+hide the growth. None should be above 1.1. Seconds are CPU seconds, without garbage collection.
 
-Run: `python benchmarks/growth.py`, or for some programs and other sizes
-`python benchmarks/growth.py constants --ops 5000 10000`.
+Run: `python benchmarks/growth.py`, some groups with `python benchmarks/growth.py ops tapes`, all as JSON with `--json`.
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import math
 import os
-import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import _measure
 
-SIZES = (37_500, 75_000, 150_000, 300_000)
-Figures = dict[str, dict[str, float]]  # stage → seconds, peak
+LIMIT = 1.1
+Work = tuple[str, Callable[[], Any]]
+Rows = dict[str, dict[int, float]]  # what → size → seconds
 
 
-class Clock:
-    """Measures stages of this process."""
-
-    def __init__(self) -> None:
-        self.figures: Figures = {}
-        gc.collect()
-        self._base = _measure.status("VmRSS")
-
-    def __call__(self, stage: str, run: Callable[[], Any]) -> Any:
-        """Run a stage, and store its CPU seconds and its peak."""
-        _measure.reset_peak()  # do not count that of earlier stages
-        start = time.process_time()
-        found = run()
-        seconds = time.process_time() - start
-        self.figures[stage] = {"seconds": seconds, "peak": _measure.status("VmHWM") - self._base}
-        return found
-
-
-# ------------------------------------------------------------------ programs: a target and a source, after `count` ops
-
-
-def constants(count: int) -> tuple[Any, Any]:
-    """One chain; every op takes a Python number, which becomes a separate constant tensor."""
-    import tensorflow as tf
-
-    w = tf.Variable(1.0)
-    h = w * 1.0
-    for number in range(count - 2):
-        h = h * (1.0 + 1e-9 * number) if number % 2 else h + 1e-9 * number
-    return h, w
-
-
-def variables(count: int) -> tuple[Any, Any]:
-    """One variable for every 30 ops, each read, assigned, and read by Python again and again."""
-    import tensorflow as tf
-
-    w = tf.Variable(1.0)
-    many = [tf.Variable(1.0, name=f"v{number}") for number in range(count // 30)]
-    h, ops = w * 1.0, len(many) + 2
-    while ops < count:
-        v = many[ops % len(many)]
-        h = h + v * 1e-6  # a read and two ops
-        v.assign(h)
-        if float(h) > 2.0:
-            h = h * 0.5
-        ops += 4
-    return h, w
-
-
-def one_variable(count: int) -> tuple[Any, Any]:
-    """One variable that is assigned at every third op."""
-    import tensorflow as tf
-
-    w, v = tf.Variable(1.0), tf.Variable(1.0)
-    h = w * 1.0
-    for _ in range(count // 3):
-        v.assign(v * 1.0)
-    return v * h, w
-
-
-def calls(count: int) -> tuple[Any, Any]:
-    """Calls of a function, a custom gradient and a layer, each of a few ops."""
-    import keras
-    import tensorflow as tf
-
-    w = tf.Variable(1.0)
-    layer = keras.layers.Activation("linear")
-    step = tf.function(lambda a: tf.sin(a) * w * 1e-6 + a)
-
-    @tf.custom_gradient
-    def clipped(a: Any) -> Any:
-        return a * 1.0, lambda grad: tf.clip_by_value(grad, -1.0, 1.0)
-
-    h = w * 1.0
-    for _ in range(count // 8):
-        h = layer(clipped(step(h))) + 1e-6
-    return h, w
-
-
-PROGRAMS = {one.__name__: one for one in (constants, variables, one_variable, calls)}
-
-
-# ------------------------------------------------------------------ stages
-
-
-def record(name: str, count: int, path: str) -> Figures:
-    """Record a program, query it and save it."""
-    import keras
+def _chain(count: int) -> tuple[Any, Any, Any]:
+    """Return a tape of a chain of `count` ops, its result and the variable that every other op reads."""
     import tensorflow as tf
 
     import retrotape as rt
 
-    assert keras.backend.backend() == tf.__name__
-    _measure.one_thread()
-    clock, tape = Clock(), rt.Tape()
-
-    def run() -> tuple[Any, Any]:
-        with tape:
-            return PROGRAMS[name](count)
-
-    y, w = clock("record", run)
-    clock("program", lambda: tape.program)
-    grad = clock("gradient", lambda: tape.gradient(y, w))
-    clock("why", lambda: str(tape.why(y, w)))
-    clock("first_nonfinite", tape.first_nonfinite)
-    clock("summary", lambda: str(tape.summary()))
-    clock("save", lambda: tape.save(path, {"y": y, "w": w}))
-    clock.figures["gradient"]["value"] = float(grad)
-    clock.figures["save"]["bytes"] = os.path.getsize(path)
-    return clock.figures
+    w, x = tf.Variable([0.999] * 16), tf.linspace(0.1, 1.0, 16)
+    with rt.Tape() as tape:
+        h, k = x, tf.convert_to_tensor(w)
+        for _ in range(count // 2):
+            h = tf.sin(tf.multiply(h, k))
+        loss = tf.reduce_sum(h)
+    return tape, loss, w
 
 
-def query(name: str, count: int, path: str) -> Figures:
-    """Query the saved tape."""
-    del name, count
-    import tensorflow as tf
-
+def ops(count: int) -> Iterator[Work]:
+    """Yield what is done with a tape of so many ops."""
     import retrotape as rt
 
-    assert tf.executing_eagerly()
-    _measure.one_thread()
-    clock = Clock()
-    tape = clock("load", lambda: rt.load(path))
-    grad = clock("loaded: gradient", lambda: tape.gradient("y", "w"))
-    clock("loaded: why", lambda: str(tape.why("y", "w")))
-    clock("loaded: first_nonfinite", tape.first_nonfinite)
-    clock("loaded: summary", lambda: str(tape.summary()))
-    clock("loaded: save", lambda: tape.save(path + ".again"))
-    clock.figures["loaded: gradient"]["value"] = float(grad)
-    return clock.figures
+    def record() -> None:
+        made[:] = _chain(count)
+        assert len(made[0].program.eqns) >= count
 
-
-def command(verb: str) -> Callable[[str, int, str], Figures]:
-    """Return a stage that runs a command of the command line."""
-
-    def run(name: str, count: int, path: str) -> Figures:
-        del name, count
-        from retrotape import cli
-
-        clock = Clock()
-        clock(verb, lambda: cli.main([verb, path], standalone_mode=False))
-        return clock.figures
-
-    return run
-
-
-CHILDREN = {"record": record, "query": query, "show": command("show"), "check": command("check")}
-
-
-def child(which: str, name: str, count: str, path: str, out: str) -> None:
-    found = CHILDREN[which](name, int(count), path)
-    with open(out, "w") as file:
-        json.dump(found, file)
-
-
-def measure(name: str, count: int) -> Figures:
-    """Return the figures of all stages, each group in its own process."""
-    found: Figures = {}
+    made: list[Any] = []
+    yield "record", record
+    tape, loss, w = made
     with tempfile.TemporaryDirectory() as folder:
-        path, out = os.path.join(folder, "long.tape"), os.path.join(folder, "figures.json")
-        for which in CHILDREN:
-            arguments = [sys.executable, __file__, "--child", which, name, str(count), path, out]
-            done = subprocess.run(arguments, capture_output=True, text=True, env=os.environ, check=False)
-            if done.returncode:
-                print(done.stdout[-2000:], done.stderr[-4000:], file=sys.stderr)
-                raise SystemExit(f"{name}, {count:,} ops: `{which}` failed with exit code {done.returncode}")
-            with open(out) as file:
-                found.update(json.load(file))
-    mine, loaded = found["gradient"]["value"], found["loaded: gradient"]["value"]
-    assert math.isclose(mine, loaded, rel_tol=1e-5), (name, count, mine, loaded)
-    return found
+        path = os.path.join(folder, "chain.tape")
+        yield "gradient", lambda: tape.gradient(loss, w)
+        yield "why", lambda: str(tape.why(loss, w))
+        yield "save", lambda: tape.save(path, {"loss": loss, "w": w})
+        yield "load", lambda: rt.load(path)
+        loaded = rt.load(path)
+        yield "loaded: gradient", lambda: loaded.gradient("loss", "w")
 
 
-def exponent(sizes: list[int], values: list[float]) -> float:
-    """Return the slope of the logarithms, by least squares."""
-    x, y = [math.log(size) for size in sizes], [math.log(max(value, 1e-3)) for value in values]
-    mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
-    top = sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True))
-    return top / sum((a - mean_x) ** 2 for a in x)
+def sources(count: int) -> Iterator[Work]:
+    """Yield queries with respect to so many variables."""
+    import tensorflow as tf
+
+    import retrotape as rt
+
+    used, others = ([tf.Variable(tf.ones(4)) for _ in range(count)] for _ in range(2))
+    with rt.Tape() as tape:
+        loss = tf.add_n([tf.reduce_sum(one * 2.0) for one in used])
+        stopped = tf.add_n([tf.stop_gradient(one * 2.0) for one in used])
+        for one in others:
+            one + 1.0
+    tape.gradient(loss, used[0])
+    yield "gradient", lambda: tape.gradient(loss, used)
+    yield "backward", lambda: tape.backward(loss, used)
+    yield "backward, not connected", lambda: tape.backward(loss, others)
+    yield "backward, stopped", lambda: tape.backward(stopped, used)
+    grads = tape.backward(loss, used)
+    yield "table", lambda: str(grads)
+    yield "watched_variables", tape.watched_variables
 
 
-def main(names: list[str], sizes: list[int]) -> None:
-    for name in names:
-        runs = [measure(name, size) for size in sizes]
-        for key, unit, digits in (("seconds", "CPU seconds", 2), ("peak", "peak, MiB", 0)):
-            rows = []
-            for stage in runs[0]:
-                values = [run[stage][key] for run in runs]
-                shown = [f"{value:.{digits}f}" for value in values]
-                rows.append([stage, *shown, f"{exponent(sizes, values):.2f}" if len(sizes) > 1 else ""])
-            _measure.table(f"{name}: {unit}", ["stage", *(f"{size:,}" for size in sizes), "exponent"], rows)
-        print(f"{name}: file size", ", ".join(f"{run['save']['bytes'] / 2**20:.1f}" for run in runs), "MiB", flush=True)
+def tapes(count: int) -> Iterator[Work]:
+    """Yield joins of so many tapes of eleven ops, with a gradient through all of them."""
+    import tensorflow as tf
+
+    import retrotape as rt
+
+    x, w = tf.linspace(0.1, 1.0, 16), tf.Variable([0.999] * 16)
+    recorded, losses, starts, h = [], [], [], x
+    for _ in range(count):
+        starts.append(h)
+        with rt.Tape() as tape:
+            for _ in range(5):
+                h = tf.sin(h * w)
+            losses.append(tf.reduce_sum(h))
+        tape.gradient(losses[-1], w)
+        recorded.append(tape)
+
+    def one_by_one() -> None:
+        joined: Any = recorded[0]
+        for tape in recorded[1:]:
+            joined = rt.join(joined, tape)
+        joined.gradient(losses[-1], x)
+
+    def each_used() -> None:
+        joined: Any = recorded[0]
+        for tape in recorded[1:]:
+            joined = rt.join(joined, tape)
+            assert len(joined.variables) == 1
+        joined.gradient(losses[-1], starts[-1])
+
+    yield "joined at once", lambda: rt.join(*recorded).gradient(losses[-1], x)
+    yield "joined one by one", one_by_one
+    yield "one by one, each used", each_used
+
+
+def losses(count: int) -> Iterator[Work]:
+    """Yield the gradients of so many losses with a common trunk."""
+    import tensorflow as tf
+
+    import retrotape as rt
+
+    trunk = [tf.Variable(tf.random.stateless_normal((32, 32), [number, 1]) / 6.0) for number in range(6)]
+    heads = [tf.Variable(tf.random.stateless_normal((32, 4), [number, 2])) for number in range(count)]
+    with rt.Tape() as tape:
+        h = tf.ones((8, 32))
+        for layer in trunk:
+            h = tf.tanh(tf.matmul(h, layer))
+        found = [tf.reduce_mean(tf.square(tf.matmul(h, head))) for head in heads]
+    yield "backward_each, of the trunk", lambda: tape.backward_each(found, trunk)
+    yield "backward_each, of everything", lambda: tape.backward_each(found, [*trunk, *heads])
+
+
+def updates(count: int) -> Iterator[Work]:
+    """Yield a gradient through so many updates of an optimizer."""
+    import keras
+    import tensorflow as tf
+
+    import retrotape as rt
+
+    keras.utils.set_random_seed(0)
+    weights = [keras.Variable(keras.random.normal(shape) / 3.0) for shape in ((8, 8), (8, 1))]
+    optimizer = keras.optimizers.SGD(0.01, momentum=0.9)
+    optimizer.build(weights)
+    made: list[Any] = []
+
+    def loss() -> Any:
+        return tf.reduce_mean(tf.square(tf.tanh(tf.ones((8, 8)) @ weights[0]) @ weights[1] - 1.0))
+
+    def train() -> None:
+        with rt.Tape() as tape:
+            for _ in range(count):
+                optimizer.apply(tape.gradient(loss(), weights), weights)
+            made[:] = tape, loss()
+        assert tape.program.eqns
+
+    yield "train", train
+    tape, last = made
+    yield "through_updates", lambda: tape.gradient(last, [optimizer.learning_rate, *weights], through_updates=True)
+
+
+def second(count: int) -> Iterator[Work]:
+    """Yield second derivatives of a chain of so many ops."""
+    import tensorflow as tf
+
+    tape, loss, w = _chain(count)
+    yield "hvp", lambda: tape.hvp(loss, w, tf.ones(16))
+
+
+GROUPS: dict[str, tuple[Callable[[int], Iterator[Work]], tuple[int, ...]]] = {
+    "ops": (ops, (1_000, 10_000, 30_000, 100_000)),
+    "sources": (sources, (10, 100, 1_000, 3_000, 10_000)),
+    "tapes": (tapes, (4, 16, 64, 128, 256)),
+    "losses": (losses, (1, 8, 16, 32, 64)),
+    "updates": (updates, (5, 20, 50, 100, 200)),
+    "second": (second, (300, 1_000, 3_000)),
+}
+
+
+def measure(group: str) -> Rows:
+    """Return the CPU seconds of each piece of work for each size; small ones are the best of several runs."""
+    make, sizes = GROUPS[group]
+    rows: Rows = {}
+    for _, run in make(sizes[0]):  # what is done once
+        run()
+    for size in sizes:
+        for what, run in make(size):
+            first = _measure.cpu_seconds(run)
+            more = min(7, int(0.6 / max(first, 1e-4)))
+            rows.setdefault(what, {})[size] = min([first, *(_measure.cpu_seconds(run) for _ in range(more))])
+    return rows
+
+
+def exponent(by_size: dict[int, float]) -> float:
+    """Return the slope of the logarithms from a tenth of the largest size on, by least squares."""
+    points = [(math.log(size), math.log(max(value, 1e-6))) for size, value in by_size.items()]
+    points = [point for point in points if point[0] >= points[-1][0] - math.log(10.5)]
+    x, y = (sum(values) / len(points) for values in zip(*points, strict=True))
+    return sum((a - x) * (b - y) for a, b in points) / sum((a - x) ** 2 for a, _ in points)
+
+
+def main(groups: list[str], as_json: bool) -> None:
+    _measure.one_thread()
+    found: dict[str, Any] = {}
+    for group in groups:
+        rows = measure(group)
+        found[group] = {what: {"seconds": row, "exponent": exponent(row)} for what, row in rows.items()}
+        if not as_json:
+            sizes = GROUPS[group][1]
+            table = [
+                [what, *(f"{row[size] * 1e3:,.1f}" for size in sizes), _mark(exponent(row))]
+                for what, row in rows.items()
+            ]
+            _measure.table(f"{group}: ms", [group, *(f"{size:,}" for size in sizes), "exponent"], table)
+    if as_json:
+        print(json.dumps(found, indent=1))
+
+
+def _mark(value: float) -> str:
+    return f"{value:.2f}" + (" !" if value > LIMIT else "")
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--child"]:
-        child(*sys.argv[2:])
-    else:
-        parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-        parser.add_argument("programs", nargs="*", choices=[*PROGRAMS, []], help="default: all")
-        parser.add_argument("--ops", nargs="+", type=int, default=list(SIZES))
-        given = parser.parse_args()
-        main(given.programs or list(PROGRAMS), given.ops)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("groups", nargs="*", choices=[*GROUPS, []], help="default: all")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    given = parser.parse_args()
+    main(given.groups or list(GROUPS), given.json)

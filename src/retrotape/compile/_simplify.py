@@ -63,8 +63,9 @@ class Simplifier:
         """Return the simplified computation."""
         for given in self._computation.eqns:
             eqn = given._replace(inputs=tuple(self._same.get(var, var) for var in given.inputs))
-            if has_known_shapes(eqn, self._known, self._static):
-                self._known.update(eqn.outputs)
+            if not has_known_shapes(eqn, self._known, self._static):  # Python may have read them
+                raise NotCompilableError(f"the shape of what {eqn.op} returns may depend on values")
+            self._known.update(eqn.outputs)
             self._visit(eqn)
         for var in self._computation.read_inside:
             if self._same.get(var, var) not in self._static:

@@ -149,17 +149,17 @@ class RuleVjp:
                 found = functions.differentiate_call(operation, grads[: len(operation.outputs)])
                 return [*found, *[None] * (len(eqn.inputs) - len(found))]
             grads = grads[: len(operation.outputs)]  # drop the new values of variables
+        reached = plan.reached
+        skip = tuple([position for position, var in enumerate(eqn.inputs) if var not in reached]) or None
+        if skip and eqn.op.endswith("While"):  # skips the outputs too: values that a loop kept for its derivative
+            skip = tuple([position for position in skip if position >= len(grads) or grads[position] is None])
         if len(grads) > 1:
             self._fill_missing(eqn, grads, ACCEPTS_NONE.get(eqn.op, ()))
-        if operation is not None and eqn.op == "IdentityN":
-            with after_replicas(operation.graph, complete=False):
-                return _flat(rule.function(operation, *grads))
-        return _flat(rule.function(operation or self._view(eqn, plan), *grads))
-
-    def _view(self, eqn: Eqn, plan: Plan) -> OpView:
-        reached = plan.reached
-        skip = tuple([position for position, var in enumerate(eqn.inputs) if var not in reached])
-        return OpView(eqn, self._kept, self._load, skip or None)
+        if operation is None:
+            return _flat(rule.function(OpView(eqn, self._kept, self._load, skip), *grads))
+        identical = eqn.op == "IdentityN"
+        with after_replicas(operation.graph, complete=False) if identical else nullcontext():
+            return _flat(core.apply_rule(rule.function, operation, grads, skip))
 
     def _fill_missing(self, eqn: Eqn, grads: list[Cotangent | None], may_be_none: tuple[int, ...]) -> None:
         for position, grad in enumerate(grads):

@@ -206,7 +206,8 @@ class Gradients(Keyed):
             raise ShapeMismatchError(f"Got {len(weights)} weights for {len(gradients)} gradients; give one for each.")
         if all(isinstance(weight, (int, float)) for weight in weights) and sum(weights) == 0:
             raise ValueError(f"Got the weights {weights}, which add up to zero; give some that do not.")
-        shares = [weight / sum(weights) for weight in weights]
+        total = sum(weights)
+        shares = [weight / total for weight in weights]
         return sum((share * grads for share, grads in zip(shares, gradients, strict=True)), start=Gradients([]))
 
     # ------------------------------------------------------------------ clipping, noise, optimizers

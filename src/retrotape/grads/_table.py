@@ -82,7 +82,8 @@ def _parts(norms: list[float]) -> list[float]:
     if not all(map(math.isfinite, norms)):
         return [math.nan] * len(norms)
     squares = [(norm / largest) ** 2 if largest else 0.0 for norm in norms]
-    return [square / (sum(squares) or 1.0) for square in squares]
+    total = sum(squares) or 1.0
+    return [square / total for square in squares]
 
 
 def _largest(norms: list[float]) -> list[int]:

@@ -67,13 +67,16 @@ class Builder:
         """Add the equation that defines `outputs`."""
         self.eqns.append(Eqn(op, inputs, outputs, attrs, frame))
 
+    def sizes(self) -> tuple[int, int, int]:
+        """Return how many vars, equations and frames there are."""
+        return min(len(self.types), len(self.producers)), len(self.eqns), len(self.program.frames)
+
     def snapshot(self) -> Program:
         """Return the program so far, checked: fixed views of the columns, and a copy of the facts.
 
         Equations that were checked before are not checked again.
         """
-        found, frames = self._snapshot, self.program.frames
-        sizes = min(len(self.types), len(self.producers)), len(self.eqns), len(frames)
+        found, frames, sizes = self._snapshot, self.program.frames, self.sizes()
         if found is None or (len(found.types), len(found.eqns), len(found.frames)) != sizes:
             found = Program(
                 Window(self.types, sizes[0]),

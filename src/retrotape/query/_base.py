@@ -173,8 +173,9 @@ class Results:
         computed = _Computed(request, compute, [None] * len(found))
         if len(self._results) > self._limit:
             self._forget_dead()
+        given = set(map(id, seeds))
         for position, grad in enumerate(found):
-            if grad is not None and not any(grad is seed for seed in seeds):
+            if grad is not None and id(grad) not in given:
                 tensor = _main(grad)
                 # A graph keeps its tensors alive, and they cannot be weakly referenced.
                 if isinstance(tensor, core.EagerTensor):

@@ -53,8 +53,9 @@ def make_request(
     if left_out and not leave_out:
         raise NotDifferentiableError(describe(left_out[0]), left_out[0].dtype.name)
     stand_ins: dict[int, int] = {}
+    given_sources = set(map(id, parts))
     for part in targets:  # a target that is also a source counts as used
-        is_source = any(part is source for source in parts)
+        is_source = id(part) in given_sources
         if not isinstance(part, VARIABLES):
             if is_source:
                 session.var_of(part)

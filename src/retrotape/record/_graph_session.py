@@ -19,6 +19,9 @@ from retrotape.tf.nests import unwrap
 from retrotape.tf.replicas import handle_of, handles_of
 from retrotape.tf.scopes import Scope, again
 
+# TensorFlow adds inputs and outputs to these when it differentiates them.
+_CHANGING = ("While", "If", "Case", "PartitionedCall")
+
 
 def _dtype_of(tensor: Tensor) -> int:
     return tensor.dtype.base_dtype.as_datatype_enum
@@ -42,6 +45,10 @@ class GraphSession:
         self._ranges: list[tuple[int, int]] = []
         self._since: int | None = None
         self._calls: dict[Any, tuple[Sequence[Tensor], Sequence[Tensor], Callable]] = {}
+        self._covered: int | None = (
+            None  # how many operations of the graph the trace covers; None if it must be rebuilt
+        )
+        self._changing: dict[Any, tuple[int, int]] = {}  # operations that may change, with their sizes
         self._merges: list[tuple[int, int]] = []  # ranges of operations added by other replicas, or by all together
 
     @property
@@ -77,11 +84,11 @@ class GraphSession:
             self._ranges.append((self._since, self._now()))  # a duplicate is harmless
             self._since = None
 
-    def on_variable(self, variable: Any) -> None:
-        """Record that a variable is read."""
+    def on_variable(self, variable: Any, by_itself: bool = False) -> None:
+        """Record that a variable is read: by its own method, or else by a function that was traced before."""
         if id(variable) not in self._variables:
             self._variables[id(variable)] = variable
-            if self.trace.owner_of(variable) is None:  # read by a function that was traced before
+            if not by_itself and self.trace.owner_of(variable) is None:
                 self._owners.update((id(unwrap(owner)), owner) for owner in keras_api.variables_around())
 
     def on_keras_variable(self, variable: Any) -> None:
@@ -125,7 +132,7 @@ class GraphSession:
         self._variables.clear()
         self._owners.clear()
         self._watched.clear()
-        self.token = object()
+        self.token, self._covered = object(), None
         if self._since is not None:
             self._since = self._now()
 
@@ -133,28 +140,51 @@ class GraphSession:
         return len(self.graph.get_operations())
 
     def flush(self) -> None:
-        """Derive the trace from the graph.
-
-        Rebuilt for every query, since TensorFlow adds inputs and outputs to loops that it differentiates.
-        """
+        """Derive the trace from the graph: from its new operations, or from all if an old one has changed."""
         operations = self.graph.get_operations()
+        if not self._is_current():
+            self.trace = Recorder("all", _dtype_of)
+            self.trace.owners = self._owners
+            self.operations, self._changing, self._covered = [], {}, 0
+        begin, self._covered = self._covered or 0, None  # until it is complete, which an exception may interrupt
         ranges = [*self._ranges, *([(self._since, len(operations))] if self._since is not None else [])]
-        inside = [operation for start, stop in ranges for operation in operations[start:stop]]
-        self.trace = Recorder("all", _dtype_of)
-        self.trace.owners = self._owners
-        self.operations = _in_order(inside)
-        others = {operation for start, stop in self._merges for operation in operations[start:stop]}
-        self.trace.facts.foreign.update(index for index, one in enumerate(self.operations) if one in others)
-        for operation in self.operations:
-            _append(self.trace, operation)
-            if operation.type == "StopGradient" and any(is_moments(e.filename, e.name) for e in operation.traceback):
-                self.trace.add_moments(operation.outputs[0])
-            if operation in self._calls:
-                outputs, inputs, backward = self._calls[operation]
-                self.trace.attach_backward(outputs, len(inputs), backward)
+        new = _in_order([one for start, stop in ranges for one in operations[max(start, begin) : stop]])
+        others = {one for start, stop in self._merges for one in operations[max(start, begin) : stop]}
+        count = len(self.operations)
+        self.trace.facts.foreign.update(count + number for number, one in enumerate(new) if one in others)
+        self.operations.extend(new)
+        self._append(new)
+        self._changing.update((one, _sizes(one)) for one in new if one.type.endswith(_CHANGING))
+        self._covered = len(operations)
+
+    def _is_current(self) -> bool:
+        """Return whether the trace lacks nothing but new operations."""
+        if self._covered is None or len(self.trace.program.eqns) != len(self.operations):
+            return False
+        return all(_sizes(operation) == sizes for operation, sizes in self._changing.items())
+
+    def _append(self, operations: Sequence[Any]) -> None:
+        trace, calls, plain = self.trace, self._calls, list[Event]()
+        for operation in operations:
+            op, inputs, outputs = operation.type, tuple(operation.inputs), tuple(operation.outputs)
+            if _is_plain(op, inputs):
+                plain.append(Event(op, inputs, (), outputs, operation, False, 0))
+                if op == "StopGradient" and any(is_moments(e.filename, e.name) for e in operation.traceback):
+                    trace.add_moments(outputs[0])
+                if operation not in calls:
+                    continue
+            trace.record(plain)
+            plain.clear()
+            if not _is_plain(op, inputs):
+                _append_access(trace, operation, inputs, outputs)
+            if operation in calls:
+                results, given, backward = calls[operation]
+                trace.attach_backward(results, len(given), backward)
+        trace.record(plain)
 
     def var_of(self, tensor: Tensor) -> int:
         """Return the var of a tensor; one that no operation has used is added for this query."""
+        self._covered = None
         return self.trace.var_of(_inside(self.graph, tensor))
 
     def watch(self, variable: Any) -> None:
@@ -167,6 +197,7 @@ class GraphSession:
 
     def stand_in(self, variable: Any) -> int:
         """Return a var for a variable that no operation has used, for this query."""
+        self._covered = None
         return self.trace.stand_in(_inside(self.graph, handle_of(variable)))
 
     def variables(self) -> list[Any]:
@@ -244,18 +275,28 @@ class _Paused(Scope):
             self._session.start()
 
 
-def _append(recorder: Recorder, operation: Any) -> None:
-    op, inputs, outputs = operation.type, tuple(operation.inputs), tuple(operation.outputs)
-    frame = recorder.frames.number(operation)
+def _is_plain(op: str, inputs: Sequence[Tensor]) -> bool:
+    if traits(op).kind in (Kind.READ, Kind.WRITE) or op.endswith("PartitionedCall"):
+        return False
+    return not any(_dtype_of(tensor) == RESOURCE for tensor in inputs)
+
+
+def _append_access(recorder: Recorder, operation: Any, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...]) -> None:
+    """Append an operation that reads or writes variables, or may do so."""
+    op, frame = operation.type, recorder.frames.number(operation)
     if traits(op).kind in (Kind.READ, Kind.WRITE):
         recorder.append_access(op, inputs, _attrs_of(operation), outputs, frame)
-    elif operation.type.endswith("PartitionedCall") or any(_dtype_of(tensor) == RESOURCE for tensor in inputs):
-        recorder.append_call(op, inputs, outputs, frame, functions.written_by(operation))
     else:
-        recorder.record([Event(op, inputs, (), outputs, operation, False, 0)])
+        recorder.append_call(op, inputs, outputs, frame, functions.written_by(operation))
+
+
+def _sizes(operation: Any) -> tuple[int, int]:
+    return len(operation.inputs), len(operation.outputs)
 
 
 def _attrs_of(operation: Any) -> tuple[Attr, ...]:
+    if operation.type == "ReadVariableOp":  # most accesses
+        return canonical(operation.type, ("dtype", operation.outputs[0].dtype))
     definition = core.op_def(operation.type)
     assert definition is not None
     flat = [part for attr in definition.attr for part in (attr.name, operation.get_attr(attr.name))]
@@ -263,8 +304,10 @@ def _attrs_of(operation: Any) -> tuple[Attr, ...]:
 
 
 def _in_order(operations: list[Any]) -> list[Any]:
-    """Sort topologically, otherwise keeping the order."""
+    """Sort topologically, otherwise keeping the order, in which only operations that have changed do not fit."""
     pending = dict.fromkeys(operations)
+    if not any(operation.type.endswith(_CHANGING) for operation in pending):
+        return list(pending)
     ordered: list[Any] = []
     for first in operations:
         path = [first]

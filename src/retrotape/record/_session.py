@@ -60,6 +60,12 @@ class EagerSession:
         )
         return session
 
+    def frozen(self) -> EagerSession:
+        """Return a closed session of what has been recorded so far: what is recorded later is not part of it."""
+        twin = type(self)(trace=self.trace.fork())
+        twin._spans, twin._pauses = dict(self._all_spans()), [*self._pauses]
+        return twin
+
     def _all_spans(self) -> list[tuple[int, int]]:
         return [*self._spans.items(), *([(self._since, core.next_id())] if self.is_open else [])]
 

@@ -2,31 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from retrotape.errors import TapeUseError, UnknownNameError
 from retrotape.execute import Values
 from retrotape.ir import LEAF
-from retrotape.record import EagerSession, LoadedSession
+from retrotape.record import EagerSession
+from retrotape.tape._joining import Joining, Named
 from retrotape.tape.live import Tape
 from retrotape.tape.loaded import LoadedTape, NamedTape
 from retrotape.tf import core
 from retrotape.tf.core import StockTape
 from retrotape.tf.nests import is_variable
-from retrotape.transform import join as join_traces
+from retrotape.transform import Joint
 
 
 class JoinedTape(NamedTape):
     """Several tapes as one tape that supports every query; `rt.join` makes it."""
 
-    def __init__(
-        self, sessions: list[EagerSession], names: Mapping[str, Any], twice: Collection[str] = (), links: Any = None
-    ) -> None:
-        self._loaded = all(isinstance(session, LoadedSession) for session in sessions)
-        trace = join_traces([session.trace for session in sessions], links)
-        super().__init__((LoadedSession if self._loaded else EagerSession).of(sessions, trace), names)
-        self._twice = frozenset(twice)
+    def __init__(self, joining: Joining, names: Mapping[str, Any], twice: Collection[str] = ()) -> None:
+        super().__init__(names)
+        self._twice, self._loaded, self._named_tapes = frozenset(twice), joining.loaded, joining.named
+        self._joining: Joining | None = joining  # until it is built
+        self._built: tuple[EagerSession, Joint] | None = None
+        joining.register(self)
+
+    @property
+    def _session(self) -> EagerSession:
+        """The joined session, built on first use.
+
+        A tape that one more is joined to at once, as in a loop, is never built.
+        """
+        with self._lock:
+            if self._built is None:
+                assert self._joining is not None
+                built = self._joining.build(self)
+                self._relatives.add(built[0].trace)
+                self._built = built
+            self._joining = None
+            return self._built[0]
+
+    def _begin(self) -> Joining:
+        """Return what joins with this tape begin with."""
+        joining = self._joining if self._built is None else Joining.onto(*self._built)
+        assert joining is not None
+        return joining._replace(named=(*self._named_tapes, *_named([self])))
 
     def __repr__(self) -> str:
         return f"<joined tape: {len(self._session.trace.program.eqns)} equations, {len(self._by_name)} names>"
@@ -66,25 +87,39 @@ def join(*tapes: Tape | JoinedTape | LoadedTape, connect: Mapping[str, str] | No
         raise TapeUseError("join takes one or more tapes, got none: `rt.join(first, second)`.")
     if not isinstance(connect or {}, Mapping):
         raise TypeError(f"connect= takes a mapping of names, got {connect!r}: `connect={{'head/x': 'trunk/y'}}`.")
-    sessions = [_session_of(tape) for tape in tapes]
-    names, twice = _names_of(tapes)
-    links = _Links(tapes, sessions, connect or {})
-    joined = JoinedTape(sessions, names, twice, links.places)
     for tape in tapes:
-        if isinstance(tape, NamedTape):  # its tensors are known here too
-            tape._relatives.add(joined._session.trace)
+        if isinstance(tape, StockTape) or not isinstance(tape, (Tape, JoinedTape, LoadedTape)):
+            raise TapeUseError(f"join takes tapes, got {type(tape).__name__}: `rt.join(first, second)`.")
+    names, twice = _names_of(tapes)
+    first, rest = tapes[0], tapes[1:]
+    if isinstance(first, JoinedTape) and not connect:  # built when it is used: another tape may be joined to it first
+        others = [_session_of(tape).frozen() for tape in rest]
+        with first._lock:  # not while it is built, which may use up what it begins with
+            return JoinedTape(first._begin().plus(others, _named(rest)), names, twice)
+    sessions = [_session_of(tape) for tape in tapes]
+    links = _Links(tapes, sessions, connect or {}).places
+    joined = JoinedTape(Joining(tuple(sessions), links=links, named=_named(tapes)), names, twice)
+    joined._session  # noqa: B018 - built at once: the tapes may record more
     return joined
 
 
-def _names_of(tapes: tuple[Any, ...]) -> tuple[dict[str, Any], set[str]]:
+def _named(tapes: Iterable[Any]) -> tuple[Named, ...]:
+    named = [tape for tape in tapes if isinstance(tape, NamedTape) and tape.names]
+    return tuple(Named(tape._tensors, tape._relatives) for tape in named)
+
+
+def _names_of(tapes: Sequence[Any]) -> tuple[dict[str, Any], set[str]]:
     """Return the unique names, and separately the ambiguous ones, which more than one tape has."""
-    found: dict[str, Any] = {}
+    found = dict(tapes[0]._names())
     twice: set[str] = set()
     for tape in tapes:
-        for name, what in tape._names().items():
-            twice.update({name} if name in found else ())
-            found[name] = what
-    return {name: what for name, what in found.items() if name not in twice}, twice
+        twice.update(tape._twice if isinstance(tape, JoinedTape) else ())
+    for tape in tapes[1:]:
+        twice.update(name for name in tape._names() if name in found)
+        found.update(tape._names())
+    for name in twice:
+        found.pop(name, None)
+    return found, twice
 
 
 class _Links:
@@ -149,8 +184,6 @@ def _shown(value: Any) -> str:
 
 
 def _session_of(tape: Any) -> EagerSession:
-    if isinstance(tape, StockTape) or not isinstance(tape, (Tape, JoinedTape, LoadedTape)):
-        raise TapeUseError(f"join takes tapes, got {type(tape).__name__}: `rt.join(first, second)`.")
     session = tape._recorded()
     if not isinstance(session, EagerSession):
         raise TapeUseError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from abc import abstractmethod
 from collections.abc import Collection, Iterator, Mapping
 from math import isfinite
 from threading import RLock
@@ -32,14 +33,16 @@ _VALUES = frozenset(("output_gradients", "cotangents", "tangents", "vectors"))  
 class NamedTape(AnyTape):
     """A tape whose tensors and variables have names: `tape["name"]` is one, and queries accept the name too."""
 
-    def __init__(self, session: EagerSession, names: Mapping[str, Any]) -> None:
-        self._session = session
+    def __init__(self, names: Mapping[str, Any]) -> None:
         self._results, self._lock = Results(), RLock()
         self._by_name = dict(names)
         self._tensors: dict[int, Tensor] = {}  # by id of the object that a name refers to
-        self._relatives: WeakSet[Trace] = WeakSet(
-            [session.trace]
-        )  # the traces that share these names: of this tape, and of its replays
+        self._relatives: WeakSet[Trace] = WeakSet()  # the traces that share these names, such as those of replays
+
+    @property
+    @abstractmethod
+    def _session(self) -> EagerSession:
+        """The session that recorded."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -129,7 +132,13 @@ class LoadedTape(NamedTape):
     """
 
     def __init__(self, trace: Trace, names: Mapping[str, Any]) -> None:
-        super().__init__(LoadedSession(trace=trace), names)
+        super().__init__(names)
+        self._held: EagerSession = LoadedSession(trace=trace)
+        self._relatives.add(trace)
+
+    @property
+    def _session(self) -> EagerSession:
+        return self._held
 
     def __repr__(self) -> str:
         return f"<loaded tape: {len(self._session.trace.program.eqns)} equations, {len(self._by_name)} names>"

@@ -294,9 +294,24 @@ def registered_rule(op: str) -> Callable | None:
     return ops.gradient_registry.lookup(op)
 
 
+def apply_rule(rule: Callable[..., Any], operation: Any, grads: Sequence[Any], skip: tuple[int, ...] | None) -> Any:
+    """Apply a gradient function to an operation of a graph; `skip` are the inputs that need no gradient.
+
+    Stock tapes pass them on an imitation of the operation. Rules of loops need the operation itself.
+    """
+    operation.skip_input_indices = skip
+    try:
+        return rule(operation, *grads)
+    finally:
+        del operation.skip_input_indices
+
+
 def operation_rule(operation: Any) -> Callable | None:
     """Like `registered_rule`, for an operation of a graph, which may have its own gradient."""
-    return ops.get_gradient_function(operation)
+    own = operation._gradient_function or "_gradient_op_type" in operation.node_def.attr
+    if own or operation.type == "IdentityN":  # which may have been recomputed
+        return ops.get_gradient_function(operation)
+    return registered_rule(operation.type)  # the same, without the cost of an exception
 
 
 def is_trainable(dtype: Any) -> bool:

@@ -87,8 +87,10 @@ def _stop_gradient(input: Any, name: Any = None) -> Any:
 
 def _variable_accessed(variable: Any) -> None:
     if not tf.executing_eagerly():
-        for session in thread.graph_sessions:
-            session.on_variable(variable)
+        if thread.graph_sessions:
+            by_itself = sys._getframe(1).f_locals.get("self") is variable  # not by a function that was traced before
+            for session in thread.graph_sessions:
+                session.on_variable(variable, by_itself)
     elif thread.listener is not None:
         thread.listener.on_variable(variable)
     original[resource_variable_ops, "variable_accessed"](variable)

@@ -102,6 +102,7 @@ CALLED = {
     "tensorflow:__internal__.CompositeTensor": "the same",
     "tensorflow:__internal__.autograph.tf_convert(f, ctx, ...)": "a loss with Python control flow in `rt.accumulate`",
     "tensorflow:__internal__.autograph.control_status_ctx()": "the same",
+    "framework.ops:Operation._gradient_function": "a gradient of an operation's own",
     # functions
     f"{_FUNCTION}(atomic_fn, ...)": "a gradient as a function",
     f"{_FUNCTION}._func_graph": "what a function computes",

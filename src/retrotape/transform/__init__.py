@@ -3,6 +3,7 @@
 from retrotape.transform._backward import BackwardProgram, backward_program
 from retrotape.transform._flatten import flatten, flatten_if_possible
 from retrotape.transform._join import TraceVar, join
+from retrotape.transform._joint import Joint, join_from
 from retrotape.transform._mirrored import check_mirrored, merge_mirrored
 from retrotape.transform._portable import portable, runs_user_code
 from retrotape.transform._prune import WITHOUT_BYTES, Pruned
@@ -14,6 +15,7 @@ __all__ = [
     "NUMBER",
     "WITHOUT_BYTES",
     "BackwardProgram",
+    "Joint",
     "Pruned",
     "Shard",
     "TraceVar",
@@ -22,6 +24,7 @@ __all__ = [
     "flatten",
     "flatten_if_possible",
     "join",
+    "join_from",
     "join_shards",
     "merge_mirrored",
     "portable",

@@ -57,16 +57,16 @@ class Flattener(Joiner):
     @property
     def facts(self) -> GrowingFacts:
         """The facts of the new trace, writable."""
-        return self._builder.facts
+        return self.builder.facts
 
     def flatten(self) -> Trace:
         """Return the trace without calls."""
-        trace, eqns, times = self._traces[0], self._builder.eqns, list[int]()
+        trace, eqns, times = self._traces[0], self.builder.eqns, list[int]()
         for index, time in enumerate(trace.facts.times):
             self.add(0, index, time)
             times += [time] * (len(eqns) - len(times))  # ops inside a call get the time of the call
         self.finish(0, trace)
-        order_times(self._builder.facts, times)
+        order_times(self.builder.facts, times)
         return self.joined
 
     def add(self, which: int, index: int, time: int) -> None:
@@ -99,14 +99,14 @@ class Flattener(Joiner):
 
     def _keep_outputs(self, eqn: Eqn) -> None:
         """Turn the outputs of a call, and the values that it assigned, into leaves."""
-        trace, flat, facts = self._traces[0], self.joined, self._builder.facts
+        trace, flat, facts = self._traces[0], self.joined, self.builder.facts
         for var in eqn.outputs:
-            leaf = self._builder.leaf(trace.program.types[var])
+            leaf = self.builder.leaf(trace.program.types[var])
             flat.values[leaf] = self._values(var)
             self._connect(0, var, leaf)
             history = trace.facts.history_of.get(var)
             if history is not None:
-                facts.add_version(history.key, history.handle, leaf, len(self._builder.eqns) - 1)
+                facts.add_version(history.key, history.handle, leaf, len(self.builder.eqns) - 1)
                 facts.unrecorded_updates.update(() if var in trace.facts.discrete else (leaf,))
 
     def _splice(self, eqn: Eqn, function: Any) -> None:
@@ -211,10 +211,10 @@ class Flattener(Joiner):
 
     def _entry(self, trace: Trace, var: int, history: VariableHistory) -> int:
         """Return the version that a variable has on entry; there is no other trace to share one with."""
-        facts = self._builder.facts
+        facts = self.builder.facts
         known = history.key in facts.histories
-        version = self._builder.leaf(trace.program.types[var])
-        facts.add_version(history.key, history.handle, version, len(self._builder.eqns) - 1)
+        version = self.builder.leaf(trace.program.types[var])
+        facts.add_version(history.key, history.handle, version, len(self.builder.eqns) - 1)
         facts.unrecorded_updates.update((version,) if known and var not in trace.facts.discrete else ())
         return version
 

@@ -20,18 +20,8 @@ def join(traces: Sequence[Trace], links: Mapping[TraceVar, TraceVar] | None = No
     a variable's value at the first read of a trace differs from its value at the end of the previous trace, an update
     was not recorded, and the new value has no history.
     """
-    moved = _common_clock(traces, links or {})
     joiner = Joiner(traces, links)
-    joiner.joined.guard = next((trace.guard for trace in traces if trace.guard is not None), None)
-    positions = [
-        (moved[which].get(time, time), which, index)
-        for which, trace in enumerate(traces)
-        for index, time in enumerate(trace.facts.times)
-    ]
-    for time, which, index in sorted(positions):
-        joiner.add(which, index, time)
-    for which, trace in enumerate(traces):
-        joiner.finish(which, trace, moved[which])
+    joiner.add_all()
     return joiner.joined
 
 
@@ -65,13 +55,26 @@ def all_times(facts: Facts) -> set[int]:
 class Joiner:
     """Copies the equations of several traces into a new one, each once.
 
+    Args:
+      traces: The traces.
+      links: As for `join`.
+      builder: Where to append; new by default.
+      joined: The trace of this builder.
+
     Attributes:
+      builder: The program of the new trace.
       joined: The new trace.
     """
 
-    def __init__(self, traces: Sequence[Trace], links: Mapping[TraceVar, TraceVar] | None = None) -> None:
-        self._builder = Builder(frames=FrameTable())
-        self.joined = new_trace(self._builder)
+    def __init__(
+        self,
+        traces: Sequence[Trace],
+        links: Mapping[TraceVar, TraceVar] | None = None,
+        builder: Builder | None = None,
+        joined: Trace | None = None,
+    ) -> None:
+        self.builder = Builder(frames=FrameTable()) if builder is None else builder
+        self.joined = new_trace(self.builder) if joined is None else joined
         self._links = links or {}
         self._traces: list[Trace] = []
         self._maps: list[dict[int, int]] = []  # var → var of the joined trace
@@ -87,9 +90,30 @@ class Joiner:
         self._identities.append(trace.tensors.identities())
         return len(self._traces) - 1
 
+    def add_all(self) -> bool:
+        """Copy all traces; return whether nothing but the equations added vars and frames.
+
+        Then these have the same numbers as in a join with traces that ran later.
+        """
+        traces = self._traces
+        moved = _common_clock(traces, self._links)
+        if self.joined.guard is None:
+            self.joined.guard = next((trace.guard for trace in traces if trace.guard is not None), None)
+        positions = [
+            (moved[which].get(time, time), which, index)
+            for which, trace in enumerate(traces)
+            for index, time in enumerate(trace.facts.times)
+        ]
+        for time, which, index in sorted(positions):
+            self.add(which, index, time)
+        sizes = self.builder.sizes()
+        for which, trace in enumerate(traces):
+            self.finish(which, trace, moved[which])
+        return sizes == self.builder.sizes()
+
     def add(self, which: int, index: int, time: int) -> None:
         """Copy an equation, unless another trace has recorded it too."""
-        trace, builder = self._traces[which], self._builder
+        trace, builder = self._traces[which], self.builder
         eqn = trace.program.eqns[index]
         twin = self._copied.get(time)
         if twin is not None and len(twin.outputs) == len(eqn.outputs):
@@ -112,7 +136,7 @@ class Joiner:
         self._copy_facts(which, index, number)
 
     def _copy_facts(self, which: int, index: int, number: int) -> None:
-        theirs, facts = self._traces[which].facts, self._builder.facts
+        theirs, facts = self._traces[which].facts, self.builder.facts
         back = theirs.backward_functions.get(index)
         if back is not None:
             inputs = tuple(self._var(which, var) for var in back.inputs)
@@ -126,7 +150,7 @@ class Joiner:
 
     def _connect(self, which: int, var: int, new: int) -> None:
         """Map a var of one trace to a var of the joined one, and copy its value and tensors."""
-        trace, joined, facts = self._traces[which], self.joined, self._builder.facts
+        trace, joined, facts = self._traces[which], self.joined, self.builder.facts
         self._maps[which][var] = new
         if var in trace.values:
             joined.values.setdefault(new, trace.values[var])
@@ -141,7 +165,7 @@ class Joiner:
         history = trace.facts.history_of.get(var)
         if history is None:
             return
-        facts = self._builder.facts
+        facts = self.builder.facts
         handle = self._handle_of(history)
         facts.add_version(identity_of(handle), handle, new, number)
         facts.assigned.add(new)
@@ -156,7 +180,7 @@ class Joiner:
         found, history = self._var(which, var), self._traces[which].facts.history_of.get(var)
         if history is None:
             return found
-        facts = self._builder.facts
+        facts = self.builder.facts
         ours = facts.histories.get(identity_of(self._handle_of(history)))
         if ours is not None and facts.history_of.get(found) is ours:
             self._maps[which][var] = found = ours.current
@@ -180,11 +204,11 @@ class Joiner:
             known = self.joined.tensors.get(identity)
             if known is not None:
                 return known
-        return self._builder.leaf(self._traces[which].program.types[var])
+        return self.builder.leaf(self._traces[which].program.types[var])
 
     def _entry(self, trace: Trace, var: int, history: VariableHistory) -> int:
         """Return the version that a variable has where a trace first reads it, or after an unrecorded update."""
-        facts = self._builder.facts
+        facts = self.builder.facts
         ours = facts.histories.get(history.key)
         if ours is not None:
             value = trace.value(var)
@@ -193,15 +217,15 @@ class Joiner:
             # An update that one trace did not record may be recorded by another.
             if share_buffer(held, value) if known else var not in trace.facts.unrecorded_updates:
                 return ours.current
-        version = self._builder.leaf(trace.program.types[var])
-        facts.add_version(history.key, history.handle, version, len(self._builder.eqns) - 1)
+        version = self.builder.leaf(trace.program.types[var])
+        facts.add_version(history.key, history.handle, version, len(self.builder.eqns) - 1)
         if ours is not None and var not in trace.facts.discrete:
             facts.unrecorded_updates.add(version)
         return version
 
     def finish(self, which: int, trace: Trace, moved: Mapping[int, int] = {}) -> None:
         """Copy facts that belong to no equation; `moved` maps old times to new ones."""
-        joined, facts, program = self.joined, self._builder.facts, trace.program
+        joined, facts, program = self.joined, self.builder.facts, trace.program
         for var, kind in enumerate(program.types):
             if program.producers[var] < 0 and kind.dtype != RESOURCE:  # unused handles are dropped
                 self._var(which, var)

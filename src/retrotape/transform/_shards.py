@@ -88,7 +88,7 @@ class _ShardJoiner(Joiner):
         for which, trace in enumerate(self._traces):
             self.finish(which, trace, moved[which])
         self._order_reads(moved)
-        order_times(self._builder.facts, list(self._builder.facts.times))  # some have the same: make them unique
+        order_times(self.builder.facts, list(self.builder.facts.times))  # some have the same: make them unique
 
     def _common_clock(self, places: Sequence[Sequence[int]]) -> list[dict[int, int]]:
         """Return, for each trace, a map from its times to common ones, in the order in which equations are copied."""
@@ -116,8 +116,8 @@ class _ShardJoiner(Joiner):
             key = self._key(which, index, eqn)
             if which == 0:
                 super().add(which, index, time)
-                self._twins.add(key, self._builder.eqns[-1], eqn.outputs)
-                self._follow_copy(self._builder.eqns[-1])
+                self._twins.add(key, self.builder.eqns[-1], eqn.outputs)
+                self._follow_copy(self.builder.eqns[-1])
                 return
             twin = self._twins.take(which, key, eqn.outputs)
             if twin is not None:
@@ -137,7 +137,7 @@ class _ShardJoiner(Joiner):
             if twin is None:
                 out = self._append("Identity", (self._present(which, var),), attrs, kind, (which, eqn), time)
                 if which == 0:
-                    self._twins.add(key, self._builder.eqns[-1], (made,))
+                    self._twins.add(key, self.builder.eqns[-1], (made,))
             self._connect(which, made, out if twin is None else twin.outputs[0])
 
     def _follow_copy(self, eqn: Eqn) -> None:
@@ -231,7 +231,7 @@ class _ShardJoiner(Joiner):
         time: int,
     ) -> int:
         """Add an equation in place of one of a worker; return its output."""
-        builder, (which, eqn) = self._builder, source
+        builder, (which, eqn) = self.builder, source
         (out,) = builder.define([kind])
         if kind.dtype not in TRAINABLE:
             builder.facts.discrete.add(out)
@@ -241,11 +241,11 @@ class _ShardJoiner(Joiner):
         return out
 
     def _constant(self, value: Any, kind: TensorType) -> int:
-        leaf = self._builder.leaf(kind)
+        leaf = self.builder.leaf(kind)
         self.joined.values[leaf] = value
         self.joined.tensors.alias(identity_of(value), leaf)
         if kind.dtype not in TRAINABLE:
-            self._builder.facts.discrete.add(leaf)
+            self.builder.facts.discrete.add(leaf)
         return leaf
 
     # ------------------------------------------------------------------ variables
@@ -288,7 +288,7 @@ class _ShardJoiner(Joiner):
 
     def _order_reads(self, moved: Sequence[Mapping[int, int]]) -> None:
         """Number the host reads of all workers, and say between which of them a constant was made by Python."""
-        facts, joined = self._builder.facts, self.joined
+        facts, joined = self.builder.facts, self.joined
         facts.host_reads.sort(key=lambda read: read.time)
         numbers = {read.time: number for number, read in enumerate(facts.host_reads)}
         facts.host_reads[:] = [read._replace(moment=number) for number, read in enumerate(facts.host_reads)]

@@ -33,9 +33,10 @@ def largest_change(between: Between, walked: Walked, path: Sequence[int]) -> str
     came = set(between.sources)
     for index in path:
         eqn = between.eqns[index]
-        if index in walked.seen:
-            before = norm(walked.seen[index][0])
-            after = norm([walked.passed(index, var) for var in came.intersection(eqn.inputs)])
+        seen = walked.seen.get(index)
+        if seen is not None:
+            before = norm(seen.given)
+            after = norm(seen.passed.get(var) for var in came.intersection(eqn.inputs))
             change = max(after / before, before / after) if before > 0.0 and after > 0.0 else 1.0
             if change > best:
                 best, text = change, f" It changes most at {between.step(index)}: {before:.3g} → {after:.3g}."

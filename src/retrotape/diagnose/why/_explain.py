@@ -15,7 +15,7 @@ from retrotape.diagnose.why._graph import Between
 from retrotape.diagnose.why._left import CONDITION
 from retrotape.diagnose.why._partly import Partly
 from retrotape.diagnose.why._verdicts import Verdict
-from retrotape.diagnose.why._walk import Walked, is_zero, norm
+from retrotape.diagnose.why._walk import Walked, is_zero, measure, norm
 from retrotape.diagnose.why._zero import find_vanishing
 from retrotape.errors import UnseenUpdateError
 from retrotape.execute import Plan, add
@@ -144,7 +144,7 @@ class _Inquiry:
             elif is_nothing and (again is None or not again.problem):
                 return self._nothing_inside(inside, inner, again)
         if not is_nothing:
-            return self._connected(between, plan, f"The norm of the gradient is {norm([total]):.3g}.", walked)
+            return self._connected(between, plan, f"The norm of the gradient is {norm([measure(total)]):.3g}.", walked)
         found = find_vanishing(between, plan, walked)
         detail, remedy = found.detail, found.remedy
         if found.eqn in between.trace.facts.calls:
@@ -181,7 +181,7 @@ class _Inquiry:
     def _connected(self, between: Between, plan: Plan, detail: str, walked: Walked) -> Explanation:
         path = live_path(between, plan, walked)
         detail += " Call `tape.gradient`." if walked.problem else largest_change(between, walked, path)
-        finite = all(isfinite(norm([grad])) for grad in walked.arrived.values())
+        finite = all(isfinite(norm([measure(grad)])) for grad in walked.arrived.values())
         part, remedy = Partly(self._session, between).part()
         detail += part
         if not finite:

@@ -53,30 +53,21 @@ def first_cuts(
 
 def _places(between: Between, flowing: set[int], sources: Sequence[Sequence[int]]) -> list[int | None]:
     """Return the equation at which the path from each source ends; a shape op only if there is no other."""
-    bits: dict[int, int] = {}  # by var: which sources lead to it, as bits of a number
-    for number, source in enumerate(sources):
-        for var in source:
-            bits[var] = bits.get(var, 0) | 1 << number
-    found: list[int | None] = [None] * len(sources)
-    for index in between.leading:
+    never = len(between.eqns)
+    # By var: the first equation behind it at which a path ends, and the first of those that are shape ops.
+    first: dict[int, tuple[int, int]] = {}
+    for index in reversed(between.leading):
         eqn = between.eqns[index]
-        arrived = 0
-        for var in eqn.inputs:
-            arrived |= bits.get(var, 0)
-        if not arrived:
-            continue
-        ended = eqn.op in _NONE
-        for var in eqn.outputs:
-            if var in flowing and not ended:
-                bits[var] = bits.get(var, 0) | arrived
-            elif var in between.needed:
-                _mark(found, arrived, index, between)
-    return found
+        passes = [var for var in eqn.outputs if var in flowing and eqn.op not in _NONE]
+        ends = [first[var] for var in passes if var in first]
+        if any(var in between.needed and var not in passes for var in eqn.outputs):
+            ends.append((never, index) if eqn.op in SHAPES else (index, never))
+        if ends:
+            for var in eqn.inputs:
+                first[var] = _earliest([*ends, first.get(var, (never, never))])
+    found = [_earliest([first.get(var, (never, never)) for var in source]) for source in sources]
+    return [None if min(places) == never else places[0] if places[0] < never else places[1] for places in found]
 
 
-def _mark(found: list[int | None], arrived: int, index: int, between: Between) -> None:
-    for number, known in enumerate(found):
-        if not arrived >> number & 1:
-            continue
-        if known is None or (between.eqns[known].op in SHAPES and between.eqns[index].op not in SHAPES):
-            found[number] = index
+def _earliest(places: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    return min(ordinary for ordinary, _ in places), min(shape for _, shape in places)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from retrotape.diagnose.why._graph import Between
-from retrotape.diagnose.why._walk import Walked, is_zero
+from retrotape.diagnose.why._walk import Walked, is_some, is_zero, measure
 from retrotape.errors import LostValueError
 from retrotape.execute import Plan, Values
 from retrotape.ir import CUSTOM, Eqn
@@ -37,22 +37,16 @@ class Vanished(NamedTuple):
 
 def find_vanishing(between: Between, plan: Plan, walked: Walked) -> Vanished:
     """Return the equation that turns a nonzero gradient into zeros."""
-    found = []
-    for index in sorted(walked.seen, reverse=True):
-        given, passed = walked.seen[index]
-        eqn = between.eqns[index]
-        on = [grad for var, grad in zip(eqn.inputs, passed, strict=True) if var in plan.reached and grad is not None]
-        if any(_some(grad) for grad in given) and on and not any(_some(grad) for grad in on):
-            found.append(index)
+    found = [index for index in sorted(walked.seen, reverse=True) if walked.vanishes_at(index)]
     cancelled = _cancelled(between, plan, walked)
     if found and cancelled is None:
-        detail, remedy = _reason(between, plan, found[0], walked.seen[found[0]][0][0])
+        detail, remedy = _reason(between, plan, *walked.vanishing)
         return Vanished(found[0], detail, remedy, len(found) - 1)
     if cancelled is not None:
         name = "the source" if cancelled in plan.sources else between.name_of(cancelled)
         detail = f"The gradients along several paths are not zero, but their sum at {name} is."
         return Vanished(None, detail, "Look for terms that cancel.")
-    if not any(_some(grad) for given, _ in walked.seen.values() for grad in given):
+    if not any(is_some(size) for seen in walked.seen.values() for size in seen.given):
         return Vanished(None, "The incoming gradient of the target is zero.", "")
     return Vanished(None, "No single op makes it zero: several ops do, each for some of the elements.", "")
 
@@ -60,17 +54,12 @@ def find_vanishing(between: Between, plan: Plan, walked: Walked) -> Vanished:
 def _cancelled(between: Between, plan: Plan, walked: Walked) -> int | None:
     """Return a var at which several nonzero gradients add up to zero."""
     terms: Counter[int] = Counter()
-    for index, (_, found) in walked.seen.items():
-        inputs = between.eqns[index].inputs
-        terms.update(var for var, grad in zip(inputs, found, strict=True) if var in plan.reached and _some(grad))
-    totals = dict(walked.arrived)
-    for index, (given, _) in walked.seen.items():
-        totals.update(zip(between.eqns[index].outputs, given, strict=True))
-    return next((var for var, count in terms.items() if count > 1 and not _some(totals.get(var))), None)
-
-
-def _some(grad: Any) -> bool:
-    return grad is not None and not is_zero(grad)
+    totals = {var: measure(grad) for var, grad in walked.arrived.items()}
+    for index, seen in walked.seen.items():
+        eqn = between.eqns[index]
+        terms.update(var for var, size in zip(eqn.inputs, seen.found, strict=True) if is_some(size))
+        totals.update(zip(eqn.outputs, seen.given, strict=True))
+    return next((var for var, count in terms.items() if count > 1 and not is_some(totals.get(var))), None)
 
 
 def _reason(between: Between, plan: Plan, index: int, given: Any) -> Said:
