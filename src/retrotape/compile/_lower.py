@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from retrotape._types import Cotangent, Tensor
 from retrotape.compile._builder import FunctionBuilder
 from retrotape.compile._observed import Computation, value_bytes
+from retrotape.compile._simplify import SMALL as SMALL_VALUE
 from retrotape.compile._simplify import Simplifier
 from retrotape.ir import Eqn, TensorType
 from retrotape.tf.core import tf
 from retrotape.tf.lowering import LoweredFunction
 
+_INTEGERS = (3, 9)  # int32, int64
+_WITHOUT_VALUE = (7, 20, 21)  # strings, resources, variants
 ONE_BY_ONE = 8  # terms
 SMALL = 65_536  # elements in the largest tensor, up to which threads for independent ops cost more than they gain
 
@@ -62,8 +65,7 @@ def lower(computation: Computation, value_of: Callable[[int], Tensor], specializ
     Raises:
       NotCompilableError: If it cannot be one.
     """
-    scalars = [(leaf, var) for leaf, var in computation.feeds if specialize and computation.types[leaf].shape == ()]
-    simple = Simplifier(computation, {leaf: value_of(var).numpy() for leaf, var in scalars}).run()
+    simple = Simplifier(computation, small_values(computation, value_of), specialize).run()
     used = {var for eqn in simple.eqns for var in eqn.inputs}.union(var for row in simple.results for var in row)
     builder, types = FunctionBuilder(), computation.types
     inputs = [position for position, var in enumerate(computation.inputs) if var in used]
@@ -89,11 +91,29 @@ def lower(computation: Computation, value_of: Callable[[int], Tensor], specializ
             builder.result(reference(var), types[var].dtype)
     made_here = (types[var] for eqn in simple.eqns for var in eqn.outputs if var < len(types))
     function = builder.build(single_threaded=max(map(_size, made_here), default=0) <= SMALL)
-    var_of = dict(computation.feeds)
-    assumed = [(var_of[leaf], value_bytes(value_of(var_of[leaf]))) for leaf in simple.assumed]
-    guards = tuple(dict([*computation.read, *assumed]).items())
+    guards = guards_of(computation, simple.assumed, value_of)
     counts = tuple(map(len, simple.results))
     return Lowered(function, tuple(inputs), tuple(var for _, var in feeds), counts, guards)
+
+
+def small_values(computation: Computation, value_of: Callable[[int], Tensor]) -> dict[int, Any]:
+    """Return the values of the feeds that are scalars or a few integers, which shapes may depend on."""
+    kinds = computation.types
+    small = [
+        (leaf, var)
+        for leaf, var in computation.feeds
+        if kinds[leaf].shape == () or (kinds[leaf].dtype in _INTEGERS and _size(kinds[leaf]) <= SMALL_VALUE)
+    ]
+    return {leaf: value_of(var).numpy() for leaf, var in small if kinds[leaf].dtype not in _WITHOUT_VALUE}
+
+
+def guards_of(
+    computation: Computation, assumed: Sequence[int], value_of: Callable[[int], Tensor]
+) -> tuple[tuple[int, bytes], ...]:
+    """Return the vars of the trace that a function depends on without taking them, with the bytes of their values."""
+    var_of = dict(computation.feeds)
+    more = [(var_of[leaf], value_bytes(value_of(var_of[leaf]))) for leaf in assumed]
+    return tuple(dict([*computation.read, *more]).items())
 
 
 def _add_node(builder: FunctionBuilder, eqn: Eqn, inputs: list[str]) -> list[str]:

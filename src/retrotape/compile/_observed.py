@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from retrotape._types import Cotangent, Tensor
-from retrotape.ir import CUSTOM, LEAF, Builder, Eqn, Program, TensorType, slice_to
+from retrotape.ir import CUSTOM, LEAF, Builder, Eqn, Program, TensorType
 from retrotape.record import RESOURCE, Recorder, Trace, current_stack, is_deterministic
 from retrotape.tf import core
 from retrotape.tf.core import identity_of, shape_of, tf
@@ -104,12 +104,10 @@ class _Extraction:
 
     def extract(self, found: Sequence[Cotangent | None], read: dict[int, Tensor]) -> Computation:
         """Return the computation of the results."""
-        tensors = [_tensors_in(grad) for grad in found]
-        known, program = self._recorder.tensors, self._recorder.program
-        wanted = [var for row in tensors for tensor in row if (var := known.find(tensor)) is not None]
+        tensors, program = [_tensors_in(grad) for grad in found], self._recorder.program
         guards, inside = self._sort_reads(read)
-        for index in slice_to(program, [*wanted, *inside]):
-            self._copy(program.eqns[index], program)
+        for eqn in program.eqns:  # also what no result needs: Python may have read the shape
+            self._copy(eqn, program)
         results = tuple(tuple(self._of(tensor) for tensor in row) for row in tensors)
         read_inside = tuple(self._var(var) for var in inside)
         builder = self._builder

@@ -8,7 +8,7 @@ from typing import Any
 from retrotape._types import Cotangent, Tensor
 from retrotape.compile._compare import check_same
 from retrotape.compile._feeds import Feeds
-from retrotape.compile._lower import lower
+from retrotape.compile._lower import guards_of, lower, small_values
 from retrotape.compile._observed import Computation, NotCompilableError, value_bytes
 from retrotape.compile._queries import find_query, observe
 from retrotape.compile._simplify import Simplifier
@@ -29,12 +29,13 @@ class Vectorized:
       guards: Vars of the trace whose values it depends on, with the bytes of the values.
     """
 
-    def __init__(self, computation: Computation) -> None:
-        self._computation, self._simple = computation, Simplifier(computation, {}).run()
+    def __init__(self, computation: Computation, value_of: Callable[[int], Tensor]) -> None:
+        self._computation = computation
+        self._simple = Simplifier(computation, small_values(computation, value_of)).run()
         used = {var for eqn in self._simple.eqns for var in eqn.inputs}.union(*self._simple.results)
         self._fed = [(leaf, var) for leaf, var in computation.feeds if leaf in used]
         self.feeds = tuple(var for _, var in self._fed)
-        self.guards = computation.read
+        self.guards = guards_of(computation, self._simple.assumed, value_of)
         self._function = traced(self._side_by_side)
 
     def fits(self, value_of: Callable[[int], Tensor]) -> bool:
@@ -117,7 +118,7 @@ def _compile(
     if any(grad is None for grad in found):
         raise NotCompilableError("a source is not connected to the target")
     few = rows.shape[0] <= FEW
-    variant: Any = _RowByRow(computation, value_of) if few else Vectorized(computation)
+    variant: Any = _RowByRow(computation, value_of) if few else Vectorized(computation, value_of)
     stacked = variant(rows, value_of)
     for one, column in zip(found, stacked, strict=True):
         check_same(one, column[0])

@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
-
 from retrotape.ir import CUSTOM, Eqn
 
 # Ops whose results have shapes that depend on the shapes of their inputs, and on their attributes, alone.
 _BY_SHAPE = frozenset(
     """
-    Abs Acos Acosh AddN AddV2 Add Angle ApproximateEqual Asin Asinh Atan Atan2 Atanh AvgPool BatchMatMul BatchMatMulV2
-    BatchMatMulV3 BatchToSpace BesselI0e BesselI1e BiasAdd BiasAddGrad BiasAddV1 Bitcast BroadcastGradientArgs Cast Ceil
-    Cholesky CholeskyGrad ClipByValue Complex ComplexAbs Conj Conv2D Cos Cosh Cross Cumprod Cumsum DepthToSpace
-    DepthwiseConv2dNative Diag DiagPart Digamma Div DivNoNan Einsum Elu EluGrad Equal Erf Erfc Erfinv Exp Expm1 FFT FFT2D
-    Floor FloorDiv FloorMod FusedBatchNorm FusedBatchNormGrad FusedBatchNormGradV2 FusedBatchNormGradV3 FusedBatchNormV2
-    FusedBatchNormV3 Gather GatherNd Greater GreaterEqual IFFT IFFT2D Identity IdentityN Igamma IgammaGradA Igammac Imag
-    Inv InvGrad InvertPermutation IsFinite IsInf IsNan L2Loss LRN LRNGrad LeakyRelu LeakyReluGrad Less LessEqual Lgamma
-    Log Log1p LogSoftmax LogicalAnd LogicalNot LogicalOr MatMul MatrixBandPart MatrixDeterminant MatrixDiag MatrixDiagPart
-    MatrixInverse MatrixSetDiag MatrixSolve MatrixTriangularSolve MaxPool MaxPoolGrad MaxPoolGradGrad Maximum Minimum Mod
-    Mul MulNoNan Ndtri Neg NextAfter NotEqual OnesLike Pack Polygamma Pow PreventGradient Qr Real RealDiv Reciprocal
-    ReciprocalGrad Relu Relu6 Relu6Grad ReluGrad ReverseSequence ReverseV2 Rint Round Rsqrt RsqrtGrad Select SelectV2 Selu
-    SeluGrad Shape ShapeN Sigmoid SigmoidGrad Sign Sin Sinh Size Rank Softmax SoftmaxCrossEntropyWithLogits Softplus
-    SoftplusGrad Softsign SoftsignGrad SpaceToDepth SparseMatMul SparseSoftmaxCrossEntropyWithLogits Sqrt SqrtGrad Square
-    SquaredDifference Squeeze StopGradient Sub Svd Tan Tanh TanhGrad TensorScatterAdd TensorScatterSub TensorScatterUpdate
+    Abs Acos Acosh AddN AddV2 Add Angle ApproximateEqual Asin Asinh Atan Atan2 Atanh AvgPool AvgPool3D
+    BatchMatMul BatchMatMulV2 BatchMatMulV3 BesselI0 BesselI0e BesselI1 BesselI1e BesselJ0 BesselJ1 BesselK0
+    BesselK0e BesselK1 BesselK1e BesselY0 BesselY1 Betainc BiasAdd BiasAddGrad BiasAddV1 Bitcast
+    BroadcastGradientArgs Cast Ceil Cholesky CholeskyGrad ClipByValue Complex ComplexAbs Conj Conv2D Conv3D Cos
+    Cosh CropAndResizeGradBoxes Cross Cumprod Cumsum CumulativeLogsumexp Dawsn DepthToSpace
+    DepthwiseConv2dNative Diag DiagPart Digamma Dilation2D Dilation2DBackpropFilter Dilation2DBackpropInput Div
+    DivNoNan Einsum Elu EluGrad Equal Erf Erfc Erfinv Exp Expint Expm1 ExtractImagePatches ExtractVolumePatches
+    FFT FFT2D FFT3D Floor FloorDiv FloorMod FractionalMaxPoolGrad FresnelCos FresnelSin FusedBatchNorm
+    FusedBatchNormGrad FusedBatchNormGradV2 FusedBatchNormGradV3 FusedBatchNormV2 FusedBatchNormV3 Gather
+    GatherNd Greater GreaterEqual IFFT IFFT2D IFFT3D Identity IdentityN Igamma IgammaGradA Igammac Imag Inv
+    InvGrad InvertPermutation IsFinite IsInf IsNan L2Loss LRN LRNGrad LeakyRelu LeakyReluGrad Less LessEqual
+    Lgamma Log Log1p LogMatrixDeterminant LogSoftmax LogicalAnd LogicalNot LogicalOr Lu MatMul MatrixBandPart
+    MatrixDeterminant MatrixDiag MatrixDiagPart MatrixInverse MatrixSetDiag MatrixSetDiagV2 MatrixSetDiagV3
+    MatrixSolve MatrixSquareRoot MatrixTriangularSolve MaxPool MaxPool3D MaxPool3DGrad MaxPool3DGradGrad
+    MaxPoolGrad MaxPoolGradGrad MaxPoolGradV2 MaxPoolGradWithArgmax Maximum Minimum Mod Mul MulNoNan Ndtri Neg
+    NextAfter NotEqual OnesLike Pack Polygamma Pow PreventGradient Qr RandomGammaGrad Rank Real RealDiv
+    Reciprocal ReciprocalGrad Relu Relu6 Relu6Grad ReluGrad ResizeBicubicGrad ResizeBilinearGrad ReverseSequence
+    ReverseV2 Rint Roll Round Rsqrt RsqrtGrad ScaleAndTranslateGrad Select SelectV2 SelfAdjointEigV2 Selu
+    SeluGrad Shape ShapeN Sigmoid SigmoidGrad Sign Sin Sinh Size Softmax SoftmaxCrossEntropyWithLogits Softplus
+    SoftplusGrad Softsign SoftsignGrad SpaceToDepth SparseMatMul SparseSoftmaxCrossEntropyWithLogits Spence Sqrt
+    SqrtGrad Square SquaredDifference Squeeze StopGradient Sub Svd Tan Tanh TanhGrad TensorScatterAdd
+    TensorScatterMax TensorScatterMin TensorScatterSub TensorScatterUpdate TridiagonalMatMul TridiagonalSolve
     TruncateDiv TruncateMod Unpack Xdivy Xlog1py Xlogy ZerosLike Zeta
-    """.split()
+    """.split()  # noqa: SIM905 - a table to read
 )
 # Ops whose results have shapes that also depend on the values of the inputs at these positions, negative from the end.
 _BY_VALUE: dict[str, tuple[int, ...]] = {
@@ -34,7 +40,16 @@ _BY_VALUE: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("Conv2DBackpropInput", "DepthwiseConv2dNativeBackpropInput", "Fill"), (0,)),
     **dict.fromkeys(("Conv2DBackpropFilter", "DepthwiseConv2dNativeBackpropFilter"), (1,)),
     **dict.fromkeys(("UnsortedSegmentMax", "UnsortedSegmentMin", "UnsortedSegmentProd", "UnsortedSegmentSum"), (2,)),
-    "AvgPoolGrad": (0,),
+    **dict.fromkeys(("FFTND", "IRFFT", "IRFFT2D", "IRFFT3D", "RFFT", "RFFT2D", "RFFT3D"), (1,)),
+    **dict.fromkeys(("MatrixDiagPartV2", "MatrixDiagPartV3"), (1,)),
+    **dict.fromkeys(("MatrixDiagV2", "MatrixDiagV3"), (1, 2, 3)),
+    **dict.fromkeys(("SparseSegmentMeanGrad", "SparseSegmentSqrtNGrad", "SparseSegmentSumGrad"), (3,)),
+    **dict.fromkeys(("AvgPool3DGrad", "AvgPoolGrad", "Conv3DBackpropInputV2", "FractionalAvgPoolGrad"), (0,)),
+    **dict.fromkeys(("BatchToSpaceND", "SpaceToBatchND"), (1, 2)),
+    **dict.fromkeys(("ImageProjectiveTransformV2", "ImageProjectiveTransformV3", "SparseTensorDenseMatMul"), (2,)),
+    "Conv3DBackpropFilterV2": (1,),
+    "CropAndResizeGradImage": (3,),
+    "ResizeNearestNeighborGrad": (1,),
     "ConcatOffset": (0,),
     "ConcatV2": (-1,),
     "DynamicStitch": (0, 1, 2, 3, 4, 5, 6, 7, 8, 9),
@@ -51,16 +66,11 @@ _BY_VALUE: dict[str, tuple[int, ...]] = {
 }
 
 
-def has_known_shapes(eqn: Eqn, known: Container[int], static: Container[int]) -> bool:
-    """Return whether the shapes of the results of an equation are the same each time.
-
-    Args:
-      eqn: The equation.
-      known: The vars whose shapes are.
-      static: The vars whose values are.
-    """
-    if eqn.op not in _BY_SHAPE and eqn.op not in _BY_VALUE and eqn.op != CUSTOM:
-        return False  # such as Where, Unique or an op that is not in these lists
+def shaping_inputs(eqn: Eqn) -> tuple[int, ...]:
+    """Return the inputs of an equation whose values the shapes of its results may depend on."""
+    if eqn.op in _BY_SHAPE or eqn.op == CUSTOM:
+        return ()
+    if eqn.op not in _BY_VALUE:  # such as Where, Unique or an op that is not in these lists
+        return eqn.inputs
     count = len(eqn.inputs)
-    positions = [position for position in _BY_VALUE.get(eqn.op, ()) if position < count]
-    return all(var in known for var in eqn.inputs) and all(eqn.inputs[position] in static for position in positions)
+    return tuple(eqn.inputs[position] for position in _BY_VALUE[eqn.op] if position < count)

@@ -10,12 +10,13 @@ import numpy as np
 
 from retrotape.compile._no_ops import FILLS, UNCHANGED, unchanged_input
 from retrotape.compile._observed import Computation, NotCompilableError
-from retrotape.compile._shapes import has_known_shapes
+from retrotape.compile._shapes import shaping_inputs
 from retrotape.execute import run_eqn
-from retrotape.ir import LEAF, Attr, DType, Eqn, TensorType
+from retrotape.ir import Attr, DType, Eqn, TensorType
 from retrotape.record import current_stack, traits
 from retrotape.tf.core import TensorProto, tf
 
+SMALL = 64  # elements of a value that is assumed to be the same each time
 LARGEST = 1024  # elements of a constant that is computed now
 
 
@@ -40,11 +41,12 @@ class Simplifier:
 
     Args:
       computation: The computation.
-      scalars: The values of leaves that may be assumed to be the same each time, if that helps.
+      small: The values of small leaves: those that shapes depend on are assumed to be the same each time.
+      specialize: Whether exponents are too.
     """
 
-    def __init__(self, computation: Computation, scalars: Mapping[int, Any]) -> None:
-        self._computation, self._scalars = computation, scalars
+    def __init__(self, computation: Computation, small: Mapping[int, Any], specialize: bool = False) -> None:
+        self._computation, self._small, self._specialize = computation, small, specialize
         self._types = list(computation.types)
         self._static: dict[int, Any] = {}  # arrays
         self._protos: dict[int, Any] = {}
@@ -57,15 +59,14 @@ class Simplifier:
         self._seen: dict[Any, tuple[int, ...]] = {}
         self._eqns: dict[int, Eqn] = {}  # by first output
         self._assumed: set[int] = set()
-        self._known = {var for var, producer in enumerate(computation.producers) if producer == LEAF}  # their shapes
 
     def run(self) -> Simplified:
         """Return the simplified computation."""
         for given in self._computation.eqns:
             eqn = given._replace(inputs=tuple(self._same.get(var, var) for var in given.inputs))
-            if not has_known_shapes(eqn, self._known, self._static):  # Python may have read them
-                raise NotCompilableError(f"the shape of what {eqn.op} returns may depend on values")
-            self._known.update(eqn.outputs)
+            for var in shaping_inputs(eqn):
+                if var not in self._static and not self._assume(var):  # and Python may have read the shapes
+                    raise NotCompilableError(f"the shape of what {eqn.op} returns may depend on values")
             self._visit(eqn)
         for var in self._computation.read_inside:
             if self._same.get(var, var) not in self._static:
@@ -107,9 +108,8 @@ class Simplifier:
             self._filled[eqn.outputs[0]] = self._static[eqn.inputs[1]].item()
 
     def _is_known(self, var: int) -> bool:
-        """Return whether the shape of a var is the same each time."""
         shape = self._types[var].shape
-        return var in self._known and shape is not None and None not in shape
+        return shape is not None and None not in shape
 
     def _fold(self, eqn: Eqn) -> bool:
         """Compute an equation now, if it depends on nothing else; return whether it does."""
@@ -153,7 +153,6 @@ class Simplifier:
         found = self._seen.get(key)
         if found is None:
             self._types.append(TensorType(dtype, array.shape))
-            self._known.add(len(self._types) - 1)
             found = self._seen[key] = (len(self._types) - 1,)
             self._static[found[0]] = array
         return found[0]
@@ -162,21 +161,30 @@ class Simplifier:
         """Return a power as a square if its exponent is two: the kernel of Pow is twenty times slower."""
         base, exponent = eqn.inputs
         leaves: set[int] = set()
-        value = self._assumed_value(exponent, leaves)
+        value = self._assumed_value(exponent, leaves) if self._specialize else None
         if value is None or self._types[base] != self._types[eqn.outputs[0]] or not np.all(value == 2.0):
             return eqn
         self._assumed |= leaves
         return Eqn("Square", (base,), eqn.outputs, (("T", DType(self._types[base].dtype)),), 0)
 
+    def _assume(self, var: int) -> bool:
+        """Assume that a var has the same value each time, if it is computed from small leaves; return whether it is."""
+        leaves: set[int] = set()
+        value = self._assumed_value(var, leaves)
+        if value is not None:
+            self._static[var] = value
+            self._assumed |= leaves
+        return value is not None
+
     def _assumed_value(self, var: int, leaves: set[int]) -> Any | None:
-        """Return a scalar computed from constants and from leaves that may be assumed; None if it is no such."""
+        """Return a value computed from constants and from leaves that may be assumed; None if it is no such."""
         if var in self._static:
             return self._static[var]
-        if var in self._scalars:
+        if var in self._small:
             leaves.add(var)
-            return self._scalars[var]
+            return self._small[var]
         eqn = self._eqns.get(var)
-        if eqn is None or self._types[var].shape != ():
+        if eqn is None or not self._is_known(var) or _size(self._types[var]) > SMALL:
             return None
         values = {one: self._assumed_value(one, leaves) for one in eqn.inputs}
         return None if any(value is None for value in values.values()) else self._run(eqn, values)[0].numpy()
