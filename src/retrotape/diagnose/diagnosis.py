@@ -13,7 +13,7 @@ from retrotape.diagnose.tensors import Tensors, Wanted, find, value_of
 from retrotape.diagnose.why import Explanation, Verdict, explain
 from retrotape.errors import NotRecordedError, TapeUseError
 from retrotape.execute import Values
-from retrotape.record import EagerSession, Session
+from retrotape.record import NO_QUERY, EagerSession, Session
 from retrotape.tf.core import identity_of, tf
 from retrotape.tf.methods import locked, locked_with_names
 from retrotape.tf.nests import VARIABLES, describe, has_derivative, single, take_apart
@@ -30,6 +30,7 @@ class Diagnosis(ABC):
     """Inspection of what was recorded: why a gradient is None, where a NaN comes from, what ran."""
 
     _lock: RLock
+    _session: Any
     gradient: Callable[..., Any]
 
     @abstractmethod
@@ -113,6 +114,26 @@ class Diagnosis(ABC):
         [('dense', 4, 'float32[1,3]')]
         """
         return summarize(self._eager("summary").trace)
+
+    @locked
+    def why_not_compiled(self) -> str | None:
+        """Return why the last query ran op by op; None if it ran as one compiled function.
+
+        Queries that come again on tapes of the same structure are compiled, from about the third time on. The results
+        are the same either way. `rt.config(compile=False)` switches it off.
+
+        >>> w = tf.Variable(2.0)
+        >>> for _ in range(3):
+        ...     with rt.Tape() as tape:
+        ...         loss = w * w
+        ...     grads = tape.gradient(loss, [w])
+        >>> print(tape.why_not_compiled())
+        None
+        >>> print(rt.Tape().why_not_compiled())
+        no query has run on this tape
+        """
+        session = self._session
+        return NO_QUERY if session is None else session.trace.not_compiled
 
     @locked
     def tensors(

@@ -10,7 +10,7 @@ from retrotape.diagnose.layers import Layers
 from retrotape.diagnose.memory import human
 from retrotape.diagnose.why import title_of
 from retrotape.ir import Frame, bytes_of
-from retrotape.record import Trace, is_offloaded
+from retrotape.record import NO_QUERY, Trace, is_offloaded
 from retrotape.tf.core import identity_of
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ class Summary(NamedTuple):
       kept: How many values the tape keeps in all, including inputs.
       bytes: Their size; the memory of variables and inputs is shared with their other owners.
       frozen: The variables that were read and that Keras marks as not trainable.
+      not_compiled: Why the last query ran op by op; None if it was compiled.
     """
 
     rows: tuple[Row, ...]
@@ -67,6 +68,7 @@ class Summary(NamedTuple):
     kept: int
     bytes: int
     frozen: tuple[str, ...] = ()
+    not_compiled: str | None = NO_QUERY
 
     def __str__(self) -> str:
         lines = [_HEADER, *map(_cells, self.rows)]
@@ -78,11 +80,13 @@ class Summary(NamedTuple):
         return str(self)
 
     def _footer(self) -> str:
-        whole = f"{self.ops:,} ops, {self.kept:,} values kept, {human(self.bytes)}"
-        if not self.frozen:
-            return whole
-        more = f", … {len(self.frozen) - _NAMED} more" if len(self.frozen) > _NAMED else ""
-        return f"{whole}\nfrozen: {', '.join(self.frozen[:_NAMED])}{more}"
+        lines = [f"{self.ops:,} ops, {self.kept:,} values kept, {human(self.bytes)}"]
+        if self.frozen:
+            more = f", … {len(self.frozen) - _NAMED} more" if len(self.frozen) > _NAMED else ""
+            lines.append(f"frozen: {', '.join(self.frozen[:_NAMED])}{more}")
+        if self.not_compiled != NO_QUERY:
+            lines.append(f"last query: {'compiled' if self.not_compiled is None else f'op by op; {self.not_compiled}'}")
+        return "\n".join(lines)
 
     def __rich__(self) -> Table:
         from rich import box
@@ -118,6 +122,7 @@ class Summary(NamedTuple):
             "kept": self.kept,
             "bytes": self.bytes,
             "frozen": list(self.frozen),
+            "not_compiled": self.not_compiled,
         }
 
 
@@ -139,7 +144,7 @@ def summarize(trace: Trace) -> Summary:
         calls = {layers[index].call for index in indices} - {0}
         rows.append(Row(path, frame, ops, output, len(held), sum(held), len(calls)))
     frozen = [trace.path_of(one) for one in trace.variables.values() if trace.is_frozen(one)]
-    return Summary(tuple(rows), len(program.eqns), len(sizes), sum(sizes.values()), tuple(frozen))
+    return Summary(tuple(rows), len(program.eqns), len(sizes), sum(sizes.values()), tuple(frozen), trace.not_compiled)
 
 
 def _sizes(trace: Trace) -> dict[int, int]:

@@ -15,12 +15,13 @@ from retrotape.record._settings import config, settings
 from retrotape.record._stack import Stack, current_stack, next_time
 from retrotape.record._template import Template
 from retrotape.record._tensors import TensorMap
-from retrotape.record._trace import Trace
+from retrotape.record._trace import NO_QUERY, Trace
 from retrotape.record._traits import RESOURCE, TRAINABLE, Kind, is_deterministic, read_by_rule, traits
 
 Session = EagerSession | GraphSession
 
 __all__ = [
+    "NO_QUERY",
     "RESOURCE",
     "SEGMENT",
     "TRAINABLE",

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from retrotape.record._template import Template
 
 
+NO_QUERY = "no query has run on this tape"
+
+
 class Trace(ABC):
     """The data of one run of a program: the interface of a `Recorder` for code that does not record.
 
@@ -74,7 +77,7 @@ class Trace(ABC):
         self.token = object()
         self.template: Template | None = None
         self.structure: tuple[int, Any] = -1, None
-        self.not_compiled: str | None = None
+        self.not_compiled: str | None = NO_QUERY
         self.base: Trace | None = None
         self.base_size = 0
 

@@ -142,6 +142,10 @@ class IsolatedTape:
         """Return what ran by layer and line, as `Tape.summary` does."""
 
     @_elsewhere
+    def why_not_compiled(self) -> str | None:
+        """Return why the last query ran op by op, as `Tape.why_not_compiled` does."""
+
+    @_elsewhere
     def tensors(self, *args: Any, **options: Any) -> Tensors:  # type: ignore[empty-body]
         """Return the intermediate tensors, as `Tape.tensors` does."""
 

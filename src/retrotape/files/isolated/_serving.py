@@ -19,6 +19,7 @@ METHODS = frozenset(
     (
         *("gradient", "backward", "backward_each", "vjp", "stream", "jacobian", "batch_jacobian", "per_example"),
         *("jvp", "hvp", "hessian", "versions", "at", "why", "first_nonfinite", "summary", "tensors", "value"),
+        "why_not_compiled",
         *("replay", "size", "__getitem__"),
     )
 )
