@@ -8,7 +8,7 @@ WHEEL  := .venv-wheel
 JAX    := .venv-jax
 TORCH  := .venv-torch
 # What every supported TensorFlow has to pass: the folders that mirror the source, and conformance.
-ON_EACH := tests/conform tests/errors tests/ir tests/tf tests/rules tests/grads tests/record tests/execute tests/transform tests/query tests/diagnose tests/files tests/tape tests/distribute tests/cli
+ON_EACH := tests/conform tests/errors tests/ir tests/tf tests/rules tests/grads tests/record tests/execute tests/transform tests/compile tests/query tests/diagnose tests/files tests/tape tests/distribute tests/cli
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 # What a test computes must not depend on which custom kernels the machine has.
 export TF_ENABLE_ONEDNN_OPTS ?= 0
