@@ -14,6 +14,7 @@ from functools import cache, lru_cache, partial
 from inspect import isclass, isfunction, ismodule
 from types import CodeType
 from typing import Any
+from weakref import ref
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from retrotape.record import Trace
 from retrotape.tf.closures import is_library_code
 from retrotape.tf.core import EagerTensor, concrete_function, identity_of, tf
 from retrotape.tf.nests import is_variable, unwrap
+from retrotape.tf.replicas import handle_of
 
 _SCALARS = (type(None), bool, int, str, bytes, type(Ellipsis), tf.DType, np.dtype)
 _DEPTH = 12
@@ -59,18 +61,22 @@ _EFFECTS = frozenset(
 
 
 class _Same:
-    """Equal only to what stands for the same object, which it keeps alive."""
+    """Equal only to what stands for the same object, as long as that exists; it does not keep it alive."""
 
-    __slots__ = ("_object",)
+    __slots__ = ("_hash", "_object")
 
     def __init__(self, value: Any) -> None:
-        self._object = value
+        try:
+            self._object: Callable[[], Any] = ref(value)
+        except TypeError:  # a part of Python, or a program, which is data
+            self._object = lambda: value
+        self._hash = id(value)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and other._object is self._object
+        return isinstance(other, _Same) and self._object() is not None and other._object() is self._object()
 
     def __hash__(self) -> int:
-        return id(self._object)
+        return self._hash
 
 
 def describe(function: Callable, trace: Trace) -> Hashable:
@@ -118,7 +124,7 @@ class _Description:
         if isinstance(value, np.ndarray) and value.dtype != object and value.nbytes <= _LARGEST:
             return "array", str(value.dtype), value.shape, value.tobytes()
         if is_variable(unwrap(value)):
-            return "variable", _Same(unwrap(value))
+            return "variable", identity_of(handle_of(unwrap(value)))
         if isinstance(value, tf.IndexedSlices):
             return "slices", self.of((value.values, value.indices, value.dense_shape), depth - 1)
         if isinstance(value, (concrete_function.ConcreteFunction, FunctionProgram)) or _is_harmless(value):

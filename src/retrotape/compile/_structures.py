@@ -12,6 +12,8 @@ from retrotape.compile._observed import Computation, NotCompilableError
 from retrotape.record import Trace, settings
 
 STRUCTURES = 256  # most that are remembered
+QUERIES = 64  # most of one structure
+AT_ONCE = 4  # queries of one structure that are observed when they are first asked
 CREDIT = 4  # structures observed when they first appear and not seen again, before new ones have to come twice
 
 
@@ -45,9 +47,31 @@ class Structure:
     """What is known about traces of one structure: the queries, by what they ask for."""
 
     def __init__(self) -> None:
-        self.queries: dict[Hashable, QueryState] = {}
+        self.queries: OrderedDict[Hashable, QueryState] = OrderedDict()
+        self._asked_once: OrderedDict[int, None] = OrderedDict()  # hashes of further queries
         self.sights = 0
         self.refused: str | None = None
+
+    def query(self, key: Hashable) -> QueryState | None:
+        """Return what is known about a query; None if it is one of many and was not asked before.
+
+        The first few are remembered when they are first asked, further ones the second time; the least recently used
+        are forgotten.
+        """
+        found = self.queries.get(key)
+        if found is not None:
+            if len(self.queries) > AT_ONCE:
+                self.queries.move_to_end(key)
+            return found
+        if len(self.queries) >= AT_ONCE and hash(key) not in self._asked_once:
+            self._asked_once[hash(key)] = None
+            if len(self._asked_once) > 4 * QUERIES:
+                self._asked_once.popitem(last=False)
+            return None
+        found = self.queries[key] = QueryState()
+        if len(self.queries) > QUERIES:
+            self.queries.popitem(last=False)
+        return found
 
     def needs(self) -> frozenset[int] | None:
         """Return the vars whose values its queries take; None if one of them is not compiled."""
