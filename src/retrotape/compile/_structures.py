@@ -100,25 +100,26 @@ class Cache:
                 found, functions = template.structure
                 if found is not None and functions == described(trace):
                     return self._seen_again(found)
-            size, found = trace.structure
-            if found is not None and size == len(trace.program.eqns):
+            sizes, found = trace.structure
+            if found is not None and sizes == _sizes(trace):
                 return found
             found = self._find(structure_key(trace))
-            template = trace.template
-            if found is not None and template is not None and len(template.eqns) == len(trace.program.eqns):
+            template, program = trace.template, trace.program
+            is_whole = template is not None and len(template.types) == len(program.types)
+            if found is not None and template is not None and is_whole and len(template.eqns) == len(program.eqns):
                 template.structure = found, described(trace)
         except NotCompilableError as error:
             found = Structure()
             found.refused = str(error)
-        trace.structure = len(trace.program.eqns), found
+        trace.structure = _sizes(trace), found
         return found
 
     def _own_structure(self, trace: Trace) -> Structure:
         """Return the structure of a trace from a file: its ops are checked on its values, so it shares no functions."""
-        size, found = trace.structure
-        if found is None or size != len(trace.program.eqns):
+        sizes, found = trace.structure
+        if found is None or sizes != _sizes(trace):
             found = Structure()
-            trace.structure = len(trace.program.eqns), found
+            trace.structure = _sizes(trace), found
         return found
 
     def _seen_again(self, found: Structure) -> Structure:
@@ -152,6 +153,12 @@ class Cache:
             self._structures.clear()
             self._seen.clear()
             self._credit = CREDIT
+
+
+def _sizes(trace: Trace) -> Hashable:
+    """Return the sizes of everything in the key of a trace that can grow."""
+    program, facts = trace.program, trace.facts
+    return tuple(map(len, (program.eqns, program.types, facts.bodies, facts.backward_functions, facts.moments)))
 
 
 cache = Cache()
