@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from retrotape._types import Handle, Place, Tensor
-from retrotape.ir import CUSTOM, BackwardFunction, Builder, HostRead, TensorType
+from retrotape.ir import CUSTOM, BackwardFunction, Builder, HostRead
 from retrotape.record._attributes import canonical
 from retrotape.record._template import ACCESS, CUSTOM_STEP, PLAIN, READ, Template
 from retrotape.record._traits import RESOURCE, makes_copies

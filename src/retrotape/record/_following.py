@@ -43,7 +43,7 @@ class Following(Histories):
         super().clear()
 
     def follow_at(self, place: Place) -> Site | None:
-        """Follow the programs recorded before by the block at a place, if there are any, and nothing is recorded yet."""
+        """Follow the programs that the block at a place recorded before, if there are any and nothing is recorded."""
         is_empty = not self._builder.types and not self.tensors.by_identity
         if settings.mode == "never" or self.keep != "needed" or self.symbolic or not is_empty:
             return None
