@@ -116,7 +116,9 @@ class _Description:
 
     def _object(self, value: Any, depth: int, library: bool) -> Hashable:
         if isfunction(value):
-            if not library and is_library_code(value.__code__) and depth < _DEPTH and value not in _public()[1]:
+            if value in _public()[1]:
+                return "public", _Same(value)
+            if not library and is_library_code(value.__code__) and depth < _DEPTH:
                 raise NotCompilableError(f"a backward function refers to {_shown(value)}, which may have state")
             return self._function(value, depth)
         if isinstance(value, partial) and not vars(value):
