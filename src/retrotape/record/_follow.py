@@ -295,6 +295,12 @@ class Follower:
 
     # ------------------------------------------------------------------ another template
 
+    def end(self) -> None:
+        """No more ops follow: choose the template that ends here, if there is one."""
+        if not self.complete:
+            shorter = [one for one in self._others if len(one.eqns) == self.index and len(one.types) == self.count]
+            self.template = next((one for one in shorter if one.agrees(self.template, self.index)), self.template)
+
     def _switch(self, event: Any, tried: Sequence[Template]) -> bool:
         """Go on with another template that is the same so far, and expects this event; return whether there is one."""
         for other in self._others:

@@ -58,6 +58,8 @@ class Following(Histories):
         self._site = None
         if site is None or self.damaged or self.waiting:
             return
+        if follower is not None:
+            follower.end()
         if follower is not None and follower.complete:
             self.template = follower.template
             site.used(follower.template)
