@@ -9,6 +9,8 @@ JAX    := .venv-jax
 TORCH  := .venv-torch
 # What every supported TensorFlow has to pass: the folders that mirror the source, and conformance.
 ON_EACH := tests/conform tests/errors tests/ir tests/tf tests/rules tests/grads tests/record tests/execute tests/transform tests/compile tests/query tests/diagnose tests/files tests/tape tests/distribute tests/cli
+# What runs a second time with every query compiled.
+COMPILED := tests/conform tests/laws tests/query tests/execute
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 # What a test computes must not depend on which custom kernels the machine has.
 export TF_ENABLE_ONEDNN_OPTS ?= 0
@@ -20,11 +22,15 @@ env: $(VENV)/.ready
 demo: env
 	$(BIN)/retrotape demo
 
+# Everything as users run it; then what computes derivatives once more, with every query compiled the first time.
 test: env
 	$(BIN)/python -m pytest -q -m "not slow" -n 2 --dist loadfile
+	RETROTAPE_COMPILE=always $(BIN)/python -m pytest -q -m "not slow" -n 2 --dist loadfile $(COMPILED)
 
 test-all: env $(OLDEST)/.ready
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile
+	RETROTAPE_COMPILE=always $(BIN)/python -m pytest -q -n 2 --dist loadfile
+	RETROTAPE_COMPILE=0 $(BIN)/python -m pytest -q -n 2 --dist loadfile
 	$(OLDEST)/bin/python -m pytest -q $(ON_EACH) -m "not slow"
 
 # Another TensorFlow, in an environment of its own: `make compat TF=2.22`, `TF=2.22.0rc1`, `TF=nightly`;
