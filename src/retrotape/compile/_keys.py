@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Container, Hashable
+from functools import lru_cache
+from inspect import isclass
 from typing import Any
 
 from retrotape.compile._closures import describe
@@ -45,10 +47,17 @@ def structure_key(trace: Trace) -> Hashable:
 def _has_user_rule(op: str) -> bool:
     """Return whether the gradient function of an op was registered by user code, which may have state."""
     rule = None if op == CUSTOM or core.op_def(op) is None else lookup(op)
-    if not isinstance(rule, Rule):
+    return isinstance(rule, Rule) and not _is_library_function(rule.function)
+
+
+@lru_cache(4096)
+def _is_library_function(function: Any) -> bool:
+    """Return whether a function is TensorFlow's, and not only a wrapper of it around user code."""
+    code = getattr(function, "__code__", None)
+    if code is None or not is_library_code(code):  # an object that can be called has no code
         return False
-    code = getattr(rule.function, "__code__", None)  # an object that can be called has none
-    return code is None or not is_library_code(code)
+    inside = [cell.cell_contents for cell in function.__closure__ or ()]
+    return all(_is_library_function(value) for value in inside if callable(value) and not isclass(value))
 
 
 def described(trace: Trace, calls: Container[int] = ()) -> Hashable:

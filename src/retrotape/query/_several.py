@@ -10,7 +10,7 @@ from retrotape.compile import compiled
 from retrotape.diagnose.missing import Explain, with_reasons
 from retrotape.errors import ShapeMismatchError
 from retrotape.execute import Request, differentiate_each
-from retrotape.grads import Gradients
+from retrotape.grads import Gradients, identities_of
 from retrotape.query._base import Results
 from retrotape.query._request import fill_constants, make_request, solve
 from retrotape.record import Session
@@ -107,10 +107,10 @@ class Together:
 
     def gradients(self, rows: Sequence[list[Any]], zeros: bool, explain: Sequence[Explain]) -> list[Gradients]:
         """Return the rows as vectors, with zeros or a reason where there is no gradient."""
-        made = []
+        made, identities = [], identities_of(tf.nest.flatten(self._sources.nest))
         for request, row, one in zip(self.requests, rows, explain, strict=True):
             if zeros:
                 pairs = zip(self._sources.flat, row, strict=True)
                 row = [zeros_like(part) if grad is None else grad for part, grad in pairs]
-            made.append(with_reasons(self._session, request, self._sources, self._sources.pack(row), one))
+            made.append(with_reasons(self._session, request, self._sources, self._sources.pack(row), one, identities))
         return made

@@ -138,7 +138,10 @@ class Following(Histories):
         template = self.followed()
         if template is None or self._follower is None:
             return self.facts.histories
-        return {identity: template.histories[slot] for identity, slot in self._follower.slots.items()}
+        follower = self._follower
+        if len(follower.histories) != len(follower.slots):
+            follower.histories = {key: template.histories[slot] for key, slot in follower.slots.items()}
+        return follower.histories
 
     def slots_of(self, handles: Iterable[int]) -> tuple[int | None, ...]:
         """Return the numbers of the histories of variables, in order of first use, by identities of their handles."""

@@ -264,6 +264,9 @@ class Stack(Calls):
         """Run the body of a `tf.py_function`, whose tensors are copies of its inputs."""
         if not self.active:
             return run()
+        for recorder in self.active:
+            if recorder.observer is not None:
+                recorder.observer.on_gap()
         self.flush()
         if not self._inside_python:
             self._returned.clear()  # left by a call that failed after its body ran

@@ -126,7 +126,7 @@ class Template:
             kind = ACCESS
         shapes = tuple(self.types[var].shape for var in eqn.outputs)
         wanted = self._wanted()
-        always = not features.replayable
+        always = eqn.op != CUSTOM and not features.replayable
         keep = tuple(
             position for position, var in enumerate(eqn.outputs) if (always or var in wanted) and var not in self.slots
         )
