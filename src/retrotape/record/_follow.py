@@ -309,7 +309,10 @@ class Follower:
         """No more ops follow: choose the template that ends here, if there is one."""
         if not self.complete:
             shorter = [one for one in self._others if len(one.eqns) == self.index and len(one.types) == self.count]
-            self.template = next((one for one in shorter if one.agrees(self.template, self.index)), self.template)
+            self._go_on_with(next((one for one in shorter if one.agrees(self.template, self.index)), self.template))
+
+    def _go_on_with(self, template: Template) -> None:
+        self.template, self.histories, self.view = template, {}, None
 
     def _switch(self, event: Any, tried: Sequence[Template]) -> bool:
         """Go on with another template that is the same so far, and expects this event; return whether there is one."""
@@ -317,7 +320,7 @@ class Follower:
             if other in tried or len(other.eqns) <= self.index:
                 continue
             if other.agrees(self.template, self.index) and self._expects(other, event):
-                self.template = other
+                self._go_on_with(other)
                 return True
         return False
 

@@ -106,7 +106,7 @@ class EagerSession:
             self.trace.began = hooks.now()
             site = self.trace.follow_at(here(_OUTSIDE))
             if site is not None:
-                stack.expect_places(site.places)
+                stack.expect(site.spots)
         else:
             self.trace.build()
             self.trace.mark_stale()

@@ -12,9 +12,10 @@ from typing import Any
 from retrotape._types import Place, Tensor
 from retrotape.ir import FOREVER, UNCOUNTED, LayerCall
 from retrotape.record._calls import Calls
-from retrotape.record._frames import depth_of, here, in_moments, is_at, reader_place
+from retrotape.record._event import WATCHED
+from retrotape.record._frames import Spot, here, in_moments, is_at, reader_place, spot_of
 from retrotape.record._functions import function_traits, variables_in
-from retrotape.record._recorder import WATCHED, Recorder
+from retrotape.record._recorder import Recorder
 from retrotape.record._trace import Trace
 from retrotape.record._traits import Kind, traits
 from retrotape.tf import core, hooks, tangents
@@ -26,7 +27,7 @@ from retrotape.tf.scopes import setting
 # caches, is four times as fast as one by one.
 BATCH = 64
 ELEMENTS = 250_000  # in the outputs of a batch: beyond this it is recorded at once
-MOST_PLACES = 20_000
+MOST_SPOTS = 20_000
 WAITING = 4096  # most events that may wait
 _times = count()  # process-wide
 _OUTSIDE = 3  # frames from `here` past `on_op` and the hook to TensorFlow's own code
@@ -46,7 +47,7 @@ class Stack(Calls):
         self._returned: deque[Sequence[Tensor]] = deque()  # by `tf.py_function`s whose op is not reported yet
         self._inside_python = 0
         self._layers: list[LayerCall] = []  # running calls
-        self._places: list[tuple[Place, int]] = []  # of the ops of a block, and how many frames up
+        self._spots: list[Spot | None] = []  # where the ops of a block ran the last time
         self._number = 0  # ops since the block began
         self._early: set[int] = set()  # first outputs of ops that were recorded before their callback
 
@@ -124,18 +125,18 @@ class Stack(Calls):
     def _place(self) -> Place:
         """Return the place in user code that runs an op: probably where the op of that number ran the last time."""
         number, self._number = self._number, self._number + 1
-        if number < len(self._places):
-            place, depth = self._places[number]
-            if depth and is_at(place, depth):
-                return place
+        if number < len(self._spots):
+            spot = self._spots[number]
+            if spot is not None and is_at(spot):
+                return spot.place
         place = here(_OUTSIDE + 1)
-        if number <= len(self._places) < MOST_PLACES and place is not None:
-            self._places[number : number + 1] = [(place, depth_of(place, 2))]
+        if number <= len(self._spots) < MOST_SPOTS:
+            self._spots[number : number + 1] = [None if place is None else spot_of(place)]
         return place
 
-    def expect_places(self, places: list[tuple[Place, int]]) -> None:
+    def expect(self, spots: list[Spot | None]) -> None:
         """Set where the next ops probably run; the list is brought up to date as they do."""
-        self._places, self._number = places, 0
+        self._spots, self._number = spots, 0
 
     def on_tangents(self, op: str, inputs: Any, attrs: Any, outputs: Any) -> None:
         """Record an op that is not recorded yet: the computation of its tangents reads its outputs."""
