@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Container, Hashable
-from functools import lru_cache
 from inspect import isclass
 from typing import Any
 
@@ -50,13 +49,15 @@ def _has_user_rule(op: str) -> bool:
     return isinstance(rule, Rule) and not _is_library_function(rule.function)
 
 
-@lru_cache(4096)
 def _is_library_function(function: Any) -> bool:
     """Return whether a function is TensorFlow's, and not only a wrapper of it around user code."""
     code = getattr(function, "__code__", None)
     if code is None or not is_library_code(code):  # an object that can be called has no code
         return False
-    inside = [cell.cell_contents for cell in function.__closure__ or ()]
+    try:
+        inside = [cell.cell_contents for cell in function.__closure__ or ()]
+    except ValueError:  # a cell without contents
+        return False
     return all(_is_library_function(value) for value in inside if callable(value) and not isclass(value))
 
 

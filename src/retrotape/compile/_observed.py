@@ -70,8 +70,12 @@ class Observation:
 
     def run(self, compute: Callable[[], list[Cotangent | None]]) -> list[Cotangent | None]:
         """Run the computation, and return its results."""
-        with current_stack().only(self._recorder):
-            return compute()
+        try:
+            with current_stack().only(self._recorder):
+                return compute()
+        except BaseException:
+            self._recorder.observer = None  # see `computation`
+            raise
 
     def computation(self, found: Sequence[Cotangent | None]) -> Computation:
         """Return what ran as data, given its results.

@@ -11,10 +11,13 @@ from retrotape.record._attributes import canonical
 from retrotape.record._template import ACCESS, CUSTOM_STEP, PLAIN, READ, Template
 from retrotape.record._traits import RESOURCE, makes_copies
 from retrotape.tf import core, functions
-from retrotape.tf.core import identity_of, shape_of
+from retrotape.tf.core import identity_of, shape_of, tf
 
 if TYPE_CHECKING:
     from retrotape.record._histories import Histories
+
+
+_PLAIN_ATTRS = frozenset((str, bytes, int, bool, float, type(None), tf.DType, tf.TensorShape))
 
 
 class Follower:
@@ -156,8 +159,8 @@ class Follower:
         name = op if type(op) is str else op.decode()
         if name != eqn.op or eqn.op == CUSTOM or canonical(name, attrs) != eqn.attrs:
             return False
-        if isinstance(attrs, tuple) and not any(isinstance(value, (list, dict)) for value in attrs):
-            self.template.learn(self.index, op, attrs)  # lists may change
+        if isinstance(attrs, tuple) and _PLAIN_ATTRS.issuperset(map(type, attrs)):
+            self.template.learn(self.index, op, attrs)  # lists may change, and tensors would be kept alive
         return True
 
     # ------------------------------------------------------------------ variables

@@ -9,8 +9,9 @@ from typing import Any
 from retrotape._types import Tensor
 from retrotape.ir import Attr, VariableHistory
 from retrotape.record._attributes import canonical
+from retrotape.record._event import Event
 from retrotape.record._frames import in_moments, is_moments
-from retrotape.record._recorder import Event, Recorder
+from retrotape.record._recorder import Recorder
 from retrotape.record._session import EagerSession
 from retrotape.record._traits import RESOURCE, Kind, traits
 from retrotape.tf import core, functions, hooks, keras_api
@@ -190,6 +191,10 @@ class GraphSession:
     def watch(self, variable: Any) -> None:
         """Allow a variable as a target even if no operation uses it."""
         self._watched.add(identity_of(_inside(self.graph, handle_of(variable))))
+
+    def watch_tensor(self, tensor: Any) -> None:
+        """Allow a tensor as a target even if no operation uses it."""
+        self.var_of(tensor)
 
     def watches(self, variable: Any) -> bool:
         """Return whether a variable was passed to `watch`."""

@@ -62,6 +62,8 @@ class Stack(Calls):
         super()._reset()
         self.events, self._custom, self._layers, self._early = [], [], [], set()
         self._recompute = self._inside_python = 0
+        self.implicit_reads = ()
+        self._spots = []
         self._returned.clear()
         self._activate([])
 
@@ -111,10 +113,12 @@ class Stack(Calls):
         place, recompute = self.place or self._place(), self._recompute
         if self._drops_values and not recompute and core.stock_tape_listens():
             recompute = WATCHED
-        for position, handle in self.implicit_reads:
-            value = inputs[position]
-            read = "ReadVariableOp", (handle,), ("dtype", core.eager_dtype(value)), (value,)
-            self.events.append((*read, place, recompute, next(_times)))
+        if self.implicit_reads:
+            reads, self.implicit_reads = self.implicit_reads, ()
+            for position, handle in reads:
+                value = inputs[position]
+                read = "ReadVariableOp", (handle,), ("dtype", core.eager_dtype(value)), (value,)
+                self.events.append((*read, place, recompute, next(_times)))
         event = op, inputs, attrs, tuple(outputs), place, recompute, next(_times)
         if (self._calls or self._returned) and self._inside_call(*event):
             return
@@ -134,9 +138,11 @@ class Stack(Calls):
             self._spots[number : number + 1] = [None if place is None else spot_of(place)]
         return place
 
-    def expect(self, spots: list[Spot | None]) -> None:
-        """Set where the next ops probably run; the list is brought up to date as they do."""
-        self._spots, self._number = spots, 0
+    def expect(self, spots: list[Spot | None], number: int = 0) -> tuple[list[Spot | None], int]:
+        """Set where ops from a number on probably run, a list that they update; return what was set before."""
+        before = self._spots, self._number
+        self._spots, self._number = spots, number
+        return before
 
     def on_tangents(self, op: str, inputs: Any, attrs: Any, outputs: Any) -> None:
         """Record an op that is not recorded yet: the computation of its tangents reads its outputs."""
