@@ -109,6 +109,8 @@ class _Description:
             return kind.__name__, repr(value)
         if depth == 0:
             raise NotCompilableError("a backward function refers to functions that are nested too deeply")
+        if (kind is EagerTensor or is_variable(unwrap(value))) and any(not key.startswith("_") for key in vars(value)):
+            raise NotCompilableError("a backward function refers to a tensor or variable with attributes of user code")
         if kind is EagerTensor:
             var = self._trace.tensors.find(value)
             return ("tensor", identity_of(value)) if var is None else ("var", var)

@@ -61,6 +61,15 @@ def _is_library_function(function: Any) -> bool:
     return all(_is_library_function(value) for value in inside if callable(value) and not isclass(value))
 
 
+def tensors_in(description: Any) -> set[int]:
+    """Return the identities of the tensors in a description that are not on the trace."""
+    if not isinstance(description, tuple):
+        return set()
+    if len(description) == 2 and description[0] == "tensor":
+        return {description[1]}
+    return set().union(*map(tensors_in, description))
+
+
 def described(trace: Trace, calls: Container[int] = ()) -> Hashable:
     """Return what the backward functions of a trace depend on; those of calls are TensorFlow's own."""
     return tuple(

@@ -229,6 +229,10 @@ class GraphSession:
         ]
         return [history for history in found if history is not None]
 
+    def source_histories(self, variable: Any) -> list[VariableHistory]:
+        """Return the same, to look up versions."""
+        return self.histories_of(variable)
+
     def crossings(self) -> list[tuple[int, int]]:
         """Return, for each captured tensor that was recorded in eager code, its var in the graph and in eager code."""
         if self.outer is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -24,8 +24,12 @@ _OUTSIDE = 2  # frames from `here` to the caller of `start`
 
 def histories_in(trace: Trace, variable: Variable) -> list[VariableHistory]:
     """Return the histories of a variable, one per device it was used on; one if its parts were merged."""
+    return _histories_in(trace, variable, trace.facts.histories)
+
+
+def _histories_in(trace: Trace, variable: Variable, histories: Mapping[int, VariableHistory]) -> list[VariableHistory]:
     handles = handles_of(variable) if isinstance(variable, core.DistributedVariable) else [variable.handle]
-    histories, keys = trace.histories(), [identity_of(handle) for handle in handles]
+    keys = [identity_of(handle) for handle in handles]
     found = [histories[key] for key in keys if key in histories]
     if not found:
         found = [histories[trace.stand_ins[key]] for key in keys if trace.stand_ins.get(key) in histories]
@@ -243,6 +247,10 @@ class EagerSession:
     def histories_of(self, variable: Variable) -> list[VariableHistory]:
         """Return the histories of a variable, one per device; most variables have one."""
         return histories_in(self.trace, variable)
+
+    def source_histories(self, variable: Variable) -> list[VariableHistory]:
+        """Return the same, only to look up versions: without handles, the program need not be built."""
+        return _histories_in(self.trace, variable, self.trace.histories())
 
     def why_absent(self, tensor: Tensor) -> tuple[str, str] | None:
         """Return why a tensor has no var and what to do about it; None if it was made in the block, not by an op."""
