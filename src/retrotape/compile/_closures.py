@@ -14,6 +14,7 @@ from functools import cache, lru_cache, partial
 from inspect import isclass, isfunction, ismodule
 from types import CodeType
 from typing import Any
+from weakref import ref
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from retrotape.record import Trace
 from retrotape.tf.closures import is_library_code
 from retrotape.tf.core import EagerTensor, concrete_function, identity_of, tf
 from retrotape.tf.nests import is_variable, unwrap
+from retrotape.tf.replicas import handle_of
 
 _SCALARS = (type(None), bool, int, str, bytes, type(Ellipsis), tf.DType, np.dtype)
 _DEPTH = 12
@@ -59,18 +61,22 @@ _EFFECTS = frozenset(
 
 
 class _Same:
-    """Equal only to what stands for the same object, which it keeps alive."""
+    """Equal only to what stands for the same object, as long as that exists; it does not keep it alive."""
 
-    __slots__ = ("_object",)
+    __slots__ = ("_hash", "_object")
 
     def __init__(self, value: Any) -> None:
-        self._object = value
+        try:
+            self._object: Callable[[], Any] = ref(value)
+        except TypeError:  # a part of Python, or a program, which is data
+            self._object = lambda: value
+        self._hash = id(value)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and other._object is self._object
+        return isinstance(other, _Same) and self._object() is not None and other._object() is self._object()
 
     def __hash__(self) -> int:
-        return id(self._object)
+        return self._hash
 
 
 def describe(function: Callable, trace: Trace) -> Hashable:
@@ -106,10 +112,14 @@ class _Description:
         if library and kind is dict:
             items = [part for pair in value.items() for part in pair]
             return "dict", tuple(self.of(item, depth - 1, library) for item in items)
-        return self._object(value, depth)
+        return self._object(value, depth, library)
 
-    def _object(self, value: Any, depth: int) -> Hashable:
+    def _object(self, value: Any, depth: int, library: bool) -> Hashable:
         if isfunction(value):
+            if value in _public()[1]:
+                return "public", _Same(value)
+            if not library and is_library_code(value.__code__) and depth < _DEPTH:
+                raise NotCompilableError(f"a backward function refers to {_shown(value)}, which may have state")
             return self._function(value, depth)
         if isinstance(value, partial) and not vars(value):
             return "partial", self.of((value.func, *value.args, *value.keywords, *value.keywords.values()), depth - 1)
@@ -118,7 +128,9 @@ class _Description:
         if isinstance(value, np.ndarray) and value.dtype != object and value.nbytes <= _LARGEST:
             return "array", str(value.dtype), value.shape, value.tobytes()
         if is_variable(unwrap(value)):
-            return "variable", _Same(unwrap(value))
+            identity = identity_of(handle_of(unwrap(value)))
+            (slot,) = self._trace.slots_of([identity])
+            return ("variable", identity) if slot is None else ("slot", slot)
         if isinstance(value, tf.IndexedSlices):
             return "slices", self.of((value.values, value.indices, value.dense_shape), depth - 1)
         if isinstance(value, (concrete_function.ConcreteFunction, FunctionProgram)) or _is_harmless(value):
@@ -166,7 +178,7 @@ def _checked(code: CodeType) -> tuple[str, ...]:
             raise NotCompilableError(f"the backward function {code.co_name!r} changes something besides its result")
         if step.argval in _STATEFUL and step.opname.startswith("LOAD"):
             raise NotCompilableError(f"the backward function {code.co_name!r} uses {step.argval!r}, which has state")
-        if step.opname in ("LOAD_ATTR", "LOAD_METHOD") and step.argval not in _attributes():
+        if step.opname in ("LOAD_ATTR", "LOAD_METHOD") and step.argval not in _public()[0]:
             raise NotCompilableError(f"the backward function {code.co_name!r} uses the attribute {step.argval!r}")
         if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
             found.append(step.argval)
@@ -177,11 +189,13 @@ def _checked(code: CodeType) -> tuple[str, ...]:
 
 
 @cache
-def _attributes() -> frozenset[str]:
-    """Return the names of TensorFlow's public functions, and those of attributes of tensors that do not change."""
+def _public() -> tuple[frozenset[str], frozenset[Any]]:
+    """Return the names that code may use as attributes, and TensorFlow's public functions, which have no state."""
     spaces = (tf, tf.math, tf.nn, tf.linalg, tf.signal, tf.sparse, tf.strings, tf.image, tf.debugging, tf.raw_ops)
-    public = [name for space in spaces for name in dir(space) if not name.startswith("_")]
-    return frozenset((*public, "as_list", "dense_shape", "dtype", "indices", "ndims", "numpy", "read_value", "values"))
+    names = [name for space in spaces for name in dir(space) if not name.startswith("_")]
+    of_tensors = ("as_list", "dense_shape", "dtype", "indices", "ndims", "numpy", "read_value", "values")
+    functions = [getattr(space, name) for space in spaces for name in dir(space) if not name.startswith("_")]
+    return frozenset((*names, *of_tensors)), frozenset(filter(isfunction, functions))
 
 
 def _content(cell: Any) -> Any:

@@ -45,8 +45,10 @@ def structure_key(trace: Trace) -> Hashable:
 def _has_user_rule(op: str) -> bool:
     """Return whether the gradient function of an op was registered by user code, which may have state."""
     rule = None if op == CUSTOM or core.op_def(op) is None else lookup(op)
-    code = getattr(rule.function, "__code__", None) if isinstance(rule, Rule) else None
-    return code is not None and not is_library_code(code)
+    if not isinstance(rule, Rule):
+        return False
+    code = getattr(rule.function, "__code__", None)  # an object that can be called has none
+    return code is None or not is_library_code(code)
 
 
 def described(trace: Trace, calls: Container[int] = ()) -> Hashable:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
@@ -54,18 +54,21 @@ class Lowered(NamedTuple):
         return found
 
 
-def lower(computation: Computation, value_of: Callable[[int], Tensor], specialize: bool) -> Lowered:
+def lower(
+    computation: Computation, value_of: Callable[[int], Tensor], specialize: bool = False, forward: Iterable[Eqn] = ()
+) -> Lowered:
     """Return a computation as a function.
 
     Args:
       computation: The computation.
       value_of: The values of the trace on which it was observed.
       specialize: Whether scalars may be assumed to have the same values later, and be guarded.
+      forward: The equations of that trace.
 
     Raises:
       NotCompilableError: If it cannot be one.
     """
-    simple = Simplifier(computation, small_values(computation, value_of), specialize).run()
+    simple = Simplifier(computation, small_values(computation, value_of), specialize, forward).run()
     used = {var for eqn in simple.eqns for var in eqn.inputs}.union(var for row in simple.results for var in row)
     builder, types = FunctionBuilder(), computation.types
     inputs = [position for position, var in enumerate(computation.inputs) if var in used]

@@ -59,7 +59,11 @@ def find_query(trace: Trace, kind: Hashable, inputs: Sequence[Tensor]) -> tuple[
         if trace.not_compiled is not _FIRST:
             trace.on_rules()
         return None
-    return structure.queries.setdefault((kind, _roles(trace, inputs)), QueryState()), structure
+    query = structure.query((kind, _roles(trace, inputs)))
+    if query is None:
+        trace.not_compiled = _FIRST
+        return None
+    return query, structure
 
 
 def _roles(trace: Trace, inputs: Sequence[Tensor]) -> Hashable:
@@ -105,7 +109,7 @@ def _compile(
     if trace.guard is not None:  # the function is used on this trace only, whose values do not change
         computation = computation._replace(read=())
     try:
-        lowered = lower(computation, value_of, specialize=not query.variants)
+        lowered = lower(computation, value_of, not query.variants, trace.program.eqns)
         again = lowered(inputs, value_of)
         for one, other in zip(found, again, strict=True):
             check_same(one, other)

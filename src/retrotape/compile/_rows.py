@@ -65,7 +65,7 @@ class _RowByRow:
     """The same for a few rows: one call of a function for each."""
 
     def __init__(self, computation: Computation, value_of: Callable[[int], Tensor]) -> None:
-        self._lowered = lower(computation, value_of, specialize=False)
+        self._lowered = lower(computation, value_of)
         self.feeds, self.guards, self.fits = self._lowered.feeds, self._lowered.guards, self._lowered.fits
 
     def __call__(self, rows: Tensor, value_of: Callable[[int], Tensor]) -> list[Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import prod
 from typing import Any, NamedTuple
 
@@ -43,9 +43,16 @@ class Simplifier:
       computation: The computation.
       small: The values of small leaves: those that shapes depend on are assumed to be the same each time.
       specialize: Whether exponents are too.
+      forward: The equations of the trace: what they have computed need not be computed again.
     """
 
-    def __init__(self, computation: Computation, small: Mapping[int, Any], specialize: bool = False) -> None:
+    def __init__(
+        self,
+        computation: Computation,
+        small: Mapping[int, Any],
+        specialize: bool = False,
+        forward: Iterable[Eqn] = (),
+    ) -> None:
         self._computation, self._small, self._specialize = computation, small, specialize
         self._types = list(computation.types)
         self._static: dict[int, Any] = {}  # arrays
@@ -59,6 +66,15 @@ class Simplifier:
         self._seen: dict[Any, tuple[int, ...]] = {}
         self._eqns: dict[int, Eqn] = {}  # by first output
         self._assumed: set[int] = set()
+        self._add_computed(forward)
+
+    def _add_computed(self, forward: Iterable[Eqn]) -> None:
+        """Add the equations from feeds to feeds."""
+        leaf_of = {var: leaf for leaf, var in self._computation.feeds}
+        for eqn in forward:
+            if traits(eqn.op).replayable and all(var in leaf_of for var in (*eqn.inputs, *eqn.outputs)):
+                inputs, outputs = (tuple(leaf_of[var] for var in vars_of) for vars_of in (eqn.inputs, eqn.outputs))
+                self._seen.setdefault((eqn.op, inputs, eqn.attrs), outputs)
 
     def run(self) -> Simplified:
         """Return the simplified computation."""

@@ -12,6 +12,8 @@ from retrotape.compile._observed import Computation, NotCompilableError
 from retrotape.record import Trace, settings
 
 STRUCTURES = 256  # most that are remembered
+QUERIES = 64  # most of one structure
+AT_ONCE = 4  # queries of one structure that are observed when they are first asked
 CREDIT = 4  # structures observed when they first appear and not seen again, before new ones have to come twice
 
 
@@ -45,9 +47,31 @@ class Structure:
     """What is known about traces of one structure: the queries, by what they ask for."""
 
     def __init__(self) -> None:
-        self.queries: dict[Hashable, QueryState] = {}
+        self.queries: OrderedDict[Hashable, QueryState] = OrderedDict()
+        self._asked_once: OrderedDict[int, None] = OrderedDict()  # hashes of further queries
         self.sights = 0
         self.refused: str | None = None
+
+    def query(self, key: Hashable) -> QueryState | None:
+        """Return what is known about a query; None if it is one of many and was not asked before.
+
+        The first few are remembered when they are first asked, further ones the second time; the least recently used
+        are forgotten.
+        """
+        found = self.queries.get(key)
+        if found is not None:
+            if len(self.queries) > AT_ONCE:
+                self.queries.move_to_end(key)
+            return found
+        if len(self.queries) >= AT_ONCE and hash(key) not in self._asked_once:
+            self._asked_once[hash(key)] = None
+            if len(self._asked_once) > 4 * QUERIES:
+                self._asked_once.popitem(last=False)
+            return None
+        found = self.queries[key] = QueryState()
+        if len(self.queries) > QUERIES:
+            self.queries.popitem(last=False)
+        return found
 
     def needs(self) -> frozenset[int] | None:
         """Return the vars whose values its queries take; None if one of them is not compiled."""
@@ -76,25 +100,26 @@ class Cache:
                 found, functions = template.structure
                 if found is not None and functions == described(trace):
                     return self._seen_again(found)
-            size, found = trace.structure
-            if found is not None and size == len(trace.program.eqns):
+            sizes, found = trace.structure
+            if found is not None and sizes == _sizes(trace):
                 return found
             found = self._find(structure_key(trace))
-            template = trace.template
-            if found is not None and template is not None and len(template.eqns) == len(trace.program.eqns):
+            template, program = trace.template, trace.program
+            is_whole = template is not None and len(template.types) == len(program.types)
+            if found is not None and template is not None and is_whole and len(template.eqns) == len(program.eqns):
                 template.structure = found, described(trace)
         except NotCompilableError as error:
             found = Structure()
             found.refused = str(error)
-        trace.structure = len(trace.program.eqns), found
+        trace.structure = _sizes(trace), found
         return found
 
     def _own_structure(self, trace: Trace) -> Structure:
         """Return the structure of a trace from a file: its ops are checked on its values, so it shares no functions."""
-        size, found = trace.structure
-        if found is None or size != len(trace.program.eqns):
+        sizes, found = trace.structure
+        if found is None or sizes != _sizes(trace):
             found = Structure()
-            trace.structure = len(trace.program.eqns), found
+            trace.structure = _sizes(trace), found
         return found
 
     def _seen_again(self, found: Structure) -> Structure:
@@ -128,6 +153,12 @@ class Cache:
             self._structures.clear()
             self._seen.clear()
             self._credit = CREDIT
+
+
+def _sizes(trace: Trace) -> Hashable:
+    """Return the sizes of everything in the key of a trace that can grow."""
+    program, facts = trace.program, trace.facts
+    return tuple(map(len, (program.eqns, program.types, facts.bodies, facts.backward_functions, facts.moments)))
 
 
 cache = Cache()

@@ -17,7 +17,7 @@ from retrotape.query._progress import tracked
 from retrotape.query._request import refuse_outside, solve
 from retrotape.record import Session, current_stack
 from retrotape.tf.core import tf, zeros
-from retrotape.tf.nests import Parts, ones_like, shape_tensor, zeros_like
+from retrotape.tf.nests import Parts, has_derivative, ones_like, shape_tensor, zeros_like
 
 CHUNK = 1024  # rows of a Hessian that are vectorized at once by default
 _PLAIN = (np.ndarray, np.generic, int, float, complex)  # converted to the dtype of their source
@@ -169,7 +169,10 @@ def _compiled_columns(session: Session, request: Request, sources: Parts, chunk:
     """Return the columns of the Hessian by a compiled function; None if there is none yet."""
     parts = sources.flat
     sizes = [part.shape.num_elements() for part in parts]
-    if session.trace.symbolic or request.derived_from or None in sizes or len({part.dtype for part in parts}) != 1:
+    dtypes = {part.dtype for part in parts}
+    if session.trace.symbolic or request.derived_from or None in sizes or len(dtypes) != 1:
+        return None
+    if not all(map(has_derivative, parts)):
         return None
     count = sum(sizes)
 

@@ -20,7 +20,7 @@ class QuickGradient:
     """A query that can be looked up by the identities of its arguments, without translating each of them.
 
     Attributes:
-      key: What identifies it among the queries on equal traces: the var of the target, the handles of the variables.
+      key: What identifies it among the queries on equal traces: the var of the target, the slots of the variables.
     """
 
     __slots__ = ("_request", "_session", "_sources", "_target", "_template", "key")
@@ -64,4 +64,7 @@ def quick_gradient(session: Session, target: Any, sources: Any) -> QuickGradient
     var, handles = session.find(target), core.handles_in(sources)
     if var is None or handles is None or core.eager_dtype(target) not in TRAINABLE:
         return None
-    return QuickGradient(session, template, target, sources, (var, handles))  # type: ignore[arg-type]
+    slots = session.trace.slots_of(handles)
+    if None in slots:
+        return None
+    return QuickGradient(session, template, target, sources, (var, slots))  # type: ignore[arg-type]

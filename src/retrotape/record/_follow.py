@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from retrotape._types import Handle, Place, Tensor
-from retrotape.ir import CUSTOM, BackwardFunction, Builder, HostRead, TensorType
+from retrotape.ir import CUSTOM, BackwardFunction, Builder, HostRead
 from retrotape.record._attributes import canonical
 from retrotape.record._template import ACCESS, CUSTOM_STEP, PLAIN, READ, Template
 from retrotape.record._traits import RESOURCE, makes_copies
@@ -26,7 +26,8 @@ class Follower:
       template: The template.
       index: How many of its equations have run.
       count: How many of its vars exist.
-      handles: The handles of the variables used so far, by identity.
+      handles: The handles of the variables used so far, by slot: which of the template's variables each stands for.
+      slots: The slots, by identity of the handle.
       host_reads: What Python has read, as arguments of `Recorder.add_host_read`.
       view: The program so far, if someone looked at it, and `stamp` at that time; `views` counts how often.
     """
@@ -35,6 +36,7 @@ class Follower:
         self.template, self._others = template, others
         self.index = self.count = 0
         self.handles: dict[int, Handle] = {}
+        self.slots: dict[int, int] = {}
         self.host_reads: list[tuple[Any, ...]] = []
         self.view: Builder | None = None  # the program so far, and when it was built
         self.viewed: tuple[int, ...] = ()
@@ -61,11 +63,12 @@ class Follower:
     @property
     def complete(self) -> bool:
         """Whether everything in the template has run, and nothing else."""
-        return self.index == len(self.template.eqns) and self._same_moments()
+        template = self.template
+        return self.index == len(template.eqns) and self.count == len(template.types) and self._same_moments()
 
     def _same_moments(self) -> bool:
-        found = {self._known.get(identity) for identity in self._facts.moments}
-        return found == self.template.moments
+        moments = self._facts.moments
+        return {self._known.get(identity) for identity in moments} == self.template.moments if moments else True
 
     def current(self, handle: Handle) -> int | None:
         """Return the latest version of a variable; None if it was not used."""
@@ -73,7 +76,7 @@ class Follower:
 
     def unread(self) -> list[Handle]:
         """Return the handles of variables that have not been read since they were last assigned."""
-        return [self.handles[key] for key, var in self._current.items() if var not in self._values]
+        return [self.handles[self.slots[key]] for key, var in self._current.items() if var not in self._values]
 
     def follow(self, events: Sequence[Any]) -> int:
         """Return how many of the events are those of the template; the program differs from the next one on."""
@@ -142,7 +145,7 @@ class Follower:
             if self._known.get(identity, -1) >= start:
                 self._values.pop(self._known.pop(identity), None)
             if self._current.get(identity, -1) >= start:
-                del self._current[identity], self.handles[identity]
+                del self._current[identity], self.handles[self.slots.pop(identity)]
         self.count = start
 
     def _learn(self, op: Any, attrs: Any) -> bool:
@@ -158,29 +161,34 @@ class Follower:
     # ------------------------------------------------------------------ variables
 
     def _read(self, handle: Handle, version: int, output: Tensor, var: int, shape: Any) -> bool:
-        key, values = identity_of(handle), self._values
-        if self.template.keys.get(version) != key or key in self._stale or shape_of(output) != shape:
+        values, is_new = self._values, identity_of(handle) not in self.slots
+        if shape_of(output) != shape or not self._enter(handle, version, core.eager_dtype(output), shape):
             return False
-        if self._current.get(key) is None:
-            if version != self.count or self.template.types[version] != (core.eager_dtype(output), shape):
-                return False
-            self._use(key, handle, version)
-            self.count += 1
-        elif self._current[key] != version:
-            return False
-        else:
-            held = values.get(version)
-            if held is not None and not core.share_buffer(held, output):
-                return False  # a copy, or an update that was not recorded: the recorder finds out
+        held = None if is_new else values.get(version)
+        if held is not None and not core.share_buffer(held, output):
+            return False  # a copy, or an update that was not recorded: the recorder finds out
         self._known[identity_of(output)] = var
         values.setdefault(version, output)
         values[var] = output
         self.count += 1
         return True
 
-    def _use(self, key: int, handle: Handle, version: int) -> None:
-        self._current[key] = version
-        self.handles[key] = handle
+    def _enter(self, handle: Handle, version: int, dtype: int, shape: Any) -> bool:
+        """Return whether a handle is that of the variable which has a version of the template, as its latest one.
+
+        At its first use, a variable takes the place of one of the template.
+        """
+        key, slot = identity_of(handle), self.template.slots.get(version)
+        if key in self._stale or slot is None:
+            return False
+        found = self.slots.get(key)
+        if found is not None:
+            return found == slot and self._current[key] == version
+        if slot in self.handles or version != self.count or self.template.types[version] != (dtype, shape):
+            return False
+        self.slots[key], self.handles[slot], self._current[key] = slot, handle, version
+        self.count += 1
+        return True
 
     def _follow_access(
         self,
@@ -209,9 +217,7 @@ class Follower:
     ) -> bool:
         """Follow an op that reads slices of a variable, or updates it."""
         handles = [tensor for tensor in inputs if core.eager_dtype(tensor) == RESOURCE]
-        versions, keys = outs[len(outputs) :], self.template.keys
-        if versions and [keys.get(var) for var in versions] != [identity_of(handle) for handle in handles]:
-            return False
+        versions, slots = outs[len(outputs) :], self.template.slots
         if name == "AssignVariableOp":  # the equation does not take the old value
             if len(inputs) != 2 or identity_of(inputs[0]) not in self._current or identity_of(inputs[0]) in self._stale:
                 return False
@@ -220,7 +226,9 @@ class Follower:
             return False
         pairs = [(tensor, var, core.eager_dtype(tensor) == RESOURCE) for tensor, var in zip(inputs, ins, strict=True)]
         # The recorder defines the first versions of variables before other leaves.
-        if not all(self._enter(tensor, var) for tensor, var, is_handle in pairs if is_handle):
+        if not all(self._enter_slice(tensor, var) for tensor, var, is_handle in pairs if is_handle):
+            return False
+        if versions and [slots.get(var) for var in versions] != [self.slots.get(identity_of(one)) for one in handles]:
             return False
         if not all(self._leaf_or_known(tensor, var) for tensor, var, is_handle in pairs if not is_handle):
             return False
@@ -232,25 +240,13 @@ class Follower:
         self._values.update((var, tensor) for tensor, var, is_handle in pairs if not is_handle)
         if makes_copies(name):
             self._copied.update(map(identity_of, handles))
-        for handle, var in zip(handles, versions, strict=False):
-            self._use(identity_of(handle), handle, var)
+        self._current.update((identity_of(handle), var) for handle, var in zip(handles, versions, strict=False))
         self.count += len(outs)
         return True
 
-    def _enter(self, handle: Handle, version: int) -> bool:
-        """Check that an op takes the expected version of a variable, which may be its first."""
-        key = identity_of(handle)
-        if key in self._stale or self.template.keys.get(version) != key:
-            return False
-        found = self._current.get(key)
-        if found is None:
-            held = functions.handle_type(handle)
-            if version != self.count or held is None or self.template.types[version] != TensorType(*held):
-                return False
-            self._use(key, handle, version)
-            self.count += 1
-            return True
-        return found == version
+    def _enter_slice(self, handle: Handle, version: int) -> bool:
+        held = functions.handle_type(handle)
+        return held is not None and self._enter(handle, version, *held)
 
     def _leaf_or_known(self, tensor: Tensor, var: int) -> bool:
         found = self._known.get(identity_of(tensor))
@@ -298,6 +294,12 @@ class Follower:
         return True
 
     # ------------------------------------------------------------------ another template
+
+    def end(self) -> None:
+        """No more ops follow: choose the template that ends here, if there is one."""
+        if not self.complete:
+            shorter = [one for one in self._others if len(one.eqns) == self.index and len(one.types) == self.count]
+            self.template = next((one for one in shorter if one.agrees(self.template, self.index)), self.template)
 
     def _switch(self, event: Any, tried: Sequence[Template]) -> bool:
         """Go on with another template that is the same so far, and expects this event; return whether there is one."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from retrotape._types import Handle, Place, Tensor
@@ -43,8 +43,9 @@ class Following(Histories):
         super().clear()
 
     def follow_at(self, place: Place) -> Site | None:
-        """Follow the programs recorded before by the block at a place, if there are any. Nothing is recorded yet."""
-        if settings.mode == "never" or self.keep != "needed" or self.symbolic:
+        """Follow the programs that the block at a place recorded before, if there are any and nothing is recorded."""
+        is_empty = not self._builder.types and not self.tensors.by_identity
+        if settings.mode == "never" or self.keep != "needed" or self.symbolic or not is_empty:
             return None
         self._site = site = site_of(place)
         if site.templates:
@@ -57,6 +58,8 @@ class Following(Histories):
         self._site = None
         if site is None or self.damaged or self.waiting:
             return
+        if follower is not None:
+            follower.end()
         if follower is not None and follower.complete:
             self.template = follower.template
             site.used(follower.template)
@@ -133,7 +136,15 @@ class Following(Histories):
     def histories(self) -> Mapping[int, VariableHistory]:
         """Return the histories of variables, by identity of the handle; only to look up their versions."""
         template = self.followed()
-        return self.facts.histories if template is None else template.histories
+        if template is None or self._follower is None:
+            return self.facts.histories
+        return {identity: template.histories[slot] for identity, slot in self._follower.slots.items()}
+
+    def slots_of(self, handles: Iterable[int]) -> tuple[int | None, ...]:
+        """Return the numbers of the histories of variables, in order of first use, by identities of their handles."""
+        follower = self._follower
+        slots = {key: slot for slot, key in enumerate(self.facts.histories)} if follower is None else follower.slots
+        return tuple(map(slots.get, handles))
 
     @property
     def layer_calls(self) -> dict[int, LayerCall]:
@@ -148,8 +159,8 @@ class Following(Histories):
         """Return the handles of variables whose kept values are copies, which do not reveal a later write."""
         if self._follower is None or not self.copied_on_read:
             return super().copied() if self.copied_on_read else []
-        handles = self._follower.handles
-        return [handles[identity] for identity in self.copied_on_read if identity in handles]
+        handles, slots = self._follower.handles, self._follower.slots
+        return [handles[slots[identity]] for identity in self.copied_on_read if identity in slots]
 
     def hold(self, handle: Handle, value: Tensor) -> None:
         """Keep `value` as the current value of a variable, and map it to its var, so that uses of it are connected."""

@@ -10,6 +10,7 @@ from retrotape._types import Place
 from retrotape.ir import CUSTOM, Builder, Eqn, GrowingFacts, VariableHistory
 from retrotape.record._trace import Trace
 from retrotape.record._traits import Kind, traits
+from retrotape.tf.core import identity_of
 
 PLAIN, READ, ACCESS, CUSTOM_STEP, UNKNOWN = range(5)  # kinds of steps
 # Kind, op, attributes as TensorFlow gave them, inputs, outputs, shapes of the outputs, place, positions of the outputs
@@ -34,8 +35,8 @@ class Template:
       types: The types of its vars.
       producers: Their equations.
       eqns: The equations.
-      keys: For each version of a variable, the identity of the variable's handle.
-      histories: The variables, by identity of the handle; without handles.
+      histories: The variables, in order of first use; without handles, for another run may use other variables.
+      slots: For each version of a variable, the number of its history.
       moments: The vars whose gradient `tf.nn.moments` stopped.
       structure: What `compile` knows about traces like this one; and what their backward functions depend on.
       queries: Queries by their arguments, as `compile` knows them.
@@ -46,11 +47,11 @@ class Template:
         program, facts = trace.program, trace.facts
         self.types, self.producers, self.eqns = tuple(program.types), tuple(program.producers), tuple(program.eqns)
         self._frames = trace.frames.copy()
-        self.histories = {
-            key: VariableHistory(key, None, history.versions, history.made_by)
-            for key, history in facts.histories.items()
-        }
-        self.keys = {var: key for key, history in self.histories.items() for var in history.versions}
+        self.histories = [
+            VariableHistory(slot, None, history.versions, history.made_by)
+            for slot, history in enumerate(facts.histories.values())
+        ]
+        self.slots = {var: history.key for history in self.histories for var in history.versions}
         self._sets = {name: frozenset(getattr(facts, name)) for name in _SETS}
         self.moments = frozenset(trace.stopped_by_moments())
         self.structure: tuple[Any, Any] = None, None
@@ -127,14 +128,14 @@ class Template:
         wanted = self._wanted()
         always = not features.replayable
         keep = tuple(
-            position for position, var in enumerate(eqn.outputs) if (always or var in wanted) and var not in self.keys
+            position for position, var in enumerate(eqn.outputs) if (always or var in wanted) and var not in self.slots
         )
         return kind, eqn.op, None, eqn.inputs, eqn.outputs, shapes, self._place(eqn), keep
 
     def _is_update(self, eqn: Eqn) -> bool:
         """Return whether an op reads or changes variables that existed before it."""
-        versions = [var for var in eqn.outputs if var in self.keys]
-        return all(self.histories[self.keys[var]].versions[0] != var for var in versions)
+        versions = [var for var in eqn.outputs if var in self.slots]
+        return all(self.histories[self.slots[var]].versions[0] != var for var in versions)
 
     # ------------------------------------------------------------------ other templates
 
@@ -152,7 +153,7 @@ class Template:
         index = 0
         for ours, theirs in zip(self.eqns, other.eqns, strict=False):
             same_vars = all(
-                self.types[var] == other.types[var] and self.keys.get(var) == other.keys.get(var)
+                self.types[var] == other.types[var] and self.slots.get(var) == other.slots.get(var)
                 for var in (*ours.inputs, *ours.outputs)
                 if var < len(other.types)
             )
@@ -178,7 +179,7 @@ class Template:
         Args:
           eqns: How many equations.
           count: How many vars.
-          handles: The handles of the variables used so far, by identity.
+          handles: The handles of the variables used so far, by slot.
           facts: What belongs to this run: times, layer calls, host reads, backward functions.
         """
         used = len(self._frames) if eqns == len(self.eqns) else self._used_frames()[eqns]
@@ -190,11 +191,11 @@ class Template:
         ours = builder.facts
         for name, items in self._sets.items():
             getattr(ours, name).update(items if count == len(self.types) else (var for var in items if var < count))
-        for key, handle in handles.items():
-            known = self.histories[key]
+        for slot, handle in handles.items():
+            known = self.histories[slot]
             number = sum(var < count for var in known.versions)
-            history = VariableHistory(key, handle, known.versions[:number], known.made_by[:number])
-            ours.histories[key] = history
+            history = VariableHistory(identity_of(handle), handle, known.versions[:number], known.made_by[:number])
+            ours.histories[history.key] = history
             ours.history_of.update((var, history) for var in history.versions)
         ours.times.extend(facts.times)
         ours.backward_functions.update(facts.backward_functions)

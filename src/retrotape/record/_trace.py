@@ -7,7 +7,7 @@ the caches: a recomputed value, one more tensor of a var.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -45,7 +45,7 @@ class Trace(ABC):
       token: Replaced by `clear`: invalidates what was handed out before.
       damaged: Whether an exception interrupted recording.
       template: What was followed to the end, or was made of this trace: `compile` stores there what it knows.
-      structure: What `compile` knows about traces like this one, and the number of equations that it is about.
+      structure: What `compile` knows about traces like this one, and the sizes of the program that it is about.
       not_compiled: Why the last query was not compiled; None if it was.
       base: The trace that this one is a fork of, if it is one; the first `base_size` vars are the same in both.
     """
@@ -76,7 +76,7 @@ class Trace(ABC):
         self.guard: Any = None
         self.token = object()
         self.template: Template | None = None
-        self.structure: tuple[int, Any] = -1, None
+        self.structure: tuple[Hashable, Any] = (), None
         self.not_compiled: str | None = NO_QUERY
         self.base: Trace | None = None
         self.base_size = 0
@@ -116,6 +116,10 @@ class Trace(ABC):
     @abstractmethod
     def followed(self) -> Template | None:
         """Return the template that this trace equals, if it does so in whole."""
+
+    @abstractmethod
+    def slots_of(self, handles: Iterable[int]) -> tuple[int | None, ...]:
+        """Return the numbers of the histories of variables, in order of first use, by identities of their handles."""
 
     @abstractmethod
     def on_rules(self) -> None:
