@@ -11,7 +11,7 @@ from retrotape.diagnose.missing import Explain, with_reasons
 from retrotape.errors import ShapeMismatchError
 from retrotape.execute import Request, differentiate_each
 from retrotape.grads import Gradients, identities_of
-from retrotape.query._base import Results
+from retrotape.query._base import Results, op_by_op
 from retrotape.query._request import fill_constants, make_request, solve
 from retrotape.record import Session
 from retrotape.tf.core import tf
@@ -80,6 +80,7 @@ class Together:
         self.requests = requests = _make_requests(session, results, given, sources, through_updates, since)
         width = len(requests[0].sources)
         if any(request.derived_from for request in requests):
+            op_by_op(session, "a result of an earlier query is differentiated")
             found = self._solve_all()
         else:
             kind = "each", tuple(request.key() for request in requests)
