@@ -25,8 +25,10 @@ def main() -> None:
     os.close(nowhere)
     sys.path.extend(setup["paths"])
     import_everything()
+    import retrotape
     from retrotape.files import isolated
 
+    retrotape.config(compile=False)  # op by op, so that the op is known during which the process dies
     note = None if setup["note"] is None else isolated.Note(setup["note"])
     asked = isolated.receive(requests, 2**20)
     set_threads(asked["threads"])

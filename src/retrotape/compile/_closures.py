@@ -54,6 +54,11 @@ _BUILTINS = frozenset(
 )
 # Parts of TensorFlow and Keras that have state in Python.
 _STATEFUL = frozenset(("backend", "config", "dlpack", "keras", "summary"))
+# Public functions that are no ops.
+_NOT_OPS = frozenset(
+    """custom_gradient device executing_eagerly function get_logger grad_pass_through init_scope inside_function
+    numpy_function print py_function recompute_grad""".split()  # noqa: SIM905
+)
 # What changes something outside the function.
 _EFFECTS = frozenset(
     ("DELETE_ATTR", "DELETE_GLOBAL", "DELETE_SUBSCR", "IMPORT_NAME", "STORE_ATTR", "STORE_GLOBAL", "STORE_SUBSCR")
@@ -104,6 +109,8 @@ class _Description:
             return kind.__name__, repr(value)
         if depth == 0:
             raise NotCompilableError("a backward function refers to functions that are nested too deeply")
+        if (kind is EagerTensor or is_variable(unwrap(value))) and any(not key.startswith("_") for key in vars(value)):
+            raise NotCompilableError("a backward function refers to a tensor or variable with attributes of user code")
         if kind is EagerTensor:
             var = self._trace.tensors.find(value)
             return ("tensor", identity_of(value)) if var is None else ("var", var)
@@ -195,7 +202,8 @@ def _public() -> tuple[frozenset[str], frozenset[Any]]:
     names = [name for space in spaces for name in dir(space) if not name.startswith("_")]
     of_tensors = ("as_list", "dense_shape", "dtype", "indices", "ndims", "numpy", "read_value", "values")
     functions = [getattr(space, name) for space in spaces for name in dir(space) if not name.startswith("_")]
-    return frozenset((*names, *of_tensors)), frozenset(filter(isfunction, functions))
+    ops = [function for function in functions if isfunction(function) and function.__name__ not in _NOT_OPS]
+    return frozenset((*names, *of_tensors)) - _NOT_OPS, frozenset(ops)
 
 
 def _content(cell: Any) -> Any:

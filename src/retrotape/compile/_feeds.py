@@ -8,7 +8,7 @@ from retrotape.ir import bytes_of
 from retrotape.record import Trace
 from retrotape.tf import core
 
-HELD = 1 << 24  # bytes of the largest value that is kept for the next query on a tape from a file
+HELD = 1 << 28  # most bytes of recomputed values that a tape from a file keeps for the next query
 
 
 class Feeds:
@@ -25,6 +25,8 @@ class Feeds:
         if self._values is None:
             self._values = Values(self._trace)
         value = self._values(var)
-        if self._trace.guard is not None and bytes_of(self._trace.program.types[var]) <= HELD:
+        size = bytes_of(self._trace.program.types[var])
+        if self._trace.guard is not None and self._trace.held + size <= HELD:
             self._kept[var] = value  # a file has only leaves, and the next query of this kind takes it again
+            self._trace.held += size
         return value

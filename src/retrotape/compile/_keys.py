@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Hashable
+from inspect import isclass
 from typing import Any
 
 from retrotape.compile._closures import describe
@@ -45,10 +46,28 @@ def structure_key(trace: Trace) -> Hashable:
 def _has_user_rule(op: str) -> bool:
     """Return whether the gradient function of an op was registered by user code, which may have state."""
     rule = None if op == CUSTOM or core.op_def(op) is None else lookup(op)
-    if not isinstance(rule, Rule):
+    return isinstance(rule, Rule) and not _is_library_function(rule.function)
+
+
+def _is_library_function(function: Any) -> bool:
+    """Return whether a function is TensorFlow's, and not only a wrapper of it around user code."""
+    code = getattr(function, "__code__", None)
+    if code is None or not is_library_code(code):  # an object that can be called has no code
         return False
-    code = getattr(rule.function, "__code__", None)  # an object that can be called has none
-    return code is None or not is_library_code(code)
+    try:
+        inside = [cell.cell_contents for cell in function.__closure__ or ()]
+    except ValueError:  # a cell without contents
+        return False
+    return all(_is_library_function(value) for value in inside if callable(value) and not isclass(value))
+
+
+def tensors_in(description: Any) -> set[int]:
+    """Return the identities of the tensors in a description that are not on the trace."""
+    if not isinstance(description, tuple):
+        return set()
+    if len(description) == 2 and description[0] == "tensor":
+        return {description[1]}
+    return set().union(*map(tensors_in, description))
 
 
 def described(trace: Trace, calls: Container[int] = ()) -> Hashable:

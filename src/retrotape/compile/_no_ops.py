@@ -9,6 +9,7 @@ from retrotape.ir import CUSTOM, Eqn, TensorType
 
 UNCHANGED = frozenset((CUSTOM, "Identity", "PreventGradient", "StopGradient"))
 FILLS = {"ZerosLike": 0, "OnesLike": 1}
+_COMPLEX = (8, 18)  # one times infinity has a part that is not a number
 _REDUCTIONS = frozenset(("Sum", "Mean", "Prod", "Max", "Min"))
 _RESHAPES = frozenset(("Reshape", "BroadcastTo", "Tile", "Squeeze", "ExpandDims"))
 
@@ -34,7 +35,7 @@ def unchanged_input(
             return first
         if eqn.op == "Transpose" and eqn.inputs[1] in static and _is_in_order(static[eqn.inputs[1]]):
             return first
-    if eqn.op == "Mul":
+    if eqn.op == "Mul" and kind.dtype not in _COMPLEX:
         return _times_one(eqn.inputs, kind, types, static, filled)
     return None
 

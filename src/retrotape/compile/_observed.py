@@ -70,8 +70,12 @@ class Observation:
 
     def run(self, compute: Callable[[], list[Cotangent | None]]) -> list[Cotangent | None]:
         """Run the computation, and return its results."""
-        with current_stack().only(self._recorder):
-            return compute()
+        try:
+            with current_stack().only(self._recorder):
+                return compute()
+        except BaseException:
+            self._recorder.observer = None  # see `computation`
+            raise
 
     def computation(self, found: Sequence[Cotangent | None]) -> Computation:
         """Return what ran as data, given its results.
@@ -127,13 +131,17 @@ class _Extraction:
         """Return the reads of values of the trace, and the vars of values that the computation itself made."""
         guards, inside = [], []
         for identity, tensor in read.items():
-            own, var = self._recorder.tensors.get(identity), self._trace.tensors.get(identity)
+            own = self._recorder.tensors.get(identity)
+            if own is not None and self._recorder.program.producers[own] == LEAF:
+                identity = identity_of(self._recorder.values[own])  # of the tensor that this one is a copy of
+            var = self._trace.tensors.get(identity)
             if identity in self._leaves:
                 raise NotCompilableError("a backward function reads in Python what it is given")
             if var is not None:
                 guards.append((var, value_bytes(tensor)))
             elif own is not None and self._recorder.program.producers[own] != LEAF:
                 inside.append(own)
+            # else a constant that Python has made
         return tuple(guards), inside
 
     def _copy(self, eqn: Eqn, program: Program) -> None:

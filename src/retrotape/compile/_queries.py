@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Sequence
 from retrotape._types import Cotangent, Tensor
 from retrotape.compile._compare import check_same
 from retrotape.compile._feeds import Feeds
+from retrotape.compile._keys import described, tensors_in
 from retrotape.compile._lower import lower
 from retrotape.compile._observed import Computation, NotCompilableError, Observation
 from retrotape.compile._structures import QueryState, Structure, cache
@@ -67,13 +68,19 @@ def find_query(trace: Trace, kind: Hashable, inputs: Sequence[Tensor]) -> tuple[
 
 
 def _roles(trace: Trace, inputs: Sequence[Tensor]) -> Hashable:
-    """Return the type of each input, which earlier one it is the same tensor as, and which var of the trace."""
+    """Return the type of each input, and what it is besides.
+
+    It may be the same tensor as an earlier input, as one of the trace, or as one that a backward function refers to.
+    """
     if not inputs:
         return ()
-    identities = [identity_of(tensor) for tensor in inputs]
+    identities, held = [identity_of(tensor) for tensor in inputs], tensors_in(described(trace))
     return tuple(
         [
-            (core.eager_dtype(tensor), shape_of(tensor), identities.index(identity), trace.tensors.get(identity))
+            (
+                *(core.eager_dtype(tensor), shape_of(tensor), identities.index(identity)),
+                *(trace.tensors.get(identity), identity if identity in held else None),
+            )
             for tensor, identity in zip(inputs, identities, strict=True)
         ]
     )

@@ -99,7 +99,8 @@ def compiled_rows(trace: Trace, kind: Hashable, rows: Tensor, one: _One) -> list
     results, computation = observe(query, trace, [row], lambda: _dense(one(row)))
     if computation is not None:
         try:
-            stacked = _compile(query, computation, results, rows, value_of)
+            last = rows[-1]
+            stacked = _compile(query, computation, (results, _dense(one(last))), rows, value_of)
         except (NotCompilableError, tf.errors.OpError, ValueError) as error:
             query.refuse(str(error))
             trace.not_compiled = query.refused
@@ -113,14 +114,20 @@ def _dense(found: list[Cotangent | None]) -> list[Tensor | None]:
 
 
 def _compile(
-    query: QueryState, computation: Computation, found: list[Any], rows: Tensor, value_of: Callable[[int], Tensor]
+    query: QueryState,
+    computation: Computation,
+    first_and_last: tuple[list[Any], list[Any]],
+    rows: Tensor,
+    value_of: Callable[[int], Tensor],
 ) -> list[Tensor]:
-    if any(grad is None for grad in found):
+    first, last = first_and_last
+    if any(grad is None for grad in first):
         raise NotCompilableError("a source is not connected to the target")
     few = rows.shape[0] <= FEW
     variant: Any = _RowByRow(computation, value_of) if few else Vectorized(computation, value_of)
     stacked = variant(rows, value_of)
-    for one, column in zip(found, stacked, strict=True):
+    for one, other, column in zip(first, last, stacked, strict=True):
         check_same(one, column[0])
+        check_same(other, column[-1])
     query.add(variant)
     return stacked

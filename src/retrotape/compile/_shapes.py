@@ -10,7 +10,7 @@ _BY_SHAPE = frozenset(
     Abs Acos Acosh AddN AddV2 Add Angle ApproximateEqual Asin Asinh Atan Atan2 Atanh AvgPool AvgPool3D
     BatchMatMul BatchMatMulV2 BatchMatMulV3 BesselI0 BesselI0e BesselI1 BesselI1e BesselJ0 BesselJ1 BesselK0
     BesselK0e BesselK1 BesselK1e BesselY0 BesselY1 Betainc BiasAdd BiasAddGrad BiasAddV1 Bitcast
-    BroadcastGradientArgs Cast Ceil Cholesky CholeskyGrad ClipByValue Complex ComplexAbs Conj Conv2D Conv3D Cos
+    Cast Ceil Cholesky CholeskyGrad ClipByValue Complex ComplexAbs Conj Conv2D Conv3D Cos
     Cosh CropAndResizeGradBoxes Cross Cumprod Cumsum CumulativeLogsumexp Dawsn DepthToSpace
     DepthwiseConv2dNative Diag DiagPart Digamma Dilation2D Dilation2DBackpropFilter Dilation2DBackpropInput Div
     DivNoNan Einsum Elu EluGrad Equal Erf Erfc Erfinv Exp Expint Expm1 ExtractImagePatches ExtractVolumePatches
@@ -47,12 +47,12 @@ _BY_VALUE: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("AvgPool3DGrad", "AvgPoolGrad", "Conv3DBackpropInputV2", "FractionalAvgPoolGrad"), (0,)),
     **dict.fromkeys(("BatchToSpaceND", "SpaceToBatchND"), (1, 2)),
     **dict.fromkeys(("ImageProjectiveTransformV2", "ImageProjectiveTransformV3", "SparseTensorDenseMatMul"), (2,)),
+    "BroadcastGradientArgs": (0, 1),
     "Conv3DBackpropFilterV2": (1,),
     "CropAndResizeGradImage": (3,),
     "ResizeNearestNeighborGrad": (1,),
     "ConcatOffset": (0,),
     "ConcatV2": (-1,),
-    "DynamicStitch": (0, 1, 2, 3, 4, 5, 6, 7, 8, 9),
     "GatherV2": (2,),
     "OneHot": (1,),
     "Range": (0, 1, 2),

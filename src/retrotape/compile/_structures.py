@@ -17,6 +17,9 @@ AT_ONCE = 4  # queries of one structure that are observed when they are first as
 CREDIT = 4  # structures observed when they first appear and not seen again, before new ones have to come twice
 
 
+_lock = Lock()
+
+
 class QueryState:
     """What is known about one query on traces of one structure.
 
@@ -58,6 +61,10 @@ class Structure:
         The first few are remembered when they are first asked, further ones the second time; the least recently used
         are forgotten.
         """
+        with _lock:
+            return self._query(key)
+
+    def _query(self, key: Hashable) -> QueryState | None:
         found = self.queries.get(key)
         if found is not None:
             if len(self.queries) > AT_ONCE:
@@ -75,9 +82,9 @@ class Structure:
 
     def needs(self) -> frozenset[int] | None:
         """Return the vars whose values its queries take; None if one of them is not compiled."""
-        if self.refused is not None or not all(query.variants for query in self.queries.values()):
+        if self.refused is not None or not all(query.variants for query in list(self.queries.values())):
             return None
-        variants = [lowered for query in self.queries.values() for lowered in query.variants]
+        variants = [lowered for query in list(self.queries.values()) for lowered in query.variants]
         return frozenset(var for one in variants for var in (*one.feeds, *(var for var, _ in one.guards)))
 
 
@@ -88,7 +95,6 @@ class Cache:
         self._structures: OrderedDict[Hashable, Structure] = OrderedDict()
         self._seen: OrderedDict[int, None] = OrderedDict()  # hashes of keys that appeared once
         self._credit = CREDIT
-        self._lock = Lock()
 
     def structure_of(self, trace: Trace) -> Structure | None:
         """Return the structure of a trace; None if it is new and not worth remembering yet."""
@@ -129,7 +135,7 @@ class Cache:
         return found
 
     def _find(self, key: Hashable) -> Structure | None:
-        with self._lock:
+        with _lock:
             found = self._structures.get(key)
             if found is None:
                 mark = hash(key)
@@ -149,7 +155,7 @@ class Cache:
 
     def clear(self) -> None:
         """Forget everything."""
-        with self._lock:
+        with _lock:
             self._structures.clear()
             self._seen.clear()
             self._credit = CREDIT

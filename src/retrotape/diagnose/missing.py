@@ -33,6 +33,7 @@ def with_reasons(
     sources: Parts,
     found: Sequence[Any],
     explain: Explain | None = None,
+    identities: Sequence[Any] | None = None,
 ) -> Gradients:
     """Return gradients that know why some of them are missing.
 
@@ -42,16 +43,18 @@ def with_reasons(
       sources: The sources of the query, part by part in the order of the request.
       found: The gradient for each item of `sources`, or None.
       explain: Explains one source in full, where the ops alone do not show which of them passes no gradient on.
+      identities: What tells the sources apart, if several queries have the same.
     """
     keys = tf.nest.flatten(sources.nest)
-    missing: list[tuple[Any, int, Any]] = []  # key, source, part
+    missing: list[tuple[int, int, Any]] = []  # which key, source, part
     position = 0
-    for key, parts, grad in zip(keys, sources.parts, found, strict=True):
+    for number, (parts, grad) in enumerate(zip(sources.parts, found, strict=True)):
         if grad is None and parts:  # for a ragged or sparse tensor its values, which come first
-            missing.append((key, position, parts[0]))
+            missing.append((number, position, parts[0]))
         position += len(parts)
     texts = _reasons(session, request, [(source, part) for _, source, part in missing], explain) if missing else []
-    return Gradients.of_query(keys, found, [(key, text) for (key, _, _), text in zip(missing, texts, strict=True)])
+    reasons = {number: text for (number, _, _), text in zip(missing, texts, strict=True)}
+    return Gradients.of_query(keys, found, reasons, identities)
 
 
 def _reasons(

@@ -32,6 +32,11 @@ def _identity(key: Any) -> Any:
     return id(unwrap(key))
 
 
+def identities_of(keys: Iterable[Any]) -> list[Any]:
+    """Return what tells keys apart."""
+    return [_identity(key) for key in keys]
+
+
 def _check(key: Any, grad: Gradient) -> None:
     """Raise if this is not a pair of a key and its gradient."""
     if isinstance(unwrap(grad), tf.Variable):
@@ -77,16 +82,27 @@ class Keyed:
 
     @classmethod
     def of_query(
-        cls: type[_Self], keys: Sequence[Any], grads: Sequence[Gradient], reasons: Iterable[tuple[Any, str]] = ()
+        cls: type[_Self],
+        keys: Sequence[Any],
+        grads: Sequence[Gradient],
+        reasons: Mapping[int, str] = {},
+        identities: Sequence[Any] | None = None,
     ) -> _Self:
-        """Return the results of a query: keys are distinct, and gradients fit, so neither is checked."""
-        if any(isinstance(grad, tf.IndexedSlices) for grad in grads):
-            return cls(zip(keys, grads, strict=True), reasons)
+        """Return the results of a query: keys are distinct, and gradients fit, so neither is checked.
+
+        Args:
+          keys: The sources.
+          grads: Their gradients.
+          reasons: By position, why a source has none.
+          identities: What `identities_of` returns for the keys, if several queries have the same.
+        """
+        if any(type(grad) is tf.IndexedSlices for grad in grads):
+            return cls(zip(keys, grads, strict=True), [(keys[position], text) for position, text in reasons.items()])
         found = cls((), ())
-        identities = [_identity(key) for key in keys]
+        identities = identities_of(keys) if identities is None else identities
         found._keys = dict(zip(identities, keys, strict=True))
         found._grads = dict(zip(identities, grads, strict=True))
-        found._reasons = {_identity(key): (reason,) for key, reason in reasons}
+        found._reasons = {identities[position]: (text,) for position, text in reasons.items()}
         return found
 
     def _like(self: _Self, gradients: Iterable[tuple[Any, Gradient]]) -> _Self:

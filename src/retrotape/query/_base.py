@@ -43,6 +43,12 @@ def recorded_in_graph(session: Session) -> AbstractContextManager[None]:
     return nullcontext() if session.graph is None else session.extended()
 
 
+def op_by_op(session: Session, reason: str) -> None:
+    """Note that a query is not compiled, and why."""
+    session.trace.not_compiled = reason
+    session.trace.on_rules()
+
+
 def has_text(nest: Any) -> bool:
     """Return whether a nest contains a string. Every query calls this, so it must be fast."""
     if isinstance(nest, (list, tuple)):
@@ -90,6 +96,8 @@ class QueryBase(ABC):
         """
         if session.trace.guard is not None:
             compute = _explaining(session, compute)
+        if request.derived_from:
+            op_by_op(session, "a result of an earlier query is differentiated")
         if kind is None or request.derived_from or request.outside:
             found = compute()
         else:

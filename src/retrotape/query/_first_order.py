@@ -11,7 +11,7 @@ from retrotape.diagnose.missing import warn_of_targets, with_reasons
 from retrotape.errors import TapeUseError
 from retrotape.execute import stream
 from retrotape.grads import Gradients
-from retrotape.query._base import QueryBase, query, recorded_in_graph
+from retrotape.query._base import QueryBase, op_by_op, query, recorded_in_graph
 from retrotape.query._quick import quick_gradient
 from retrotape.query._request import fill_constants, make_request, refuse_outside, solve
 from retrotape.query._several import Together, losses_and_seeds, sources_of
@@ -251,6 +251,7 @@ class FirstOrder(QueryBase):
             refuse_outside(request, True, "to stream gradients")
             token = session.token
         warn_of_targets(request)
+        op_by_op(session, "gradients are yielded one by one")
         owners = [
             item for item, own in zip(tf.nest.flatten(parts.nest), parts.parts, strict=True) for _ in own
         ]  # the tensors of a composite source are yielded one by one

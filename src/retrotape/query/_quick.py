@@ -64,6 +64,7 @@ def quick_gradient(session: Session, target: Any, sources: Any) -> QuickGradient
     var, handles = session.find(target), core.handles_in(sources)
     if var is None or handles is None or core.eager_dtype(target) not in TRAINABLE:
         return None
+    session.trace.owners.update(core.owners_of(sources))
     slots = session.trace.slots_of(handles)
     if None in slots:
         return None

@@ -115,7 +115,7 @@ def _source(
         histories = session.histories_of(part.variable)  # version by version the same, see `versions_of`
         return tuple(history.versions[part.number] for history in histories if part.number < len(history.versions))
     if isinstance(part, VARIABLES):
-        histories = session.histories_of(part)
+        histories = session.source_histories(part)
         if not histories:
             return (stand_ins[id(part)],) if id(part) in stand_ins else ()
         if len(histories) > 1 and differs_by_replica(part):

@@ -10,8 +10,8 @@ from retrotape.compile import compiled
 from retrotape.diagnose.missing import Explain, with_reasons
 from retrotape.errors import ShapeMismatchError
 from retrotape.execute import Request, differentiate_each
-from retrotape.grads import Gradients
-from retrotape.query._base import Results
+from retrotape.grads import Gradients, identities_of
+from retrotape.query._base import Results, op_by_op
 from retrotape.query._request import fill_constants, make_request, solve
 from retrotape.record import Session
 from retrotape.tf.core import tf
@@ -80,6 +80,7 @@ class Together:
         self.requests = requests = _make_requests(session, results, given, sources, through_updates, since)
         width = len(requests[0].sources)
         if any(request.derived_from for request in requests):
+            op_by_op(session, "a result of an earlier query is differentiated")
             found = self._solve_all()
         else:
             kind = "each", tuple(request.key() for request in requests)
@@ -107,10 +108,10 @@ class Together:
 
     def gradients(self, rows: Sequence[list[Any]], zeros: bool, explain: Sequence[Explain]) -> list[Gradients]:
         """Return the rows as vectors, with zeros or a reason where there is no gradient."""
-        made = []
+        made, identities = [], identities_of(tf.nest.flatten(self._sources.nest))
         for request, row, one in zip(self.requests, rows, explain, strict=True):
             if zeros:
                 pairs = zip(self._sources.flat, row, strict=True)
                 row = [zeros_like(part) if grad is None else grad for part, grad in pairs]
-            made.append(with_reasons(self._session, request, self._sources, self._sources.pack(row), one))
+            made.append(with_reasons(self._session, request, self._sources, self._sources.pack(row), one, identities))
         return made

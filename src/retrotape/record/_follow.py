@@ -6,15 +6,18 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from retrotape._types import Handle, Place, Tensor
-from retrotape.ir import CUSTOM, BackwardFunction, Builder, HostRead
+from retrotape.ir import CUSTOM, BackwardFunction, Builder, HostRead, VariableHistory
 from retrotape.record._attributes import canonical
 from retrotape.record._template import ACCESS, CUSTOM_STEP, PLAIN, READ, Template
 from retrotape.record._traits import RESOURCE, makes_copies
 from retrotape.tf import core, functions
-from retrotape.tf.core import identity_of, shape_of
+from retrotape.tf.core import identity_of, shape_of, tf
 
 if TYPE_CHECKING:
     from retrotape.record._histories import Histories
+
+
+_PLAIN_ATTRS = frozenset((str, bytes, int, bool, float, type(None), tf.DType, tf.TensorShape))
 
 
 class Follower:
@@ -28,6 +31,7 @@ class Follower:
       count: How many of its vars exist.
       handles: The handles of the variables used so far, by slot: which of the template's variables each stands for.
       slots: The slots, by identity of the handle.
+      histories: The histories of the template, by identity of the handle; filled when someone looks them up.
       host_reads: What Python has read, as arguments of `Recorder.add_host_read`.
       view: The program so far, if someone looked at it, and `stamp` at that time; `views` counts how often.
     """
@@ -37,13 +41,14 @@ class Follower:
         self.index = self.count = 0
         self.handles: dict[int, Handle] = {}
         self.slots: dict[int, int] = {}
+        self.histories: dict[int, VariableHistory] = {}
         self.host_reads: list[tuple[Any, ...]] = []
         self.view: Builder | None = None  # the program so far, and when it was built
         self.viewed: tuple[int, ...] = ()
         self.views = 0
         self._current: dict[int, int] = {}  # by identity of the handle: the latest version
         self._known, self._values = recorder.tensors.by_identity, recorder.values
-        self._copied, self._stale = recorder.copied_on_read, recorder._stale
+        self._copied, self._stale, self._variables = recorder.copied_on_read, recorder._stale, recorder.variables
         self._facts = recorder._builder.facts
 
     def stamp(self) -> tuple[int, ...]:
@@ -67,8 +72,8 @@ class Follower:
         return self.index == len(template.eqns) and self.count == len(template.types) and self._same_moments()
 
     def _same_moments(self) -> bool:
-        moments = self._facts.moments
-        return {self._known.get(identity) for identity in moments} == self.template.moments if moments else True
+        moments, expected = self._facts.moments, self.template.moments
+        return (not moments and not expected) or {self._known.get(identity) for identity in moments} == expected
 
     def current(self, handle: Handle) -> int | None:
         """Return the latest version of a variable; None if it was not used."""
@@ -154,8 +159,8 @@ class Follower:
         name = op if type(op) is str else op.decode()
         if name != eqn.op or eqn.op == CUSTOM or canonical(name, attrs) != eqn.attrs:
             return False
-        if isinstance(attrs, tuple) and not any(isinstance(value, (list, dict)) for value in attrs):
-            self.template.learn(self.index, op, attrs)  # lists may change
+        if isinstance(attrs, tuple) and _PLAIN_ATTRS.issuperset(map(type, attrs)):
+            self.template.learn(self.index, op, attrs)  # lists may change, and tensors would be kept alive
         return True
 
     # ------------------------------------------------------------------ variables
@@ -186,9 +191,16 @@ class Follower:
             return found == slot and self._current[key] == version
         if slot in self.handles or version != self.count or self.template.types[version] != (dtype, shape):
             return False
+        if key not in self._variables and self._may_be_copy(handle):
+            return False
         self.slots[key], self.handles[slot], self._current[key] = slot, handle, version
         self.count += 1
         return True
+
+    def _may_be_copy(self, handle: Handle) -> bool:
+        """Return whether a handle may be a copy of one that was used: the recorder knows it by the resource's name."""
+        name = core.resource_name(handle)
+        return any(core.resource_name(other) == name for other in self.handles.values())
 
     def _follow_access(
         self,
@@ -273,7 +285,7 @@ class Follower:
         """Return whether a custom gradient is that of the template, and add it."""
         if self.index == len(self.template.eqns):
             return False
-        kind, _, _, ins, outs, shapes, where, _ = self.template.step(self.index)
+        kind, _, _, ins, outs, shapes, where, keep = self.template.step(self.index)
         attrs = (("name", name.encode()),)
         if kind != CUSTOM_STEP or place != where or self.template.eqns[self.index].attrs != attrs:
             return False
@@ -287,6 +299,7 @@ class Follower:
             self._undo(given, start)
             return False
         self._known.update((identity_of(tensor), var) for tensor, var in zip(outputs, outs, strict=True))
+        self._values.update((outs[position], outputs[position]) for position in keep)
         self._facts.backward_functions[self.index] = BackwardFunction(function, ins[: len(inputs)], outs)
         self._facts.times.append(time)
         self.count += len(outs)
@@ -299,7 +312,10 @@ class Follower:
         """No more ops follow: choose the template that ends here, if there is one."""
         if not self.complete:
             shorter = [one for one in self._others if len(one.eqns) == self.index and len(one.types) == self.count]
-            self.template = next((one for one in shorter if one.agrees(self.template, self.index)), self.template)
+            self._go_on_with(next((one for one in shorter if one.agrees(self.template, self.index)), self.template))
+
+    def _go_on_with(self, template: Template) -> None:
+        self.template, self.histories, self.view = template, {}, None
 
     def _switch(self, event: Any, tried: Sequence[Template]) -> bool:
         """Go on with another template that is the same so far, and expects this event; return whether there is one."""
@@ -307,7 +323,7 @@ class Follower:
             if other in tried or len(other.eqns) <= self.index:
                 continue
             if other.agrees(self.template, self.index) and self._expects(other, event):
-                self.template = other
+                self._go_on_with(other)
                 return True
         return False
 

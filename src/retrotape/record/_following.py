@@ -86,11 +86,12 @@ class Following(Histories):
 
     def build(self) -> None:
         """Build the program of what was followed so far. From here on, ops are recorded."""
-        follower = self._follower
-        if follower is not None:
-            built = self._view()
-            self._build(built)
-            self._follower = None
+        if self._follower is not None:
+            try:  # as `whole` does
+                self._builder, self._follower = self._view(), None
+            except BaseException:
+                self.damaged = True
+                raise
 
     def _built(self) -> Builder:
         if self._follower is not None:
@@ -106,7 +107,7 @@ class Following(Histories):
             follower.views += 1
             follower.view, follower.viewed = follower.build(), follower.stamp()
             if follower.views > MOST_VIEWS:  # of a long program: each takes as long as the program
-                self._builder, self._follower = follower.view, None
+                self.build()
         return follower.view
 
     def follow(self, events: Sequence[Any]) -> Sequence[Any]:
@@ -138,7 +139,10 @@ class Following(Histories):
         template = self.followed()
         if template is None or self._follower is None:
             return self.facts.histories
-        return {identity: template.histories[slot] for identity, slot in self._follower.slots.items()}
+        follower = self._follower
+        if len(follower.histories) != len(follower.slots):
+            follower.histories = {key: template.histories[slot] for key, slot in follower.slots.items()}
+        return follower.histories
 
     def slots_of(self, handles: Iterable[int]) -> tuple[int | None, ...]:
         """Return the numbers of the histories of variables, in order of first use, by identities of their handles."""

@@ -63,23 +63,34 @@ def is_foreign(filename: str) -> bool:
     return _kind(filename) != _USER
 
 
-def is_at(place: Place, depth: int) -> bool:
-    """Return whether the code `depth` frames up is at a place: much faster than to look for it."""
+class Spot(NamedTuple):
+    """Where a place is on the stack: how many frames up, and the code that it calls there."""
+
+    place: Place
+    depth: int
+    called: CodeType
+
+
+def is_at(spot: Spot) -> bool:
+    """Return whether the caller's caller is at a spot: much faster than to look for the place."""
     try:
-        frame = sys._getframe(depth)
+        frame = sys._getframe(spot.depth)
     except ValueError:  # the stack is not that deep
         return False
-    return frame.f_code is place[0] and frame.f_lasti == place[1]
+    if frame.f_code is not spot.called or frame.f_back is None:
+        return False
+    return frame.f_back.f_code is spot.place[0] and frame.f_back.f_lasti == spot.place[1]
 
 
-def depth_of(place: Place, depth: int) -> int:
-    """Return how many frames up the code is at a place, starting `depth` frames up; 0 if nowhere."""
-    frame: Any = sys._getframe(depth)
-    while frame is not None:
-        if frame.f_code is place[0] and frame.f_lasti == place[1]:
-            return depth
+def spot_of(place: Place) -> Spot | None:
+    """Return where a place is on the stack of the caller; None if nowhere."""
+    frame: Any = sys._getframe(1)
+    depth = 1
+    while frame.f_back is not None:
+        if frame.f_back.f_code is place[0] and frame.f_back.f_lasti == place[1]:
+            return Spot(place, depth, frame.f_code)
         frame, depth = frame.f_back, depth + 1
-    return 0
+    return None
 
 
 def here(depth: int) -> Place | None:

@@ -9,8 +9,9 @@ from typing import Any
 from retrotape._types import Tensor
 from retrotape.ir import Attr, VariableHistory
 from retrotape.record._attributes import canonical
+from retrotape.record._event import Event
 from retrotape.record._frames import in_moments, is_moments
-from retrotape.record._recorder import Event, Recorder
+from retrotape.record._recorder import Recorder
 from retrotape.record._session import EagerSession
 from retrotape.record._traits import RESOURCE, Kind, traits
 from retrotape.tf import core, functions, hooks, keras_api
@@ -191,6 +192,10 @@ class GraphSession:
         """Allow a variable as a target even if no operation uses it."""
         self._watched.add(identity_of(_inside(self.graph, handle_of(variable))))
 
+    def watch_tensor(self, tensor: Any) -> None:
+        """Allow a tensor as a target even if no operation uses it."""
+        self.var_of(tensor)
+
     def watches(self, variable: Any) -> bool:
         """Return whether a variable was passed to `watch`."""
         return identity_of(_inside(self.graph, handle_of(variable))) in self._watched
@@ -223,6 +228,10 @@ class GraphSession:
             self.trace.facts.histories.get(identity_of(_inside(self.graph, handle))) for handle in handles_of(variable)
         ]
         return [history for history in found if history is not None]
+
+    def source_histories(self, variable: Any) -> list[VariableHistory]:
+        """Return the same, to look up versions."""
+        return self.histories_of(variable)
 
     def crossings(self) -> list[tuple[int, int]]:
         """Return, for each captured tensor that was recorded in eager code, its var in the graph and in eager code."""

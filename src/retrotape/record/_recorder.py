@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from retrotape._types import Place, Tensor
 from retrotape.ir import (
@@ -21,6 +21,7 @@ from retrotape.ir import (
     VariableHistory,
 )
 from retrotape.record._attributes import canonical
+from retrotape.record._event import WATCHED, Event
 from retrotape.record._following import Following
 from retrotape.record._functions import function_traits
 from retrotape.record._histories import whole
@@ -31,20 +32,6 @@ from retrotape.record._trace import Trace
 from retrotape.record._traits import RESOURCE, TRAINABLE, Kind, makes_copies, traits
 from retrotape.tf import core, hooks
 from retrotape.tf.core import identity_of, shape_of
-
-WATCHED = -1  # as a value of `recompute`: a stock tape recorded the op, and knows its tensors by identity only
-
-
-class Event(NamedTuple):
-    """An op that has run, as TensorFlow reports it."""
-
-    op: str | bytes
-    inputs: tuple[Tensor, ...]
-    attrs: Any
-    outputs: tuple[Tensor, ...]
-    place: Place  # in user code
-    recompute: int  # nonzero: keep nothing that can be recomputed
-    time: int  # when it ran, the same on every tape that recorded it
 
 
 class Recorder(Following):

@@ -14,9 +14,10 @@ from typing import Any, NoReturn
 from retrotape._types import Tensor
 from retrotape.errors import ReplicaError
 from retrotape.ir import ALL_GATHER, ALL_REDUCE
+from retrotape.record._event import Event
 from retrotape.record._frames import here
 from retrotape.record._histories import same
-from retrotape.record._recorder import Event, Recorder
+from retrotape.record._recorder import Recorder
 from retrotape.record._variables import Variables
 from retrotape.tf import core, hooks, replicas
 from retrotape.tf.after_replicas import after_its_replica

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 from retrotape._types import Tensor, Variable
 from retrotape.errors import InterruptedTapeError
@@ -23,8 +24,12 @@ _OUTSIDE = 2  # frames from `here` to the caller of `start`
 
 def histories_in(trace: Trace, variable: Variable) -> list[VariableHistory]:
     """Return the histories of a variable, one per device it was used on; one if its parts were merged."""
+    return _histories_in(trace, variable, trace.facts.histories)
+
+
+def _histories_in(trace: Trace, variable: Variable, histories: Mapping[int, VariableHistory]) -> list[VariableHistory]:
     handles = handles_of(variable) if isinstance(variable, core.DistributedVariable) else [variable.handle]
-    histories, keys = trace.histories(), [identity_of(handle) for handle in handles]
+    keys = [identity_of(handle) for handle in handles]
     found = [histories[key] for key in keys if key in histories]
     if not found:
         found = [histories[trace.stand_ins[key]] for key in keys if trace.stand_ins.get(key) in histories]
@@ -47,6 +52,8 @@ class EagerSession:
         self._paused_since: list[int] = []
         self._since = 0
         self._watched: set[int] = set()  # by identity of the handle
+        self._watched_tensors: dict[int, Tensor] = {}  # by identity
+        self._expected: Any = None  # what the stack expected before the block, see `Stack.expect`
         self._stand_ins: dict[int, int] = {}  # by identity of the handle
 
     @classmethod
@@ -106,7 +113,7 @@ class EagerSession:
             self.trace.began = hooks.now()
             site = self.trace.follow_at(here(_OUTSIDE))
             if site is not None:
-                stack.expect_places(site.places)
+                self._expected = stack.expect(site.spots)
         else:
             self.trace.build()
             self.trace.mark_stale()
@@ -138,6 +145,9 @@ class EagerSession:
             stack.pop(self.trace)
             self.trace.end_layer_calls(next_time())
             self.trace.end_following()
+            if self._expected is not None:
+                stack.expect(*self._expected)
+                self._expected = None
             self._spans[self._since] = core.next_id()
             self._stack = None
 
@@ -186,6 +196,10 @@ class EagerSession:
         """Allow a variable as a target even if no op uses it."""
         self._watched.add(identity_of(handle_of(variable)))
 
+    def watch_tensor(self, tensor: Tensor) -> None:
+        """Allow a tensor as a target even if no op uses it."""
+        self._watched_tensors[identity_of(tensor)] = tensor
+
     def watches(self, variable: Variable) -> bool:
         """Return whether a variable was passed to `watch`."""
         return identity_of(handle_of(variable)) in self._watched
@@ -213,6 +227,7 @@ class EagerSession:
         self._spans.clear()
         self._pauses.clear()
         self._watched.clear()
+        self._watched_tensors.clear()
         self._stand_ins.clear()
         if self._stack is not None:
             self._stack.forget()
@@ -222,7 +237,8 @@ class EagerSession:
 
     def find(self, tensor: Tensor) -> int | None:
         """Return the var of a tensor."""
-        return self.trace.tensors.by_identity.get(identity_of(tensor))
+        var = self.trace.tensors.by_identity.get(identity_of(tensor))
+        return self.trace.var_of(tensor) if var is None and identity_of(tensor) in self._watched_tensors else var
 
     def history(self, variable: Variable) -> VariableHistory | None:
         """Return the history of a variable; if it has one per device, that of the first device that was used."""
@@ -231,6 +247,10 @@ class EagerSession:
     def histories_of(self, variable: Variable) -> list[VariableHistory]:
         """Return the histories of a variable, one per device; most variables have one."""
         return histories_in(self.trace, variable)
+
+    def source_histories(self, variable: Variable) -> list[VariableHistory]:
+        """Return the same, only to look up versions: without handles, the program need not be built."""
+        return _histories_in(self.trace, variable, self.trace.histories())
 
     def why_absent(self, tensor: Tensor) -> tuple[str, str] | None:
         """Return why a tensor has no var and what to do about it; None if it was made in the block, not by an op."""

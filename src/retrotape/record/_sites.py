@@ -25,7 +25,7 @@ class Site:
     def __init__(self, place: Place) -> None:
         self._place = place  # keeps the code object alive, whose `id` is part of the key
         self.templates: list[Template] = []
-        self.places: list[Any] = []  # of the ops of the block, see `Stack.expect_places`
+        self.spots: list[Any] = []  # where its ops ran, see `Stack.expect`
         self._wasted = 0  # templates since one came again
 
     def size(self) -> int:

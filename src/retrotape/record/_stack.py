@@ -12,9 +12,10 @@ from typing import Any
 from retrotape._types import Place, Tensor
 from retrotape.ir import FOREVER, UNCOUNTED, LayerCall
 from retrotape.record._calls import Calls
-from retrotape.record._frames import depth_of, here, in_moments, is_at, reader_place
+from retrotape.record._event import WATCHED
+from retrotape.record._frames import Spot, here, in_moments, is_at, reader_place, spot_of
 from retrotape.record._functions import function_traits, variables_in
-from retrotape.record._recorder import WATCHED, Recorder
+from retrotape.record._recorder import Recorder
 from retrotape.record._trace import Trace
 from retrotape.record._traits import Kind, traits
 from retrotape.tf import core, hooks, tangents
@@ -26,7 +27,7 @@ from retrotape.tf.scopes import setting
 # caches, is four times as fast as one by one.
 BATCH = 64
 ELEMENTS = 250_000  # in the outputs of a batch: beyond this it is recorded at once
-MOST_PLACES = 20_000
+MOST_SPOTS = 20_000
 WAITING = 4096  # most events that may wait
 _times = count()  # process-wide
 _OUTSIDE = 3  # frames from `here` past `on_op` and the hook to TensorFlow's own code
@@ -46,7 +47,7 @@ class Stack(Calls):
         self._returned: deque[Sequence[Tensor]] = deque()  # by `tf.py_function`s whose op is not reported yet
         self._inside_python = 0
         self._layers: list[LayerCall] = []  # running calls
-        self._places: list[tuple[Place, int]] = []  # of the ops of a block, and how many frames up
+        self._spots: list[Spot | None] = []  # where the ops of a block ran the last time
         self._number = 0  # ops since the block began
         self._early: set[int] = set()  # first outputs of ops that were recorded before their callback
 
@@ -61,6 +62,8 @@ class Stack(Calls):
         super()._reset()
         self.events, self._custom, self._layers, self._early = [], [], [], set()
         self._recompute = self._inside_python = 0
+        self.implicit_reads = ()
+        self._spots = []
         self._returned.clear()
         self._activate([])
 
@@ -110,10 +113,12 @@ class Stack(Calls):
         place, recompute = self.place or self._place(), self._recompute
         if self._drops_values and not recompute and core.stock_tape_listens():
             recompute = WATCHED
-        for position, handle in self.implicit_reads:
-            value = inputs[position]
-            read = "ReadVariableOp", (handle,), ("dtype", core.eager_dtype(value)), (value,)
-            self.events.append((*read, place, recompute, next(_times)))
+        if self.implicit_reads:
+            reads, self.implicit_reads = self.implicit_reads, ()
+            for position, handle in reads:
+                value = inputs[position]
+                read = "ReadVariableOp", (handle,), ("dtype", core.eager_dtype(value)), (value,)
+                self.events.append((*read, place, recompute, next(_times)))
         event = op, inputs, attrs, tuple(outputs), place, recompute, next(_times)
         if (self._calls or self._returned) and self._inside_call(*event):
             return
@@ -124,18 +129,20 @@ class Stack(Calls):
     def _place(self) -> Place:
         """Return the place in user code that runs an op: probably where the op of that number ran the last time."""
         number, self._number = self._number, self._number + 1
-        if number < len(self._places):
-            place, depth = self._places[number]
-            if depth and is_at(place, depth):
-                return place
+        if number < len(self._spots):
+            spot = self._spots[number]
+            if spot is not None and is_at(spot):
+                return spot.place
         place = here(_OUTSIDE + 1)
-        if number <= len(self._places) < MOST_PLACES and place is not None:
-            self._places[number : number + 1] = [(place, depth_of(place, 2))]
+        if number <= len(self._spots) < MOST_SPOTS:
+            self._spots[number : number + 1] = [None if place is None else spot_of(place)]
         return place
 
-    def expect_places(self, places: list[tuple[Place, int]]) -> None:
-        """Set where the next ops probably run; the list is brought up to date as they do."""
-        self._places, self._number = places, 0
+    def expect(self, spots: list[Spot | None], number: int = 0) -> tuple[list[Spot | None], int]:
+        """Set where ops from a number on probably run, a list that they update; return what was set before."""
+        before = self._spots, self._number
+        self._spots, self._number = spots, number
+        return before
 
     def on_tangents(self, op: str, inputs: Any, attrs: Any, outputs: Any) -> None:
         """Record an op that is not recorded yet: the computation of its tangents reads its outputs."""
@@ -264,6 +271,9 @@ class Stack(Calls):
         """Run the body of a `tf.py_function`, whose tensors are copies of its inputs."""
         if not self.active:
             return run()
+        for recorder in self.active:
+            if recorder.observer is not None:
+                recorder.observer.on_gap()
         self.flush()
         if not self._inside_python:
             self._returned.clear()  # left by a call that failed after its body ran

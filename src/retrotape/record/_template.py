@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable
-from itertools import accumulate
+from itertools import accumulate, count
 from typing import Any
 
 from retrotape._types import Place
@@ -12,6 +12,7 @@ from retrotape.record._trace import Trace
 from retrotape.record._traits import Kind, traits
 from retrotape.tf.core import identity_of
 
+_serials = count()
 PLAIN, READ, ACCESS, CUSTOM_STEP, UNKNOWN = range(5)  # kinds of steps
 # Kind, op, attributes as TensorFlow gave them, inputs, outputs, shapes of the outputs, place, positions of the outputs
 # to keep. A plain tuple, which is read for every op. The attributes are None until an op was compared with the step.
@@ -62,7 +63,8 @@ class Template:
         self._read: set[int] | None = None
         self._all = False
         self._frame_counts: list[int] = []
-        self._common: dict[int, int] = {}  # by `id` of another template: how many equations are the same
+        self._serial = next(_serials)
+        self._common: dict[int, int] = {}  # by serial of another template: how many equations are the same
 
     def _wanted(self) -> Collection[int]:
         if self._kept is not None:
@@ -126,7 +128,7 @@ class Template:
             kind = ACCESS
         shapes = tuple(self.types[var].shape for var in eqn.outputs)
         wanted = self._wanted()
-        always = not features.replayable
+        always = eqn.op != CUSTOM and not features.replayable
         keep = tuple(
             position for position, var in enumerate(eqn.outputs) if (always or var in wanted) and var not in self.slots
         )
@@ -141,13 +143,13 @@ class Template:
 
     def agrees(self, other: Template, count: int) -> bool:
         """Return whether the first `count` equations are the same in both."""
-        if id(other) not in self._common:
-            self._common[id(other)] = other._common[id(self)] = self._count_common(other)
-        return self._common[id(other)] >= count
+        if other._serial not in self._common:
+            self._common[other._serial] = other._common[self._serial] = self._count_common(other)
+        return self._common[other._serial] >= count
 
     def forget(self, other: Template) -> None:
-        """Forget another template, whose `id` may be reused."""
-        self._common.pop(id(other), None)
+        """Forget another template, which was dropped."""
+        self._common.pop(other._serial, None)
 
     def _count_common(self, other: Template) -> int:
         index = 0

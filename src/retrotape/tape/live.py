@@ -183,7 +183,7 @@ class Tape(AnyTape, metaclass=_InPlaceOfStock):
                 if self._session is not None:
                     self._session.watch(part)
             elif self._session is not None:
-                self._session.var_of(part)
+                self._session.watch_tensor(part)
 
     @as_is
     def stop_recording(self) -> AbstractContextManager[None]:

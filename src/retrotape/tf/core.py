@@ -108,6 +108,11 @@ def handles_in(variables: Sequence[Any]) -> tuple[int, ...] | None:
     return tuple(found)
 
 
+def owners_of(variables: Sequence[Any]) -> dict[int, Any]:
+    """Return the Keras variables among variables, by `id` of the variable inside."""
+    return {id(one._value): one for one in variables if type(one) is not PlainVariable}
+
+
 def whole_of(variable: Any) -> Any | None:
     """Return the distributed variable that this one is a component of; None if it is not one."""
     # Which of the two has it depends on the kind of variable. On a distributed variable itself it is not callable.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import is_
 from typing import Any, NamedTuple
 
 from retrotape._types import Nest, Tensor
@@ -56,6 +57,7 @@ class Parts(NamedTuple):
       parts: The tensors and variables that each item consists of.
       flat: All of them in one list.
       owners: The Keras variables among the items, by `id` of the variable inside.
+      plain: Whether the nest is a list, and each of its items is one part.
     """
 
     nest: Nest
@@ -63,9 +65,12 @@ class Parts(NamedTuple):
     parts: list[list[Any]]
     flat: list[Any]
     owners: dict[int, Any]
+    plain: bool = False
 
     def pack(self, gradients: Sequence[Any]) -> Any:
         """Shape gradients, one for each part, like the nest."""
+        if self.plain:
+            return list(gradients)
         packed, position = [], 0
         for item, parts in zip(self.items, self.parts, strict=True):
             own = list(gradients[position : position + len(parts)])
@@ -83,7 +88,9 @@ def take_apart(nest: Any, role: str) -> Parts:
     items = [unwrap(item) for item in given]
     parts = [_parts(item, role) for item in items]
     owners = {id(item): one for one, item in zip(given, items, strict=True) if one is not item}
-    return Parts(nest, items, parts, [part for own in parts for part in own], owners)
+    flat = [part for own in parts for part in own]
+    is_list = type(nest) is list and len(nest) == len(given) and all(map(is_, nest, given))
+    return Parts(nest, items, parts, flat, owners, is_list and len(flat) == len(items) and all(map(is_, flat, items)))
 
 
 def _parts(item: Any, role: str) -> list[Any]:

@@ -1,6 +1,5 @@
 """Program → program: join, flatten, make portable, merge mirrored variables, prune, replay, differentiate."""
 
-from retrotape.transform._backward import BackwardProgram, backward_program
 from retrotape.transform._flatten import flatten, flatten_if_possible
 from retrotape.transform._join import TraceVar, join
 from retrotape.transform._joint import Joint, join_from
@@ -14,12 +13,10 @@ from retrotape.transform._shards import join_shards
 __all__ = [
     "NUMBER",
     "WITHOUT_BYTES",
-    "BackwardProgram",
     "Joint",
     "Pruned",
     "Shard",
     "TraceVar",
-    "backward_program",
     "check_mirrored",
     "flatten",
     "flatten_if_possible",

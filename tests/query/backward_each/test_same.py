@@ -55,7 +55,7 @@ def test_sources_are_looked_for_once(monkeypatch):
         losses = heads.losses()
     calls = []
     monkeypatch.setattr(_plan, "reached_from", lambda *args: calls.append(1) or reached_from(*args))
-    with rt.config(compile=False):  # a compiled function needs no plan
+    with rt.config(compile=False):
         tape.backward_each(losses)
     assert len(calls) == 1
 
