@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from compile.lowering import observed
 
 import retrotape as rt
+from compile.lowering import observed
 from helpers.warm import FIRST, reasons, refused
 from retrotape.compile._observed import NotCompilableError
 
@@ -191,7 +191,7 @@ def test_the_program_of_a_computation_can_be_printed():
 
 
 def test_a_resource_is_not_compiled():
-    with pytest.raises(NotCompilableError, match="which makes a resource|has an effect"):
+    with pytest.raises(NotCompilableError, match=r"which makes a resource|has an effect"):
         observed(lambda a: [tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, -1).size(), a], X)
 
 

@@ -8,11 +8,11 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from record.following import assert_like, check, described, has_followed, trace_of
 
 import retrotape as rt
 from helpers.recording import batch, dense_net
 from helpers.warm import forgetful
+from record.following import assert_like, check, described, has_followed, trace_of
 
 X = tf.constant([0.5, -1.5, 2.0])
 W = tf.Variable([1.0, -2.0, 3.0], name="w")
