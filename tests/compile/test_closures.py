@@ -247,7 +247,10 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "a method of a list": (appending(), "the backward function 'backward' uses the attribute 'append'"),
     "an attribute": (with_attribute, "the backward function 'with_attribute' uses the attribute 'ref'"),
     "state of Keras": (keras_state, "the backward function 'keras_state' uses 'keras', which has state"),
-    "a list": (listing, "a backward function refers to an object of type builtins.list, which may change between steps"),
+    "a list": (
+        listing,
+        "a backward function refers to an object of type builtins.list, which may change between steps",
+    ),
     "random numbers": (randomly, "a backward function refers to 'random', which may change between steps"),
     "an object": (Counter(), f"a backward function refers to an object of type {Counter.__module__}.Counter, which"),
     "a method": (Counter().method, "a backward function refers to 'Counter.method', which may change between steps"),

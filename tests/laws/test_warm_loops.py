@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from laws.warm_programs import NO_ANSWER, run
+from laws.warm_programs import run
+from laws.warm_queries import NO_ANSWER
 
 STEPS = 12
 SEEDS = [*range(32), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(32, 1000))]

@@ -6,19 +6,20 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from threading import Thread
 
 import pytest
 
 import retrotape as rt
 from retrotape.record import settings
-from retrotape.record._settings import Settings
+from retrotape.record._settings import mode_in
 
 
 @pytest.fixture(autouse=True)
 def _leaves_the_setting() -> Iterator[None]:
     before = settings.mode
     yield
-    settings.mode = before
+    settings.set(before)
 
 
 @pytest.mark.parametrize(("value", "mode"), [(True, "warm"), (False, "never"), ("always", "always")])
@@ -44,6 +45,16 @@ def test_an_exception_in_the_block_puts_it_back():
     assert settings.mode == "warm"
 
 
+def test_a_block_is_about_its_own_thread():
+    rt.config(compile=True)
+    seen = []
+    with rt.config(compile=False):
+        other = Thread(target=lambda: seen.append(settings.mode))
+        other.start()
+        other.join()
+    assert seen == ["warm"]
+
+
 @pytest.mark.parametrize("value", ["never", "yes", "", 1, 0, None, [True], {"always": 1}])
 def test_other_values_are_refused(value):
     before = settings.mode
@@ -60,14 +71,14 @@ def test_the_setting_has_to_be_named():
 
 @pytest.mark.parametrize(("text", "mode"), [("0", "never"), ("1", "warm"), ("always", "always")])
 def test_the_environment_sets_it_for_a_process(text: str, mode: str):
-    assert Settings({"RETROTAPE_COMPILE": text}).mode == mode
-    assert Settings({}).mode == "warm"
+    assert mode_in({"RETROTAPE_COMPILE": text}) == mode
+    assert mode_in({}) == "warm"
 
 
 @pytest.mark.parametrize("text", ["", "2", "true", "Always"])
 def test_other_values_in_the_environment_are_refused(text: str):
     with pytest.raises(ValueError, match="RETROTAPE_COMPILE must be 0, 1 or always, got "):
-        Settings({"RETROTAPE_COMPILE": text})
+        mode_in({"RETROTAPE_COMPILE": text})
 
 
 def test_a_process_with_a_bad_value_says_so():
