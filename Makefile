@@ -29,8 +29,8 @@ test: env
 
 test-all: env $(OLDEST)/.ready
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile
-	RETROTAPE_COMPILE=always $(BIN)/python -m pytest -q -n 2 --dist loadfile
-	RETROTAPE_COMPILE=0 $(BIN)/python -m pytest -q -n 2 --dist loadfile
+	RETROTAPE_COMPILE=always $(BIN)/python -m pytest -q -n 2 --dist loadfile tests
+	RETROTAPE_COMPILE=0 $(BIN)/python -m pytest -q -n 2 --dist loadfile tests
 	$(OLDEST)/bin/python -m pytest -q $(ON_EACH) -m "not slow"
 
 # Another TensorFlow, in an environment of its own: `make compat TF=2.22`, `TF=2.22.0rc1`, `TF=nightly`;

@@ -1,4 +1,4 @@
-"""Every test of this folder begins with nothing compiled, whatever RETROTAPE_COMPILE says, and leaves nothing behind."""
+"""Every test of this folder begins with nothing compiled, whatever RETROTAPE_COMPILE says, and leaves it so."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ def test_without_vectorizing_rows_are_not_compiled():
 def test_a_row_that_cannot_be_observed_says_why():
     @tf.custom_gradient
     def printing(a):
-        return a * 1.0, lambda dy: (tf.print("", end=""), dy * 2.0)[1]
+        return a * 1.0, lambda dy: (tf.raw_ops.Assert(condition=True, data=[dy]), dy * 2.0)[1]
 
     def step(_):
         with rt.Tape() as tape:

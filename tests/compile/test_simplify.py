@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from compile.lowering import assert_lowers, lowered, observed, ops, simplified
 
+from compile.lowering import assert_lowers, lowered, observed, ops, simplified
 from retrotape.compile._lower import guards_of, lower
 from retrotape.compile._observed import NotCompilableError, Observation
 from retrotape.record import Recorder

@@ -105,6 +105,28 @@ def test_the_identity_of_variables_is_not_part_of_the_key():
     assert reasons(step, *some) == [FIRST, FIRST, None, None, None]
 
 
+def test_many_queries_of_one_structure_are_observed_only_when_they_come_again(observations):
+    with rt.Tape() as tape:
+        y = tf.sin(W)
+        losses = [tf.reduce_sum(y * float(number)) for number in range(12)]
+    for loss in losses:
+        tape.gradient(loss, [W])
+    assert len(observations) == _structures.AT_ONCE
+    for loss in losses:
+        tape.gradient(loss, [W])
+    assert len(observations) == _structures.AT_ONCE + len(losses)
+
+
+def test_queries_of_one_structure_are_bounded(monkeypatch):
+    monkeypatch.setattr(_structures, "QUERIES", 5)
+    with rt.Tape() as tape:
+        losses = [tf.reduce_sum(tf.sin(W) * float(number)) for number in range(12)]
+    for loss in [*losses, *losses]:
+        tape.gradient(loss, [W])
+    (structure,) = cache._structures.values()
+    assert len(structure.queries) == 5
+
+
 def test_which_sources_a_query_names_is_part_of_the_key():
     other = tf.Variable([3.0, 4.0, 5.0])
 
@@ -114,6 +136,6 @@ def test_which_sources_a_query_names_is_part_of_the_key():
         sources = [{"w": W, "o": other}[name] for name in names]
         return tape, tape.gradient(loss, sources)
 
-    for names in ("w", "o", "wo", "ow", "ww"):  # the fifth has to come twice before it is observed
-        assert reasons(step, names, names, names, names)[3] is None, names
+    for names in ("w", "o", "wo", "ow", "ww"):
+        assert reasons(step, *[names] * 4)[3] is None, names
     assert reasons(step, "w", "o", "wo", "ow", "ww") == [None] * 5

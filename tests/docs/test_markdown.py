@@ -12,6 +12,7 @@ import io
 import linecache
 import re
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +20,9 @@ import pytest
 import tensorflow as tf
 from click.testing import CliRunner
 
+from helpers.warm import forgetful
 from retrotape.cli import main
+from retrotape.record import settings
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -27,6 +30,15 @@ PAGES = [*sorted(ROOT.glob("*.md")), ROOT / "examples" / "README.md", *sorted(DO
 FENCE = re.compile(r"^(?P<mark>`{3,})(?P<kind>[^\n`]*)\n(?P<body>.*?)^(?P=mark)[ ]*$", re.MULTILINE | re.DOTALL)
 FILE = "train.py"  # what the code of a page is called where a tape names the user's lines
 KINDS = {"python", "text", "console"}  # anything else would look like code that runs, and would not
+
+
+@pytest.fixture(autouse=True)
+def _as_in_a_new_process() -> Iterator[None]:
+    """Pages say what a process prints that has compiled nothing, with the default settings."""
+    before = settings.mode
+    with forgetful():
+        yield
+    settings.set(before)
 
 
 class Block(NamedTuple):

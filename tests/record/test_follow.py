@@ -8,11 +8,11 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from record.following import assert_like, check, described, has_followed, trace_of
 
 import retrotape as rt
 from helpers.recording import batch, dense_net
 from helpers.warm import forgetful
+from record.following import assert_like, check, described, has_followed, trace_of
 
 X = tf.constant([0.5, -1.5, 2.0])
 W = tf.Variable([1.0, -2.0, 3.0], name="w")
@@ -286,7 +286,7 @@ def test_a_tensor_that_is_used_twice_is_told_from_two():
     assert described(block(True))["program"] != described(block(False))["program"]
 
 
-def test_another_variable_takes_the_place_of_the_first():
+def test_another_variable_may_take_the_place_of_one():
     some = [tf.Variable([1.0, 2.0, 3.0], name="a"), tf.Variable([4.0, 5.0, 6.0], name="b")]
 
     def block(number):
@@ -297,6 +297,21 @@ def test_another_variable_takes_the_place_of_the_first():
     check(block, 0, 0, 0)
     check(block, 1)
     check(block, 0)
+
+
+def test_two_variables_are_told_from_one():
+    some = [tf.Variable([1.0, 2.0, 3.0], name="a"), tf.Variable([4.0, 5.0, 6.0], name="b")]
+
+    def block(numbers):
+        with rt.Tape() as tape:
+            for number in numbers:
+                X * some[number]
+        return tape
+
+    check(block, (0, 0), (0, 0), (1, 1))
+    check(block, (0, 1), followed=False)
+    check(block, (1, 0))
+    check(block, (0, 0))
 
 
 def test_a_read_in_python_may_come_or_not():

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import tensorflow as tf
-from record.following import assert_like, check, has_followed, trace_of
 
 import retrotape as rt
 from helpers.recording import in_threads
 from helpers.warm import forgetful
+from record.following import assert_like, check, has_followed, trace_of
 from retrotape import errors
 
 X = tf.constant([0.5, -1.5, 2.0])

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 import tensorflow as tf
-from record.following import has_followed
 
 import retrotape as rt
 from helpers.warm import forgetful
+from record.following import has_followed
 from retrotape.record import _sites
 
 X = tf.constant([0.5, -1.5, 2.0])
