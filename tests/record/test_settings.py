@@ -11,7 +11,6 @@ from threading import Thread
 import pytest
 
 import retrotape as rt
-from helpers.recording import in_threads
 from retrotape.record import settings
 from retrotape.record._settings import mode_in
 
@@ -37,15 +36,6 @@ def test_as_a_context_manager_it_holds_for_one_block():
             assert settings.mode == "always"
         assert settings.mode == "never"
     assert settings.mode == "warm"
-
-
-def test_a_block_is_about_its_own_thread():
-    rt.config(compile=True)
-    found = []
-    with rt.config(compile=False):
-        in_threads(lambda: found.append(settings.mode))
-        assert settings.mode == "never"
-    assert found == ["warm"]
 
 
 def test_an_exception_in_the_block_puts_it_back():
