@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from laws.warm_programs import NO_ANSWER, run
+from laws.warm_programs import run
+from laws.warm_queries import NO_ANSWER
 
 STEPS = 12
-SEEDS = [*range(32), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(32, 1000))]
+SEEDS = [*range(8), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(8, 1000))]
 
 
 def check(ours: Any, theirs: Any, tolerance: float, where: Any) -> None:

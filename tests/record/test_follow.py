@@ -327,7 +327,6 @@ def test_a_read_in_python_may_come_or_not():
     check(block, True)
 
 
-@pytest.mark.xfail(reason="the line of a read in Python that did not run this time stays in the program")
 def test_a_read_in_python_that_does_not_come_leaves_no_line():
     def block(reads):
         with rt.Tape() as tape:

@@ -6,11 +6,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from threading import Thread
 
 import pytest
 
 import retrotape as rt
-from helpers.recording import in_threads
 from retrotape.record import settings
 from retrotape.record._settings import mode_in
 
@@ -38,20 +38,21 @@ def test_as_a_context_manager_it_holds_for_one_block():
     assert settings.mode == "warm"
 
 
-def test_a_block_is_about_its_own_thread():
-    rt.config(compile=True)
-    found = []
-    with rt.config(compile=False):
-        in_threads(lambda: found.append(settings.mode))
-        assert settings.mode == "never"
-    assert found == ["warm"]
-
-
 def test_an_exception_in_the_block_puts_it_back():
     rt.config(compile=True)
     with pytest.raises(KeyError), rt.config(compile=False):
         raise KeyError
     assert settings.mode == "warm"
+
+
+def test_a_block_is_about_its_own_thread():
+    rt.config(compile=True)
+    seen = []
+    with rt.config(compile=False):
+        other = Thread(target=lambda: seen.append(settings.mode))
+        other.start()
+        other.join()
+    assert seen == ["warm"]
 
 
 @pytest.mark.parametrize("value", ["never", "yes", "", 1, 0, None, [True], {"always": 1}])

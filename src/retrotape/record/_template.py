@@ -8,6 +8,7 @@ from typing import Any
 
 from retrotape._types import Place
 from retrotape.ir import CUSTOM, Builder, Eqn, GrowingFacts, VariableHistory
+from retrotape.record._frames import FrameTable
 from retrotape.record._trace import Trace
 from retrotape.record._traits import Kind, traits
 from retrotape.tf.core import identity_of
@@ -48,6 +49,8 @@ class Template:
         program, facts = trace.program, trace.facts
         self.types, self.producers, self.eqns = tuple(program.types), tuple(program.producers), tuple(program.eqns)
         self._frames = trace.frames.copy()
+        if facts.host_reads:
+            self._number_frames()
         self.histories = [
             VariableHistory(slot, None, history.versions, history.made_by)
             for slot, history in enumerate(facts.histories.values())
@@ -65,6 +68,12 @@ class Template:
         self._frame_counts: list[int] = []
         self._serial = next(_serials)
         self._common: dict[int, int] = {}  # by serial of another template: how many equations are the same
+
+    def _number_frames(self) -> None:
+        """Leave out the places where Python read a value, which it may not do the next time."""
+        frames = FrameTable()
+        self.eqns = tuple(eqn._replace(frame=frames.number(self._place(eqn))) for eqn in self.eqns)
+        self._frames = frames
 
     def _wanted(self) -> Collection[int]:
         if self._kept is not None:
