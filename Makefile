@@ -10,7 +10,7 @@ TORCH  := .venv-torch
 # What every supported TensorFlow has to pass: the folders that mirror the source, and conformance.
 ON_EACH := tests/conform tests/errors tests/ir tests/tf tests/rules tests/grads tests/record tests/execute tests/transform tests/compile tests/query tests/diagnose tests/files tests/tape tests/distribute tests/cli
 # What runs a second time with every query compiled.
-COMPILED := tests/conform tests/laws tests/query tests/execute
+COMPILED := tests/conform tests/query tests/execute
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 # What a test computes must not depend on which custom kernels the machine has.
 export TF_ENABLE_ONEDNN_OPTS ?= 0
