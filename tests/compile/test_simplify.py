@@ -44,6 +44,7 @@ SOME_OPS: dict[str, Any] = {
     "Cast": lambda a: tf.cast(a, tf.float64),
     "Sum": lambda a: tf.reduce_sum(a, [0], keepdims=True),
     "Mean": lambda a: tf.reduce_mean(a),
+    "Sum, of one row": lambda a: tf.reduce_sum(a[1:], 0, keepdims=True),
     "Transpose": lambda a: tf.transpose(tf.linalg.matmul(a, a, transpose_b=True)),
     "Mul": lambda a: tf.multiply(a, 2.0),
     "AddV2": lambda a: a + tf.zeros([2, 3]),  # -0.0 + 0.0 is 0.0

@@ -42,6 +42,8 @@ def assert_same(ours: Any, theirs: Any) -> None:
         if left is not None:
             assert (left.dtype, left.shape) == (right.dtype, right.shape)
             np.testing.assert_array_equal(left, right)
+            if left.dtype.is_floating:  # also the signs of zeros
+                assert left.numpy().tobytes() == right.numpy().tobytes()
 
 
 def reasons(step: Step, *cases: Any) -> list[str | None]:
