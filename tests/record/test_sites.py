@@ -12,7 +12,7 @@ import tensorflow as tf
 import retrotape as rt
 from helpers.warm import forgetful
 from record.following import has_followed
-from retrotape.record import _sites
+from retrotape.record import _sites, _stack
 
 X = tf.constant([0.5, -1.5, 2.0])
 
@@ -161,3 +161,16 @@ def test_forgetting_forgets_all():
     _sites.forget_sites()
     assert not _sites._sites
     assert not has_followed(chain(3))
+
+
+def test_the_places_of_a_warm_loop_are_known_without_looking_for_them(monkeypatch):
+    looked = []
+    find = _stack.here
+    monkeypatch.setattr(_stack, "here", lambda depth: looked.append(1) or find(depth))
+    for number in range(3):
+        looked.clear()
+        with rt.Tape() as tape:
+            y = tf.sin(tf.constant(1.0)) * 2.0
+        assert bool(looked) == (number == 0)
+        assert len({tape.program.frame_of(eqn).line for eqn in tape.program.eqns}) == 1
+    assert y.shape == ()

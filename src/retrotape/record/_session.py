@@ -108,12 +108,10 @@ class EagerSession:
 
     def start(self) -> None:
         """Start recording on this thread."""
-        stack = current_stack()
+        stack, site = current_stack(), None
         if not self._spans:
             self.trace.began = hooks.now()
             site = self.trace.follow_at(here(_OUTSIDE))
-            if site is not None:
-                self._expected = stack.expect(site.spots)
         else:
             self.trace.build()
             self.trace.mark_stale()
@@ -122,6 +120,8 @@ class EagerSession:
             self.trace.facts.unrecorded_spans.append((max(self._spans.values()), self._since))
         try:
             stack.push(self.trace)
+            if site is not None:
+                self._expected = stack.expect(site.spots)
             self._stack = stack  # last: other threads must not see it half open
             stack.add_layer_calls(self.trace)
         except BaseException:

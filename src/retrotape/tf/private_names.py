@@ -49,6 +49,10 @@ CALLED = {
     # eager execution
     "eager.context:context()": "the context that ops run in",
     "eager.context:get_function_def(name)": "what a function computes",
+    "eager.context:Context.add_function_def(self, fdef)": "a compiled query is a function, built without tracing",
+    "eager.context:Context.remove_function(self, name)": "the same, when it is dropped",
+    "eager.context:Context.has_function(self, name)": "the same",
+    "eager.context:Context.ensure_initialized(self)": "the same, before the first op",
     "eager.context:Context.op_callbacks": "callbacks run on the slow path",
     "eager.context:Context._thread_local_data": "every eager op is recorded; an interrupt leaves no callback behind",
     "pywrap_tfe:EagerContextThreadLocalData.op_callbacks": "the same",
@@ -58,6 +62,7 @@ CALLED = {
     "framework.ops:EagerTensor._id": "an identity that is never reused",
     "framework.ops:SymbolicTensor._id": "the same, in a graph",
     "framework.ops:EagerTensor._shape_tuple": "cheap types",
+    "framework.ops:EagerTensor._num_elements": "how much the events that wait hold",
     "framework.ops:EagerTensor._datatype_enum": "the same",
     "framework.ops:EagerTensor._handle_data": "dtype and shape of the variable behind a handle",
     "framework.ops:EagerTensor.backing_device": "where a value lies in memory",

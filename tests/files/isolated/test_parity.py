@@ -80,6 +80,7 @@ ASKED = {
     "gradient at": lambda t: [t.gradient("after", t.at("w", 0)), t.gradient("after", t.at("w", -1))],
     "gradient of what was found": lambda t: t.gradient("loss", t.tensors(op="Sin")[-1]),
     "gradient by variables": lambda t: t.gradient("loss", list(t.variables)),
+    "why_not_compiled": lambda t: [list(t.stream("loss", "x")), t.why_not_compiled()],
     "backward": lambda t: t.backward("loss"),
     "backward, some missing": lambda t: t.backward("after", ["w", "idle", "x"]),
     "backward, looked up": lambda t: t.backward("loss", ["x", "w"])[t["x"]],
