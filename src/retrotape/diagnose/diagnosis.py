@@ -123,7 +123,7 @@ class Diagnosis(ABC):
         are the same either way. `rt.config(compile=False)` switches it off.
 
         >>> w = tf.Variable(2.0)
-        >>> for _ in range(3):
+        >>> for _ in range(5):
         ...     with rt.Tape() as tape:
         ...         loss = w * w
         ...     grads = tape.gradient(loss, [w])
