@@ -16,7 +16,7 @@ from retrotape.tf.hooks_ops import thread
 
 def hooked() -> list[Any]:
     """Return everything of TensorFlow that recording may replace, as it is now."""
-    return [owner.__dict__[name] for owner, name, _ in hooks._HOOKS]
+    return [vars(owner)[name] if name in vars(owner) else getattr(owner, name) for owner, name, _ in hooks._HOOKS]
 
 
 with rt.Tape():

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 import retrotape as rt
 from retrotape.cli import main
+from retrotape.tf import hook_table, keras_api
 
 X = tf.constant([[1.0, 2.0, 3.0], [0.5, -1.0, 2.0]])
 
@@ -251,15 +252,33 @@ def test_a_file_says_what_was_frozen_when_it_was_saved(net: Net, tmp_path: Any) 
 
 def test_keras_is_left_exactly_as_it_was(net: Net) -> None:
     (owner,) = [cls for cls in keras.Variable.__mro__ if "value" in vars(cls)]
-    before = vars(owner)["value"], vars(keras.Layer)["__call__"]
+
+    def parts() -> list[Any]:
+        call = vars(keras.Layer)["__call__"]
+        return [vars(owner)["value"], call, *(cell.cell_contents for cell in call.__closure__)]
+
+    before = parts()
     with rt.Tape():
-        assert vars(owner)["value"] is not before[0]
+        assert parts()[0] is not before[0]
+        assert parts()[1:] != before[1:]
         with rt.Tape():
             net(X)
-    assert (vars(owner)["value"], vars(keras.Layer)["__call__"]) == before
+    assert parts() == before
     with pytest.raises(ValueError, match="incompatible"), rt.Tape():
         net.base(tf.ones([2, 7]))
-    assert (vars(owner)["value"], vars(keras.Layer)["__call__"]) == before
+    assert parts() == before
+
+
+def test_layer_calls_are_recorded_if_nothing_wraps_call(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = vars(keras.Layer)["__call__"].__wrapped__
+    monkeypatch.setattr(keras.Layer, "__call__", plain)
+    monkeypatch.setattr(keras_api, "_hooked", None)
+    monkeypatch.setattr(hook_table, "hooks", [hook for hook in hook_table.hooks if hook.name != "function"])
+    with rt.Tape() as tape:
+        assert vars(keras.Layer)["__call__"] is not plain
+        net(X)
+    assert vars(keras.Layer)["__call__"] is plain
+    assert {"base", "head"} <= {row.layer for row in tape.summary().rows}
 
 
 def test_what_somebody_else_puts_there_meanwhile_stays(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,10 +81,35 @@ def add_hooks(on_variable: Callable[[Any], None], on_layer: Callable[[str, Calla
         return
     check_keras(keras, version)
     owner = next(cls for cls in keras.Variable.__mro__ if isinstance(vars(cls).get("value"), property))
-    hook_table.add_hooks(
-        (owner, "value", _observed(owner, on_variable)), (keras.Layer, "__call__", _scoped(keras.Layer, on_layer))
-    )
+    layer: tuple[Any, str] = keras.Layer, "__call__"
+    wrapped = _wrapped_by(vars(keras.Layer)["__call__"])
+    if wrapped is not None:
+        layer = wrapped, "function"
+    hook_table.add_hooks((owner, "value", _observed(owner, on_variable)), (*layer, _scoped(*layer, on_layer)))
     _hooked = keras
+
+
+class _Wrapped:
+    """A function inside its wrapper, where it can be replaced.
+
+    The wrapper stays what it is. Assigning `__call__` of a class would update the types of all its subclasses, some 200
+    for `keras.Layer`.
+    """
+
+    def __init__(self, cell: Any) -> None:
+        self._cell = cell
+
+    def _set(self, function: Any) -> None:
+        self._cell.cell_contents = function
+
+    function = property(lambda self: self._cell.cell_contents, _set)
+
+
+def _wrapped_by(function: Any) -> _Wrapped | None:
+    """Return the function that a decorator without arguments has wrapped; None if it cannot be found."""
+    inner = getattr(function, "__wrapped__", None)
+    found = [cell for cell in getattr(function, "__closure__", None) or () if cell.cell_contents is inner]
+    return _Wrapped(found[0]) if inner is not None and len(found) == 1 else None
 
 
 def _observed(owner: Any, on_variable: Callable[[Any], None]) -> property:
@@ -100,10 +125,10 @@ def _observed(owner: Any, on_variable: Callable[[Any], None]) -> property:
     return property(value, before.fset, before.fdel, before.__doc__)
 
 
-def _scoped(owner: Any, on_layer: Callable[[str, Callable[[], Any]], Any]) -> Callable[..., Any]:
-    @wraps(vars(owner)["__call__"])  # also its module, by which AutoGraph knows not to convert it
+def _scoped(owner: Any, name: str, on_layer: Callable[[str, Callable[[], Any]], Any]) -> Callable[..., Any]:
+    @wraps(getattr(owner, name))  # also its module, by which AutoGraph knows not to convert it
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
-        call = original[owner, "__call__"]
+        call = original[owner, name]
         return on_layer(getattr(self, "name", type(self).__name__), lambda: call(self, *args, **kwargs))
 
     return __call__
