@@ -186,10 +186,6 @@ def test_equal_computations_are_equal_data():
     assert observed(function, X) != observed(function, X[:2])
 
 
-def test_the_program_of_a_computation_can_be_printed():
-    assert "Sin" in str(observed(lambda a: [tf.sin(a)], X).program)
-
-
 def test_a_resource_is_not_compiled():
     with pytest.raises(NotCompilableError, match=r"which makes a resource|has an effect"):
         observed(lambda a: [tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, -1).size(), a], X)

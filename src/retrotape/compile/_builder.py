@@ -7,6 +7,8 @@ from functools import lru_cache
 from itertools import count
 from typing import Any
 
+import numpy as np
+
 from retrotape.ir import Attr, AttrValue, DType, Func, Proto, Shape, TensorType
 from retrotape.tf.core import op_def, tf
 from retrotape.tf.lowering import FunctionDef, LoweredFunction
@@ -30,12 +32,17 @@ class FunctionBuilder:
         _set_shape(self._definition.arg_attr[number].attr["_output_shapes"].list.shape.add(), kind.shape)
         return arg.name
 
-    def constant(self, value: Any) -> str:
-        """Add a constant, a `TensorProto`, and return its reference."""
+    def constant(self, value: np.ndarray) -> str:
+        """Add a constant, and return its reference."""
         node = self._definition.node_def.add()
         node.name, node.op = f"c{self._constants}", "Const"
-        node.attr["dtype"].type = value.dtype
-        node.attr["value"].tensor.CopyFrom(value)
+        proto = node.attr["value"].tensor
+        if value.dtype.kind in "OS":  # strings
+            proto.CopyFrom(tf.make_tensor_proto(value))
+        else:
+            proto.dtype, proto.tensor_content = tf.as_dtype(value.dtype).as_datatype_enum, value.tobytes()
+            _set_shape(proto.tensor_shape, value.shape)
+        node.attr["dtype"].type = proto.dtype
         self._constants += 1
         return f"{node.name}:output:0"
 

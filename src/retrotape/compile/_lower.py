@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from math import prod
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from retrotape._types import Cotangent, Tensor
 from retrotape.compile._builder import FunctionBuilder
@@ -74,16 +76,17 @@ def lower(
     inputs = [position for position, var in enumerate(computation.inputs) if var in used]
     feeds = [(leaf, var) for leaf, var in computation.feeds if leaf in used]
     references: dict[int, str] = {}
-    constants: dict[bytes, str] = {}
+    constants: dict[Hashable, str] = {}
     for leaf in (*(computation.inputs[position] for position in inputs), *(leaf for leaf, _ in feeds)):
         references[leaf] = builder.argument(types[leaf])
 
     def reference(var: int) -> str:
         if var not in references:
-            value = simple.constants[var].SerializeToString(deterministic=True)
-            if value not in constants:
-                constants[value] = builder.constant(simple.constants[var])
-            references[var] = constants[value]
+            value = np.asarray(simple.constants[var])
+            key = value.dtype, value.shape, tuple(value.flat) if value.dtype == object else value.tobytes()
+            if key not in constants:
+                constants[key] = builder.constant(value)
+            references[var] = constants[key]
         return references[var]
 
     for eqn in simple.eqns:

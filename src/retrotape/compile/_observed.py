@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from retrotape._types import Cotangent, Tensor
 from retrotape.ir import CUSTOM, LEAF, Builder, Eqn, Program, TensorType
 from retrotape.record import RESOURCE, Recorder, Trace, current_stack, is_deterministic
 from retrotape.tf import core
-from retrotape.tf.core import identity_of, shape_of, tf
+from retrotape.tf.core import TensorProto, identity_of, shape_of, tf
 
 _VARIANT = 21
 Result = tuple[int, ...]  # vars: of a tensor, of `tf.IndexedSlices` (values, indices, perhaps dense shape), or none
@@ -28,7 +30,7 @@ class Computation(NamedTuple):
       eqns: Its equations, without source lines.
       inputs: The leaves for what the caller passes in.
       feeds: Leaves, each with the var of the trace whose value it takes.
-      constants: Leaves, each with its value, a serialized `TensorProto`.
+      constants: Leaves, each with the bytes of its value.
       read: Vars of the trace that Python read, each with the bytes of its value: others may lead to other ops.
       read_inside: Vars of its own that Python read.
       results: The vars of each result.
@@ -43,11 +45,6 @@ class Computation(NamedTuple):
     read: tuple[tuple[int, bytes], ...]
     read_inside: tuple[int, ...]
     results: tuple[Result, ...]
-
-    @property
-    def program(self) -> Program:
-        """The equations as a program."""
-        return Program(self.types, self.producers, self.eqns, ())
 
 
 class Observation:
@@ -174,7 +171,7 @@ class _Extraction:
             elif core.eager_dtype(tensor) in (RESOURCE, _VARIANT):
                 raise NotCompilableError("it uses a resource or a list of tensors that is not on the tape")
             else:
-                self._constants[found] = serialized(tensor)
+                self._constants[found] = value_bytes(tensor)
         return found
 
     def _add_leaf(self, tensor: Tensor) -> int:
@@ -200,10 +197,16 @@ def _tensors_in(grad: Cotangent | None) -> list[Tensor]:
 
 
 def value_bytes(tensor: Tensor) -> bytes:
-    """Return the bytes of a value, to compare it with another one of the same type."""
-    return serialized(tensor) if tensor.dtype == tf.string else tensor.numpy().tobytes()
+    """Return the bytes of a value, to compare it with another one of the same type; see `array_of`."""
+    array = tensor.numpy()
+    if tensor.dtype == tf.string:
+        return tf.make_tensor_proto(array).SerializeToString(deterministic=True)
+    return array.tobytes()
 
 
-def serialized(tensor: Tensor) -> bytes:
-    """Return a value as a serialized `TensorProto`."""
-    return tf.make_tensor_proto(tensor.numpy()).SerializeToString(deterministic=True)
+def array_of(kind: TensorType, data: bytes) -> np.ndarray:
+    """Return a value, given its type and its bytes."""
+    dtype = tf.as_dtype(kind.dtype)
+    if dtype == tf.string:
+        return tf.make_ndarray(TensorProto.FromString(data))
+    return np.frombuffer(data, dtype.as_numpy_dtype).reshape(kind.shape)

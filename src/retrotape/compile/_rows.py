@@ -52,9 +52,7 @@ class Vectorized:
     def _one(self, row: Tensor, fed: Sequence[Tensor]) -> list[Tensor]:
         computation, simple = self._computation, self._simple
         used = {var for eqn in simple.eqns for var in eqn.inputs}.union(*simple.results)
-        env: dict[int, Any] = {
-            var: tf.constant(tf.make_ndarray(proto)) for var, proto in simple.constants.items() if var in used
-        }
+        env: dict[int, Any] = {var: tf.constant(array) for var, array in simple.constants.items() if var in used}
         env[computation.inputs[0]] = row
         env.update((leaf, value) for (leaf, _), value in zip(self._fed, fed, strict=True))
         found = run(Program(computation.types, computation.producers, tuple(simple.eqns), ()), env)

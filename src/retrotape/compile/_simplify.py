@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from retrotape.compile._no_ops import FILLS, UNCHANGED, unchanged_input
-from retrotape.compile._observed import Computation, NotCompilableError
+from retrotape.compile._observed import Computation, NotCompilableError, array_of
 from retrotape.compile._shapes import shaping_inputs
 from retrotape.execute import run_eqn
 from retrotape.ir import Attr, DType, Eqn, TensorType
 from retrotape.record import current_stack, traits
-from retrotape.tf.core import TensorProto, tf
+from retrotape.tf.core import tf
 
 SMALL = 64  # elements of a value that is assumed to be the same each time
 LARGEST = 1024  # elements of a constant that is computed now
@@ -25,7 +25,7 @@ class Simplified(NamedTuple):
 
     Attributes:
       eqns: Its equations, in the order in which they run.
-      constants: The values of vars that are the same each time, as `TensorProto`.
+      constants: The values of vars that are the same each time, as arrays.
       results: The vars of each result.
       assumed: The leaves whose values were assumed to be the same each time.
     """
@@ -55,12 +55,9 @@ class Simplifier:
     ) -> None:
         self._computation, self._small, self._specialize = computation, small, specialize
         self._types = list(computation.types)
-        self._static: dict[int, Any] = {}  # arrays
-        self._protos: dict[int, Any] = {}
-        for var, data in computation.constants:
-            self._protos[var] = proto = TensorProto.FromString(data)
-            if prod(dim.size for dim in proto.tensor_shape.dim) <= LARGEST:
-                self._static[var] = tf.make_ndarray(proto)
+        given = {var: array_of(self._types[var], data) for var, data in computation.constants}
+        self._large = {var: array for var, array in given.items() if array.size > LARGEST}
+        self._static: dict[int, Any] = {var: array for var, array in given.items() if var not in self._large}
         self._same: dict[int, int] = {}  # var → the first var with that value
         self._filled: dict[int, int] = {}  # var → the number that all its elements are
         self._seen: dict[Any, tuple[int, ...]] = {}
@@ -93,12 +90,7 @@ class Simplifier:
             if not needed.isdisjoint(eqn.outputs):
                 kept.append(eqn)
                 needed.update(var for var in eqn.inputs if var not in self._static)
-        constants = {var: self._proto(var) for var in {*self._static, *self._protos}}
-        return Simplified(kept[::-1], constants, results, sorted(self._assumed))
-
-    def _proto(self, var: int) -> Any:
-        found = self._protos.get(var)
-        return tf.make_tensor_proto(self._static[var], self._types[var].dtype) if found is None else found
+        return Simplified(kept[::-1], {**self._large, **self._static}, results, sorted(self._assumed))
 
     def _visit(self, eqn: Eqn) -> None:
         if eqn.op in UNCHANGED:
