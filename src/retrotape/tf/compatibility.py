@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable
 from functools import reduce
 from importlib import import_module
+from types import CodeType
 from typing import Any, NamedTuple
 
 from retrotape import _version
@@ -89,13 +90,13 @@ def _is_set_by_methods(owner: Any, name: str) -> bool:
     """Return whether methods of a class set an attribute that the class itself does not have."""
     members = (member for cls in getattr(owner, "__mro__", ()) for member in vars(cls).values())
     codes = (getattr(inspect.unwrap(member), "__code__", None) for member in members if callable(member))
-    # Disassembling is slow, so only do it where the name occurs.
-    return any(
-        one.opname == "STORE_ATTR" and one.argval == name
-        for code in codes
-        if code is not None and name in code.co_names
-        for one in dis.get_instructions(code)
-    )
+    return any(code is not None and name in code.co_names and _stores(code, name) for code in codes)
+
+
+def _stores(code: CodeType, name: str) -> bool:
+    """Return whether code sets an attribute of that name; faster than to disassemble it."""
+    wanted = dis.opmap["STORE_ATTR"], code.co_names.index(name) & 0xFF  # higher bits are in an instruction before it
+    return wanted in zip(code.co_code[::2], code.co_code[1::2], strict=True)
 
 
 def _fits(function: Any, expected: tuple[str, ...], hooked: bool) -> bool:
