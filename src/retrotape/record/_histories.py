@@ -13,7 +13,7 @@ from retrotape.record._offload import is_offloaded
 from retrotape.record._trace import Trace
 from retrotape.record._traits import TRAINABLE
 from retrotape.tf import core, functions, hooks
-from retrotape.tf.core import identity_of, shape_of
+from retrotape.tf.core import identity_of
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
@@ -70,7 +70,7 @@ class Histories(Trace):
         return var
 
     def _type_of(self, tensor: Tensor) -> TensorType:
-        return TensorType(self._dtype_of(tensor), shape_of(tensor))
+        return TensorType(self._dtype_of(tensor), self._shape_of(tensor))
 
     def _new_leaf(self, kind: TensorType) -> int:
         try:  # as `whole` does, inlined: this runs for every leaf

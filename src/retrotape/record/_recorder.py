@@ -31,7 +31,7 @@ from retrotape.record._segments import Segments
 from retrotape.record._trace import Trace
 from retrotape.record._traits import RESOURCE, TRAINABLE, Kind, makes_copies, traits
 from retrotape.tf import core, hooks
-from retrotape.tf.core import identity_of, shape_of
+from retrotape.tf.core import identity_of
 
 
 class Recorder(Following):
@@ -134,7 +134,7 @@ class Recorder(Following):
         builder, known, values = self._built(), self.tensors.by_identity, self.values
         types, producers, eqns, facts = builder.types, builder.producers, builder.eqns, builder.facts
         dtype_of, frame_of, new, keep = self._dtype_of, self.frames.number, tuple.__new__, self.keep
-        discrete, times, segments = facts.discrete, facts.times, self.segments
+        discrete, times, segments, shape_of = facts.discrete, facts.times, self.segments, self._shape_of
         for op, inputs, attrs, outputs, place, recompute, time in events:
             if type(op) is not str:
                 op = op.decode()  # type: ignore[union-attr]

@@ -58,6 +58,7 @@ class Trace(ABC):
         self.drops_values = keep in ("leaves", "segments", "disk")  # among those that a rule reads
         self._dtype_of = dtype_of
         self.symbolic = dtype_of is not core.eager_dtype  # recorded from a graph, which has no values
+        self._shape_of = core.symbolic_shape_of if self.symbolic else core.shape_of
         self.clear()
 
     def clear(self) -> None:
