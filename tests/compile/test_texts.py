@@ -43,6 +43,7 @@ RARE = {
     "part of the derivative is computed by ops that cannot be observed",
     "a backward function refers to functions that are nested too deeply",
     "the backward function … uses …, which has state",
+    "it records …, which is more than an op",
 }
 
 

@@ -213,7 +213,7 @@ class Loop:
 
     def _statement(self) -> tuple[str, int, int, int]:
         kinds = ["unary"] * 8 + ["binary"] * 5 + ["custom"] * 2
-        kinds += ["assign", "scatter", "lookup", "pause", "nested", "call", "own"]
+        kinds += ["assign", "scatter", "lookup", "pause", "nested", "call", "own", *["inside"] * 3]
         number, left, right = (self._rng.randrange(1 << 16) for _ in range(3))
         return self._rng.choice(kinds), number, left, right
 
@@ -247,11 +247,35 @@ class Loop:
                 inner.watch(made[-1])
                 y = tf.reduce_sum(tf.sin(made[-1]) * variable)
             made.append(inner.gradient(y, [made[-1], variable][number % 2]) + a)
+        elif kind == "inside":
+            self._query_inside(number, (a, b), made, knobs, tape)
         elif kind == "call":
             made.append(self._called(tf.convert_to_tensor(a)))
         else:
             own = tf.Variable(tf.tanh(a), dtype=self._dtype)
             made.append(own * b + own.assign_add(b * 0.1))
+
+    def _query_inside(
+        self, number: int, of: tuple[Tensor, Tensor], made: list[Tensor], knobs: Knobs, tape: Any
+    ) -> None:
+        """Use a gradient in the forward pass, so that it is recorded how it was computed."""
+        a, b = of
+        variable, target = self._variables[number % len(self._variables)], tf.sin(a * 1.0) * b * made[-1]
+        sources = [self._variables, tuple(self._variables[:2]), [made[0], variable], [made[-1]]][number % 4]
+        options = [{}, {}, {"output_gradients": b * 1.0}, {"output_gradients": CONSTANT}][knobs.pick([0, 1, 2])]
+        options = {name: tf.cast(value, self._dtype) for name, value in options.items()}
+        found = [grad for grad in tape.gradient(target, sources, **options) if grad is not None]
+        if not found:
+            return
+        grad = tf.tanh(tf.convert_to_tensor(found[number // 4 % len(found)]))
+        use = number // 16 % 4
+        if use == 0:
+            variable.assign_sub(0.1 * grad)
+        elif use == 1:
+            made.append(a * tf.reduce_sum(grad**2))
+        elif use == 2:
+            more = tape.gradient(tf.reduce_sum(grad * a), list(sources))
+            made.append(grad + sum(tf.tanh(tf.convert_to_tensor(one)) for one in more if one is not None))
 
     def step(self, number: int) -> list[Any]:
         """Run one step, and return what its queries gave."""

@@ -12,7 +12,7 @@ import tensorflow as tf
 import retrotape as rt
 from helpers.warm import forgetful
 from record.following import has_followed
-from retrotape.record import _sites, _stack
+from retrotape.record import _expected, _sites
 
 X = tf.constant([0.5, -1.5, 2.0])
 
@@ -165,8 +165,8 @@ def test_forgetting_forgets_all():
 
 def test_the_places_of_a_warm_loop_are_known_without_looking_for_them(monkeypatch):
     looked = []
-    find = _stack.here
-    monkeypatch.setattr(_stack, "here", lambda depth: looked.append(1) or find(depth))
+    find = _expected.here
+    monkeypatch.setattr(_expected, "here", lambda depth: looked.append(1) or find(depth))
     for number in range(3):
         looked.clear()
         with rt.Tape() as tape:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Hashable
+from collections.abc import Container, Hashable, Iterable, Sequence
 from inspect import isclass
 from typing import Any
 
+from retrotape._types import Tensor
 from retrotape.compile._closures import describe
 from retrotape.compile._observed import NotCompilableError
-from retrotape.ir import CUSTOM
+from retrotape.ir import CUSTOM, Eqn
 from retrotape.record import Trace
 from retrotape.rules import Rule, lookup
 from retrotape.tf import core
 from retrotape.tf.closures import is_library_code
+from retrotape.tf.core import identity_of, shape_of
 
 _SETS = ("assigned", "opaque", "unrecorded_updates", "uninitialized", "recomputed", "foreign")
 
@@ -29,9 +31,7 @@ def structure_key(trace: Trace) -> Hashable:
     program, facts = trace.program, trace.facts
     if facts.bodies:
         raise NotCompilableError("the body of a function call was inlined")
-    for op in {eqn.op for eqn in program.eqns}:
-        if _has_user_rule(op):
-            raise NotCompilableError(f"the gradient function of {op} is not TensorFlow's own")
+    check_rules(program.eqns)
     sets: list[Any] = [frozenset(getattr(facts, name)) for name in _SETS]
     return (
         tuple(program.eqns),
@@ -41,6 +41,13 @@ def structure_key(trace: Trace) -> Hashable:
         frozenset(trace.stopped_by_moments()) if facts.moments else (),
         described(trace, facts.calls),
     )
+
+
+def check_rules(eqns: Iterable[Eqn]) -> None:
+    """Raise if a gradient function was registered by user code."""
+    for op in {eqn.op for eqn in eqns}:
+        if _has_user_rule(op):
+            raise NotCompilableError(f"the gradient function of {op} is not TensorFlow's own")
 
 
 def _has_user_rule(op: str) -> bool:
@@ -75,4 +82,23 @@ def described(trace: Trace, calls: Container[int] = ()) -> Hashable:
     return tuple(
         (index, back.inputs, back.outputs, back.captures, "call" if index in calls else describe(back.function, trace))
         for index, back in trace.backward_functions().items()
+    )
+
+
+def roles(trace: Trace, inputs: Sequence[Tensor]) -> Hashable:
+    """Return the type of each input, and what it is besides.
+
+    It may be the same tensor as an earlier input, as one of the trace, or as one that a backward function refers to.
+    """
+    if not inputs:
+        return ()
+    identities, held = [identity_of(tensor) for tensor in inputs], tensors_in(described(trace))
+    return tuple(
+        [
+            (
+                *(core.eager_dtype(tensor), shape_of(tensor), identities.index(identity)),
+                *(trace.tensors.get(identity), identity if identity in held else None),
+            )
+            for tensor, identity in zip(inputs, identities, strict=True)
+        ]
     )

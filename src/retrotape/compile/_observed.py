@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +14,7 @@ from retrotape.tf import core
 from retrotape.tf.core import TensorProto, identity_of, shape_of, tf
 
 _VARIANT = 21
+_Find = Callable[[int], int | None]
 Result = tuple[int, ...]  # vars: of a tensor, of `tf.IndexedSlices` (values, indices, perhaps dense shape), or none
 
 
@@ -48,14 +49,30 @@ class Computation(NamedTuple):
 
 
 class Observation:
-    """Runs a computation and observes the ops that it runs."""
+    """Runs a computation and observes the ops that it runs.
 
-    def __init__(self, trace: Trace, inputs: Sequence[Tensor]) -> None:
-        self._trace, self._inputs = trace, list(inputs)
+    Args:
+      trace: The trace whose values it reads.
+      inputs: What it reads besides.
+      size: How many vars the trace had before, if the ops are also recorded there.
+      fixed: Those of its vars that are constants of earlier computations.
+    """
+
+    def __init__(
+        self, trace: Trace, inputs: Sequence[Tensor], size: int | None = None, fixed: Container[int] = ()
+    ) -> None:
+        self._trace, self._inputs, self._size, self._fixed = trace, list(inputs), size, fixed
         self._recorder = Recorder("leaves")
         self._recorder.observer = self
         self._read: dict[int, Tensor] = {}
         self._gap = False
+        self.var_by_identity: dict[int, int] = {}  # of each tensor that was used or made: its var in the computation
+
+    def _on_trace(self, identity: int) -> int | None:
+        """Return the var that a tensor had on the trace before; None if it had none, or was a constant."""
+        var = self._trace.tensors.get(identity)
+        is_new = var is not None and self._size is not None and var >= self._size
+        return None if is_new or var in self._fixed else var
 
     def on_gap(self) -> None:
         """Ops are about to run that are not observed."""
@@ -68,7 +85,8 @@ class Observation:
     def run(self, compute: Callable[[], list[Cotangent | None]]) -> list[Cotangent | None]:
         """Run the computation, and return its results."""
         try:
-            with current_stack().only(self._recorder):
+            stack, own = current_stack(), self._recorder
+            with stack.only(own) if self._size is None else stack.beside(own):
                 return compute()
         except BaseException:
             self._recorder.observer = None  # see `computation`
@@ -82,21 +100,28 @@ class Observation:
         """
         recorder = self._recorder
         recorder.flush()
-        recorder.observer = None  # or both would live until the next garbage collection, and the trace with them
+        self.end()
         if self._gap:
             raise NotCompilableError("part of the derivative is computed by ops that cannot be observed")
         if recorder.facts.histories:
             raise NotCompilableError("a backward function reads or assigns a variable")
         for op in {eqn.op for eqn in recorder.program.eqns}:
             _check_op(op)  # also those that no result needs, such as `tf.print`
-        return _Extraction(self._trace, recorder, self._inputs).extract(found, self._read)
+        extraction = _Extraction(self._trace, recorder, self._inputs, self._on_trace)
+        computation = extraction.extract(found, self._read)
+        self.var_by_identity = extraction.vars_by_identity()
+        return computation
+
+    def end(self) -> None:
+        """Stop observing: or both would live until the next garbage collection, and the trace with them."""
+        self._recorder.observer = None
 
 
 class _Extraction:
     """Copies the equations that the results need, with vars numbered anew."""
 
-    def __init__(self, trace: Trace, recorder: Recorder, inputs: Sequence[Tensor]) -> None:
-        self._trace, self._recorder, self._builder = trace, recorder, Builder()
+    def __init__(self, trace: Trace, recorder: Recorder, inputs: Sequence[Tensor], on_trace: _Find) -> None:
+        self._trace, self._recorder, self._on_trace, self._builder = trace, recorder, on_trace, Builder()
         self._map: dict[int, int] = {}  # from vars of the recorder
         self._leaves: dict[int, int] = {}  # by identity
         self._feeds: dict[int, int] = {}
@@ -131,7 +156,7 @@ class _Extraction:
             own = self._recorder.tensors.get(identity)
             if own is not None and self._recorder.program.producers[own] == LEAF:
                 identity = identity_of(self._recorder.values[own])  # of the tensor that this one is a copy of
-            var = self._trace.tensors.get(identity)
+            var = self._on_trace(identity)
             if identity in self._leaves:
                 raise NotCompilableError("a backward function reads in Python what it is given")
             if var is not None:
@@ -165,7 +190,7 @@ class _Extraction:
         found = self._leaves.get(identity_of(tensor))
         if found is None:
             found = self._add_leaf(tensor)
-            var = self._trace.tensors.find(tensor)
+            var = self._on_trace(identity_of(tensor))
             if var is not None:
                 self._feeds[found] = var
             elif core.eager_dtype(tensor) in (RESOURCE, _VARIANT):
@@ -173,6 +198,11 @@ class _Extraction:
             else:
                 self._constants[found] = value_bytes(tensor)
         return found
+
+    def vars_by_identity(self) -> dict[int, int]:
+        """Return the vars of tensors that were used or made."""
+        made = {key: self._map[var] for key, var in self._recorder.tensors.items() if var in self._map}
+        return {**self._leaves, **made}
 
     def _add_leaf(self, tensor: Tensor) -> int:
         kind = TensorType(core.eager_dtype(tensor), shape_of(tensor))

@@ -7,19 +7,18 @@ from collections.abc import Callable, Hashable, Sequence
 from retrotape._types import Cotangent, Tensor
 from retrotape.compile._compare import check_same
 from retrotape.compile._feeds import Feeds
-from retrotape.compile._keys import described, tensors_in
+from retrotape.compile._inside import FIRST, compiled_inside, is_inside
+from retrotape.compile._keys import roles
 from retrotape.compile._lower import lower
 from retrotape.compile._observed import Computation, NotCompilableError, Observation
 from retrotape.compile._structures import QueryState, Structure, cache
 from retrotape.record import Trace, current_stack, settings
 from retrotape.tf import core
-from retrotape.tf.core import identity_of, shape_of, tf
+from retrotape.tf.core import tf
 
 VARIANTS = 4  # of one query, which differ in the values that gradient functions read
 ATTEMPTS = 4  # to observe the same computation twice
 Compute = Callable[[], list[Cotangent | None]]
-
-_FIRST = "it was seen for the first time; it is compiled when it comes again"
 
 
 def compiled(trace: Trace, kind: Hashable, inputs: Sequence[Tensor], compute: Compute) -> list[Cotangent | None]:
@@ -31,7 +30,10 @@ def compiled(trace: Trace, kind: Hashable, inputs: Sequence[Tensor], compute: Co
       inputs: What it reads besides.
       compute: Computes it op by op.
     """
-    known = find_query(trace, kind, inputs)
+    reason = _why_not(trace)
+    if reason is not None and is_inside(trace):
+        return compiled_inside(trace, kind, inputs, compute)
+    known = _find(trace, kind, inputs, reason)
     if known is None:
         return compute()
     query, structure = known
@@ -53,37 +55,23 @@ def compiled(trace: Trace, kind: Hashable, inputs: Sequence[Tensor], compute: Co
 
 def find_query(trace: Trace, kind: Hashable, inputs: Sequence[Tensor]) -> tuple[QueryState, Structure] | None:
     """Return what is known about a query; None if it cannot be compiled now, or is not worth it yet."""
-    reason = _why_not(trace)
+    return _find(trace, kind, inputs, _why_not(trace))
+
+
+def _find(
+    trace: Trace, kind: Hashable, inputs: Sequence[Tensor], reason: str | None
+) -> tuple[QueryState, Structure] | None:
     structure = cache.structure_of(trace) if reason is None else None
     if structure is None or structure.refused is not None:
-        trace.not_compiled = reason or (_FIRST if structure is None else structure.refused)
-        if trace.not_compiled is not _FIRST:
+        trace.not_compiled = reason or (FIRST if structure is None else structure.refused)
+        if trace.not_compiled is not FIRST:
             trace.on_rules()
         return None
-    query = structure.query((kind, _roles(trace, inputs)))
+    query = structure.query((kind, roles(trace, inputs)))
     if query is None:
-        trace.not_compiled = _FIRST
+        trace.not_compiled = FIRST
         return None
     return query, structure
-
-
-def _roles(trace: Trace, inputs: Sequence[Tensor]) -> Hashable:
-    """Return the type of each input, and what it is besides.
-
-    It may be the same tensor as an earlier input, as one of the trace, or as one that a backward function refers to.
-    """
-    if not inputs:
-        return ()
-    identities, held = [identity_of(tensor) for tensor in inputs], tensors_in(described(trace))
-    return tuple(
-        [
-            (
-                *(core.eager_dtype(tensor), shape_of(tensor), identities.index(identity)),
-                *(trace.tensors.get(identity), identity if identity in held else None),
-            )
-            for tensor, identity in zip(inputs, identities, strict=True)
-        ]
-    )
 
 
 def observe(
@@ -92,7 +80,7 @@ def observe(
     """Compute op by op; return the results, and what ran if it ran twice, as data."""
     observation = Observation(trace, inputs)
     found = observation.run(compute)
-    trace.not_compiled = _FIRST
+    trace.not_compiled = FIRST
     try:
         computation = observation.computation(found)
         if computation == query.learned or settings.mode == "always":

@@ -8,6 +8,7 @@ from typing import Any
 from retrotape.compile import compiled
 from retrotape.execute import Request
 from retrotape.query._base import Results
+from retrotape.query._inside import GradientInside, gradient_inside
 from retrotape.query._request import make_request, solve
 from retrotape.record import TRAINABLE, EagerSession, Session, Template
 from retrotape.tf import core
@@ -52,13 +53,12 @@ class QuickGradient:
             self._template.queries[self.key] = kind
 
 
-def quick_gradient(session: Session, target: Any, sources: Any) -> QuickGradient | None:
-    """Return a query if it can be looked up: one tensor, a list or tuple of variables, and a trace that followed.
-
-    Results on an open tape are recorded, or are constants while it is paused.
-    """
+def quick_gradient(session: Session, target: Any, sources: Any) -> QuickGradient | GradientInside | None:
+    """Return a query if it can be looked up: one tensor, a list or tuple of variables, and a trace that followed."""
     closed = isinstance(session, EagerSession) and not session.is_open
-    template = session.trace.followed() if closed else None
+    if not closed:
+        return gradient_inside(session, target, sources)
+    template = session.trace.followed()
     if template is None or type(target) is not core.EagerTensor or type(sources) not in (list, tuple):
         return None
     var, handles = session.find(target), core.handles_in(sources)

@@ -2,18 +2,19 @@
 
 from retrotape.record._attributes import default_attrs, for_execution, for_rule, with_defaults, without_defaults
 from retrotape.record._constants import python_constants
-from retrotape.record._frames import Called, FrameTable, count_as_users, stacklevel
+from retrotape.record._frames import Called, FrameTable, count_as_users, here, stacklevel
 from retrotape.record._functions import function_traits, is_repeatable
 from retrotape.record._graph_session import GraphSession
 from retrotape.record._histories import same
 from retrotape.record._interpret import run_op_by_op
-from retrotape.record._offload import is_offloaded
+from retrotape.record._offload import Constant, is_offloaded
+from retrotape.record._position import Passed, Position
 from retrotape.record._recorder import Recorder, new_trace
 from retrotape.record._segments import SEGMENT
 from retrotape.record._session import EagerSession, LoadedSession, histories_in
 from retrotape.record._settings import config, settings
-from retrotape.record._stack import Stack, current_stack, next_time
-from retrotape.record._template import Template
+from retrotape.record._stack import Stack, current_stack, next_time, next_times
+from retrotape.record._template import PLAIN, Template
 from retrotape.record._tensors import TensorMap
 from retrotape.record._trace import NO_QUERY, Trace
 from retrotape.record._traits import RESOURCE, TRAINABLE, Kind, is_deterministic, read_by_rule, traits
@@ -22,15 +23,19 @@ Session = EagerSession | GraphSession
 
 __all__ = [
     "NO_QUERY",
+    "PLAIN",
     "RESOURCE",
     "SEGMENT",
     "TRAINABLE",
     "Called",
+    "Constant",
     "EagerSession",
     "FrameTable",
     "GraphSession",
     "Kind",
     "LoadedSession",
+    "Passed",
+    "Position",
     "Recorder",
     "Session",
     "Stack",
@@ -44,12 +49,14 @@ __all__ = [
     "for_execution",
     "for_rule",
     "function_traits",
+    "here",
     "histories_in",
     "is_deterministic",
     "is_offloaded",
     "is_repeatable",
     "new_trace",
     "next_time",
+    "next_times",
     "python_constants",
     "read_by_rule",
     "run_op_by_op",

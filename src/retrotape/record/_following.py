@@ -10,12 +10,13 @@ from retrotape._types import Handle, Place, Tensor
 from retrotape.ir import Builder, LayerCall, VariableHistory
 from retrotape.record._follow import Follower
 from retrotape.record._histories import Histories
+from retrotape.record._position import Passed, Position
 from retrotape.record._settings import settings
 from retrotape.record._sites import Site, site_of
 from retrotape.record._template import Template
 from retrotape.tf.core import identity_of
 
-MOST_VIEWS = 64  # of one program that is followed
+MOST_VIEWS = 512  # of one program that is followed
 
 
 class Following(Histories):
@@ -79,6 +80,25 @@ class Following(Histories):
         """Return the template that this trace equals, if it does so in whole."""
         follower = self._follower
         return follower.template if follower is not None and follower.complete else None
+
+    def position(self) -> tuple[Template, Position] | None:
+        """Return the template that this trace follows, and how far; None if it does not follow one."""
+        follower = self._follower
+        return None if follower is None or self.damaged else (follower.template, follower.position())
+
+    def templates(self) -> list[Template]:
+        """Return the templates that this trace may go on with, the followed one first."""
+        return [] if self._follower is None else self._follower.candidates()
+
+    def skip(self, template: Template, passed: Passed) -> None:
+        """Go on in a template after ops that did not run: a compiled function has computed what they would have."""
+        assert self._follower is not None
+        try:  # as `whole` does
+            self._follower.go_on_with(template)
+            self._follower.skip(passed)
+        except BaseException:
+            self.damaged = True
+            raise
 
     def backward_functions(self) -> Mapping[int, Any]:
         """Return the backward functions of equations, without building the program."""

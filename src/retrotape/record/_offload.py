@@ -1,4 +1,4 @@
-"""Offloaded values: written to a file while recording, or not yet loaded from a saved tape."""
+"""Values that are not in memory: written to a file, not yet loaded from a saved tape, or made anew."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from weakref import finalize
 import numpy as np
 
 from retrotape._types import Tensor
-from retrotape.tf.core import identity_of, tf
+from retrotape.tf.core import TensorProto, identity_of, tf
 
 _WITHOUT_BYTES = (tf.string, tf.resource, tf.variant)
 
@@ -41,6 +41,21 @@ class _OnDisk:
         array = np.empty(self._shape, self._dtype)
         self._file.read(self._offset, array)
         return tf.constant(array)
+
+
+class Constant:
+    """A value that is the same in every run, as a serialized `TensorProto`: made again where it is needed."""
+
+    __slots__ = ("_data", "nbytes")
+    identity: int | None = None
+    stays = True
+
+    def __init__(self, data: bytes) -> None:
+        self._data, self.nbytes = data, len(data)
+
+    def load(self) -> Tensor:
+        """Return the value as a new tensor."""
+        return tf.constant(tf.make_ndarray(TensorProto.FromString(self._data)))
 
 
 class OffloadFile:

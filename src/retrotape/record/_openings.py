@@ -142,6 +142,14 @@ class Openings(ABC):
         recorder = _recorder_of(trace)
         return _RecordedBy(self, [recorder]) if self._open else _Opened(self, recorder)
 
+    def aside(self) -> Scope:
+        """Do not record ops in the block; they access no variable, and nothing uses their results after it."""
+        return _Aside(self)
+
+    def beside(self, recorder: Recorder) -> Scope:
+        """Record ops in the block on `recorder` as well, which only observes them."""
+        return _RecordedBy(self, [*self.active, recorder], keeps_known=True)
+
     @abstractmethod
     def _listener(self) -> Any:
         """Return the object that the hooks notify."""
@@ -168,8 +176,11 @@ class _Opened(Scope):
 class _RecordedBy(Scope):
     """Replace the active recorders for one block."""
 
-    def __init__(self, openings: Openings, recorders: list[Recorder], identified: bool = False) -> None:
+    def __init__(
+        self, openings: Openings, recorders: list[Recorder], identified: bool = False, keeps_known: bool = False
+    ) -> None:
         self._openings, self._recorders, self._identified = openings, recorders, identified
+        self._keeps_known = keeps_known
         self._before, self._open = openings.active, openings._open
 
     def enter(self) -> None:
@@ -182,7 +193,7 @@ class _RecordedBy(Scope):
         with lock:
             self._before, self._open = openings.active, list(openings._open)
             openings._activate(self._recorders)
-        openings._known.clear()
+        self._forget()
 
     def leave(self) -> None:
         openings = self._openings
@@ -191,10 +202,31 @@ class _RecordedBy(Scope):
         finally:
             with lock:
                 openings._activate(self._after())
-            openings._known.clear()
+            self._forget()
+
+    def _forget(self) -> None:
+        """Forget which values the recorders know, as others are active now."""
+        if not self._keeps_known:
+            self._openings._known.clear()
 
     def _after(self) -> list[Recorder]:
         """Return the previously active recorders, minus those closed in the block, plus those opened."""
         now, openings = self._openings.active, self._openings._open
         kept = [one for one in self._before if one in openings or one not in self._open]
         return kept + [one for one in now if one in openings and one not in self._open and one not in kept]
+
+
+class _Aside(_RecordedBy):
+    """Record nothing in one block, after which everything is as before."""
+
+    def __init__(self, openings: Openings) -> None:
+        super().__init__(openings, [], identified=True)
+        self._known: set[int] = set()
+
+    def enter(self) -> None:
+        self._known = set(self._openings._known)
+        super().enter()
+
+    def leave(self) -> None:
+        super().leave()
+        self._openings._known.update(self._known)

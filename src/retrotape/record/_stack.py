@@ -6,14 +6,14 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from itertools import count
+from itertools import count, islice
 from typing import Any
 
 from retrotape._types import Place, Tensor
 from retrotape.ir import FOREVER, UNCOUNTED, LayerCall
-from retrotape.record._calls import Calls
 from retrotape.record._event import WATCHED
-from retrotape.record._frames import Spot, here, in_moments, is_at, reader_place, spot_of
+from retrotape.record._expected import ExpectedPlaces
+from retrotape.record._frames import here, in_moments, reader_place
 from retrotape.record._functions import function_traits, variables_in
 from retrotape.record._recorder import Recorder
 from retrotape.record._trace import Trace
@@ -27,13 +27,11 @@ from retrotape.tf.scopes import setting
 # caches, is four times as fast as one by one.
 BATCH = 64
 ELEMENTS = 250_000  # in the outputs of a batch: beyond this it is recorded at once
-MOST_SPOTS = 20_000
 WAITING = 4096  # most events that may wait
 _times = count()  # process-wide
-_OUTSIDE = 3  # frames from `here` past `on_op` and the hook to TensorFlow's own code
 
 
-class Stack(Calls):
+class Stack(ExpectedPlaces):
     """Receives every op that runs on a thread and passes it to the active recorders."""
 
     def __init__(self) -> None:
@@ -47,8 +45,6 @@ class Stack(Calls):
         self._returned: deque[Sequence[Tensor]] = deque()  # by `tf.py_function`s whose op is not reported yet
         self._inside_python = 0
         self._layers: list[LayerCall] = []  # running calls
-        self._spots: list[Spot | None] = []  # where the ops of a block ran the last time
-        self._number = 0  # ops since the block began
         self._early: set[int] = set()  # first outputs of ops that were recorded before their callback
 
     def is_current(self) -> bool:
@@ -63,7 +59,6 @@ class Stack(Calls):
         self.events, self._custom, self._layers, self._early = [], [], [], set()
         self._recompute = self._inside_python = 0
         self.implicit_reads = ()
-        self._spots = []
         self._returned.clear()
         self._activate([])
 
@@ -126,23 +121,12 @@ class Stack(Calls):
         if len(self.events) >= self._batch and not self._calls:
             self.dispatch()
 
-    def _place(self) -> Place:
-        """Return the place in user code that runs an op: probably where the op of that number ran the last time."""
-        number, self._number = self._number, self._number + 1
-        if number < len(self._spots):
-            spot = self._spots[number]
-            if spot is not None and is_at(spot):
-                return spot.place
-        place = here(_OUTSIDE + 1)
-        if number <= len(self._spots) < MOST_SPOTS:
-            self._spots[number : number + 1] = [None if place is None else spot_of(place)]
-        return place
-
-    def expect(self, spots: list[Spot | None], number: int = 0) -> tuple[list[Spot | None], int]:
-        """Set where ops from a number on probably run, a list that they update; return what was set before."""
-        before = self._spots, self._number
-        self._spots, self._number = spots, number
-        return before
+    def records_only(self, trace: Trace) -> bool:
+        """Return whether ops would be recorded on `trace` alone, each as an equation of its own."""
+        if len(self.active) != 1 or self.active[0] is not trace or self.active[0].observer is not None:
+            return False
+        inside = self._calls or self._returned or self._inside_python or self._custom or self._recompute
+        return not inside and self._parent is None and self.place is None and not core.stock_tape_listens()
 
     def on_tangents(self, op: str, inputs: Any, attrs: Any, outputs: Any) -> None:
         """Record an op that is not recorded yet: the computation of its tangents reads its outputs."""
@@ -337,6 +321,11 @@ thread = _Thread()
 def next_time() -> int:
     """Return a time after everything that has run."""
     return next(_times)
+
+
+def next_times(number: int) -> list[int]:
+    """Return so many times, each after everything that has run."""
+    return list(islice(_times, number))
 
 
 def current_stack() -> Stack:

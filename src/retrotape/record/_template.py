@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Collection, Hashable
 from itertools import accumulate, count
 from typing import Any
@@ -42,6 +43,9 @@ class Template:
       moments: The vars whose gradient `tf.nn.moments` stopped.
       structure: What `compile` knows about traces like this one; and what their backward functions depend on.
       queries: Queries by their arguments, as `compile` knows them.
+      spans: What `compile` knows about queries inside the block, by where in the program they are asked.
+      fixed: Constants that queries inside the block made.
+      inside: Queries inside the block by where they are asked and by their arguments, as `compile` knows them.
       reasons: By query, why some of its sources have no gradient.
     """
 
@@ -56,13 +60,18 @@ class Template:
             for slot, history in enumerate(facts.histories.values())
         ]
         self.slots = {var: history.key for history in self.histories for var in history.versions}
-        self._sets = {name: frozenset(getattr(facts, name)) for name in _SETS}
+        self._sets = {name: sorted(getattr(facts, name)) for name in _SETS}
         self.moments = frozenset(trace.stopped_by_moments())
         self.structure: tuple[Any, Any] = None, None
         self.queries: dict[Hashable, Hashable] = {}
+        self.spans: dict[Hashable, Any] = {}
+        self.fixed: set[int] = set()
+        self.inside: dict[Hashable, Any] = {}
         self.reasons: dict[Hashable, list[str]] = {}
         self._steps: list[Step | None] = [None] * len(self.eqns)
         self._kept: Collection[int] | None = None  # None: what gradient rules read
+        self._needed_after: frozenset[int] | None = None  # the same, by queries after the block
+        self._taken: frozenset[int] | None = None
         self._read: set[int] | None = None
         self._all = False
         self._frame_counts: list[int] = []
@@ -76,8 +85,9 @@ class Template:
         self._frames = frames
 
     def _wanted(self) -> Collection[int]:
-        if self._kept is not None:
-            return self._kept
+        return self._rule_reads() if self._kept is None else self._kept
+
+    def _rule_reads(self) -> set[int]:
         if self._read is None:
             self._read = self._read_by_rules()
         return self._read
@@ -113,16 +123,32 @@ class Template:
         kind, _, _, *rest = self.step(index)
         self._steps[index] = (kind, op, attrs, *rest)
 
-    def keep_only(self, variables: Collection[int] | None) -> None:
-        """Set which values later runs keep, besides those that cannot be recomputed; None: what rules read."""
-        if variables != self._kept and not (self._all and variables is not None):
-            self._kept = variables
-            self._steps = [None] * len(self.eqns)
+    def keep_only(self, variables: frozenset[int] | None) -> None:
+        """Set which values queries after the block take; None: what rules read."""
+        self._needed_after = variables
+        self.choose_kept()
 
     def keep_needed(self) -> None:
         """Let all later runs keep what rules read: a query is computed op by op."""
-        self.keep_only(None)
         self._all = True
+        self.choose_kept()
+
+    def choose_kept(self) -> None:
+        """Decide which values later runs keep: what compiled functions take, if there is one for each query."""
+        self._taken = None
+        all_compiled = all(span.variants or span.is_empty for span in list(self.spans.values()))
+        kept = self.taken() if all_compiled and not self._all and self._needed_after is not None else None
+        if kept != self._kept:
+            self._kept = kept
+            self._steps = [None] * len(self.eqns)
+
+    def taken(self) -> frozenset[int]:
+        """Return the vars whose values queries may take that come later, in the block or after it."""
+        found = self._taken
+        if found is None:
+            after = self._rule_reads() if self._all or self._needed_after is None else self._needed_after
+            found = self._taken = frozenset(after).union(*(span.takes() for span in list(self.spans.values())))
+        return found
 
     def _make_step(self, eqn: Eqn) -> Step:
         features = traits(eqn.op)
@@ -201,10 +227,10 @@ class Template:
         builder.eqns.extend(self.eqns[:eqns])
         ours = builder.facts
         for name, items in self._sets.items():
-            getattr(ours, name).update(items if count == len(self.types) else (var for var in items if var < count))
+            getattr(ours, name).update(items[: bisect_left(items, count)])
         for slot, handle in handles.items():
             known = self.histories[slot]
-            number = sum(var < count for var in known.versions)
+            number = bisect_left(known.versions, count)
             history = VariableHistory(identity_of(handle), handle, known.versions[:number], known.made_by[:number])
             ours.histories[history.key] = history
             ours.history_of.update((var, history) for var in history.versions)

@@ -1,0 +1,307 @@
+"""Queries inside an open block: from the fourth run on a function takes their place, and nothing else changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import retrotape as rt
+from retrotape.compile import _inside
+from retrotape.execute import Values
+
+RUNS = 7
+Program = Callable[[Any, Any, list[Any]], list[Any]]
+
+
+@pytest.fixture
+def used(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Count how often a function took the place of a query."""
+    counted, run = [0], _inside._run
+
+    def count(*args: Any) -> Any:
+        found = run(*args)
+        counted[0] += found is not None
+        return found
+
+    monkeypatch.setattr(_inside, "_run", count)
+    return counted
+
+
+def forward(x: Any, variables: list[Any]) -> Any:
+    w, v = variables
+    return tf.reduce_sum(tf.tanh(x * w) ** 2 * tf.sin(v)) + tf.reduce_mean(w * v)
+
+
+# ---------------------------------------------------------------------- programs: the results of one run
+
+
+def used_in_the_forward_pass(tape: Any, x: Any, variables: list[Any]) -> list[Any]:
+    first, second = tape.gradient(forward(x, variables), variables)
+    return [tf.reduce_sum(tf.sin(first) * second)]
+
+
+def penalty(tape: Any, x: Any, variables: list[Any]) -> list[Any]:
+    loss = forward(x, variables)
+    (slope,) = tape.gradient(loss, [x])
+    grads = tape.gradient(loss + tf.reduce_sum(slope**2), variables)
+    return [tf.add_n([tf.reduce_sum(grad**2) for grad in grads])]
+
+
+def updates_by_hand(tape: Any, x: Any, variables: list[Any]) -> list[Any]:
+    for _ in range(3):
+        grads = tape.gradient(forward(x, variables), tuple(variables))
+        for variable, grad in zip(variables, grads, strict=True):
+            variable.assign_sub(0.1 * grad * variable)
+    return [forward(x, variables)]
+
+
+def not_used(tape: Any, x: Any, variables: list[Any]) -> list[Any]:
+    loss = forward(x, variables)
+    tape.gradient(loss, variables)
+    return [loss * 2.0]
+
+
+def seeded(tape: Any, x: Any, variables: list[Any]) -> list[Any]:
+    y = tf.tanh(x * variables[0])
+    (first,) = tape.gradient(y, [variables[0]], output_gradients=tf.ones_like(y) * 0.5)
+    (second,) = tape.gradient(y, [x], output_gradients=tf.constant(np.float32([1, 2, 3]) * float(x[0])))
+    return [tf.reduce_sum(first * second * variables[1])]
+
+
+def shared_results(tape: Any, x: Any, variables: list[Any]) -> list[Any]:
+    a, b = tape.gradient(tf.reduce_sum(variables[0] + variables[1] + x), variables)
+    return [tf.reduce_sum((a + x) * tf.sin(b * variables[0]))]
+
+
+def sparse(tape: Any, x: Any, variables: list[Any]) -> list[Any]:
+    rows = tf.gather(variables[0], [0, 2, 2])
+    (grad,) = tape.gradient(tf.reduce_sum(rows**3 * x), [variables[0]])
+    return [tf.reduce_sum(tf.convert_to_tensor(grad) ** 2)]
+
+
+def no_path(tape: Any, x: Any, variables: list[Any]) -> list[Any]:
+    loss = tf.reduce_sum(x**2)
+    _ = variables[0] * 1.0
+    assert tape.gradient(loss, [variables[0]]) == [None]
+    return [loss * variables[0]]
+
+
+def read_in_python(tape: Any, x: Any, variables: list[Any]) -> list[Any]:
+    (grad,) = tape.gradient(forward(x, variables), [variables[0]])
+    scale = 2.0 if float(grad[0]) > 0 else 3.0
+    return [tf.reduce_sum(grad * scale)]
+
+
+def by_a_reduction(tape: Any, x: Any, variables: list[Any]) -> list[Any]:
+    y = tf.reduce_prod(tf.stack([x, variables[0]]), axis=tf.constant(int(x[0] > 3.0)))
+    (grad,) = tape.gradient(tf.reduce_sum(y**2), [variables[0]])
+    return [tf.reduce_sum(grad * variables[1])]
+
+
+def custom(tape: Any, x: Any, variables: list[Any]) -> list[Any]:
+    scale = float(x[0])
+
+    @tf.custom_gradient
+    def sine(a: Any) -> Any:
+        return tf.sin(a), lambda dy: dy * tf.cos(a) * scale
+
+    (grad,) = tape.gradient(tf.reduce_sum(sine(variables[0] * x)), [variables[0]])
+    return [tf.reduce_sum(grad * variables[1])]
+
+
+def by_another_tape(tape: Any, x: Any, variables: list[Any]) -> list[Any]:
+    with type(tape)() as inner:
+        loss = forward(x, variables)
+    first, second = inner.gradient(loss, variables)
+    return [tf.reduce_sum(first**2 + second)]
+
+
+def while_paused(tape: Any, x: Any, variables: list[Any]) -> list[Any]:
+    loss = forward(x, variables)
+    with tape.stop_recording():
+        first, _ = tape.gradient(loss, variables)
+    return [tf.reduce_sum(first * variables[1]) + loss]
+
+
+PROGRAMS: list[Program] = [used_in_the_forward_pass, penalty, updates_by_hand, not_used, seeded, shared_results, sparse]
+PROGRAMS += [no_path, read_in_python, by_a_reduction, custom, by_another_tape, while_paused]
+# Of the last four runs, in how many a function takes the place of each query.
+NEVER = {"custom", "by_another_tape", "while_paused"}
+
+
+def inputs(number: int) -> Any:
+    return tf.constant(np.random.default_rng(number).normal(size=3) + number, tf.float32)
+
+
+def run(program: Program, numbers: Any, make: Callable[..., Any] = rt.Tape, **options: Any) -> list[list[Any]]:
+    """Return the results and gradients of some runs, with the same variables."""
+    variables = [tf.Variable([0.3, -0.5, 0.9]), tf.Variable([1.0, 0.2, -0.4])]
+    rows = []
+    for number in numbers:
+        x = inputs(number)
+        with make(persistent=True) as tape:
+            tape.watch(x)
+            found = program(tape, x, variables)
+        grads = tape.gradient(found, [x, *variables], **options)
+        rows.append([one if one is None else tf.convert_to_tensor(one).numpy() for one in (*found, *grads)])
+        for variable in variables:
+            variable.assign(variable * 0.9 + 0.01)
+    return rows
+
+
+def check(ours: list[list[Any]], theirs: list[list[Any]], tolerance: float = 0.0) -> None:
+    for one, other in zip(ours, theirs, strict=True):
+        for left, right in zip(one, other, strict=True):
+            if right is None:
+                assert left is None
+            elif tolerance:
+                np.testing.assert_allclose(left, right, rtol=tolerance, atol=tolerance)
+            else:
+                np.testing.assert_array_equal(left, right)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+def test_the_results_are_those_of_op_by_op_and_of_the_stock_tape(program: Program, used: list[int]):
+    numbers = range(RUNS)
+    with rt.config(compile=False):
+        cold = run(program, numbers)
+    with rt.config(compile=True):
+        check(run(program, numbers), cold, 1e-6)
+    assert bool(used[0]) is (program.__name__ not in NEVER)
+    check(cold, run(program, numbers, tf.GradientTape), 1e-5)
+
+
+@pytest.mark.parametrize("program", [used_in_the_forward_pass, penalty, updates_by_hand, sparse])
+def test_through_updates(program: Program, used: list[int]):
+    with rt.config(compile=False):
+        cold = run(program, range(RUNS), through_updates=True)
+    with rt.config(compile=True):
+        check(run(program, range(RUNS), through_updates=True), cold, 1e-6)
+    assert used[0]
+
+
+@pytest.mark.parametrize("make", [keras.optimizers.SGD, keras.optimizers.Adam])
+def test_a_stock_optimizer(make: Any, used: list[int]):
+    def loop(compile: bool) -> list[list[Any]]:
+        w = keras.Variable(np.float32([0.3, -0.5, 0.9]))
+        optimizer = make(0.1)
+        optimizer.build([w])
+        state = [(variable, variable.numpy()) for variable in [w, *optimizer.variables]]
+        rows = []
+        for number in range(RUNS):
+            for variable, value in state:
+                variable.assign(value)
+            x = inputs(number)
+            with rt.config(compile=compile), rt.Tape() as tape:
+                for _ in range(3):
+                    optimizer.apply(tape.gradient(tf.reduce_sum(tf.tanh(w * x) ** 2), [w]), [w])
+                loss = tf.reduce_sum(tf.sin(w * x))
+            with rt.config(compile=compile):
+                found = tape.gradient(loss, [optimizer.learning_rate, w, x], through_updates=True)
+            rows.append([loss.numpy(), *(grad.numpy() for grad in found)])
+        return rows
+
+    check(loop(True), loop(False), 1e-6)
+    assert used[0] >= 3 * (RUNS - 3)
+
+
+def test_the_program_is_the_same(used: list[int]):
+    def recorded(mode: bool) -> list[Any]:
+        variables = [tf.Variable([0.3, -0.5, 0.9]), tf.Variable([1.0, 0.2, -0.4])]
+        found = []
+        for number in range(RUNS):
+            x = inputs(number)
+            with rt.config(compile=mode), rt.Tape() as tape:
+                results = penalty(tape, x, variables) + updates_by_hand(tape, x, variables)
+            trace = tape._session.trace
+            where = [str(trace.frames[eqn.frame]) for eqn in trace.program.eqns]
+            values = {var: tape_value(trace, var) for var in range(len(trace.program.types))}
+            found.append(
+                [trace.snapshot().eqns, where, sorted(trace.facts.times) == trace.facts.times, values, results]
+            )
+        return found
+
+    for ours, theirs in zip(recorded(True), recorded(False), strict=True):
+        assert ours[1:3] == theirs[1:3]
+        assert [eqn[:4] for eqn in ours[0]] == [eqn[:4] for eqn in theirs[0]]
+        for var, value in theirs[3].items():
+            np.testing.assert_allclose(ours[3][var], value, rtol=1e-6, atol=1e-6)
+    assert used[0]
+
+
+def tape_value(trace: Any, var: int) -> Any:
+    return Values(trace)(var).numpy()
+
+
+def test_what_comes_after_may_differ(used: list[int]):
+    """The run leaves its template after the function: values that it did not keep are computed again."""
+
+    def loop(compile: bool) -> list[list[Any]]:
+        variables = [tf.Variable([0.3, -0.5, 0.9]), tf.Variable([1.0, 0.2, -0.4])]
+        rows = []
+        for number in range(9):
+            x = inputs(number)
+            with rt.config(compile=compile), rt.Tape() as tape:
+                first, second = tape.gradient(forward(x, variables), variables)
+                y = tf.sin(first) * second
+                if number >= 5:
+                    y = y**3 + tf.cos(second) * number
+                loss = tf.reduce_sum(y)
+            with rt.config(compile=compile):
+                rows.append([*tape.gradient(loss, [*variables, x]), *tape.gradient(first, [*variables, x])])
+        return [[one.numpy() for one in row] for row in rows]
+
+    check(loop(True), loop(False), 1e-6)
+    assert used[0]
+
+
+def test_two_places_are_told_apart(used: list[int]):
+    def loop(compile: bool) -> list[list[Any]]:
+        w, rows = tf.Variable([0.3, -0.5, 0.9]), []
+        for number in range(14):
+            x = inputs(number)
+            with rt.config(compile=compile), rt.Tape() as tape:
+                loss = tf.reduce_sum(tf.tanh(w * x) ** 2)
+                if number % 3:
+                    (grad,) = tape.gradient(loss, [w])
+                else:
+                    (grad,) = tape.gradient(loss, [x])
+                out = tf.reduce_sum(grad**2)
+            frames = tape._session.trace.frames
+            rows.append([*(one.numpy() for one in tape.gradient(out, [w, x])), frames[len(frames) - 1].line])
+        return rows
+
+    check(loop(True), loop(False), 1e-6)
+    assert used[0]
+
+
+def test_an_error_of_an_op_names_its_line(used: list[int]):
+    w = tf.Variable([1.0, 2.0])
+    for number in range(6):
+        with rt.Tape() as tape:
+            y = tf.debugging.check_numerics(w * 1.0, "forward")
+            z = tf.reduce_sum(y / tf.constant(0.0 if number == 5 else 1.0))
+            if number < 5:
+                tape.gradient(z, [w])
+            else:
+                with pytest.raises(tf.errors.InvalidArgumentError, match="gradient"):
+                    tape.gradient(z, [w])
+    assert used[0]
+
+
+def test_a_reset_inside_the_block():
+    w = tf.Variable([1.0, 2.0])
+    for number in range(6):
+        with rt.Tape() as tape:
+            tape.gradient(tf.reduce_sum(w**2), [w])
+            tape.reset()
+            (grad,) = tape.gradient(tf.reduce_sum(w**3), [w])
+            loss = tf.reduce_sum(grad)
+        np.testing.assert_allclose(tape.gradient(loss, [w])[0], 6 * w.numpy())
+        w.assign_add([0.5, float(number)])
