@@ -9,7 +9,7 @@ from retrotape._types import Cotangent, Place, Tensor
 from retrotape.compile._compare import check_same
 from retrotape.compile._feeds import Feeds
 from retrotape.compile._lower import Lowered, lower
-from retrotape.compile._observed import Computation, NotCompilableError
+from retrotape.compile._observed import Computation, NotCompilableError, array_of
 from retrotape.ir import LEAF
 from retrotape.record import PLAIN, Constant, Passed, Position, Template, Trace, next_times, settings
 from retrotape.tf.core import tf
@@ -224,14 +224,14 @@ def lower_span(
     position = {var: number for number, var in enumerate(flat)}
     whole = computation._replace(results=tuple((var,) for var in flat))
     lowered = lower(whole, value_of, not span.variants, template.eqns[: extent.eqns])
-    names = {one: var for var, one in own.items()}
+    names, constants = {one: var for var, one in own.items()}, constants_in(template, extent, computation)
     variant = Variant(
         lowered,
         tuple(tuple(position[var] for var in row) for row in computation.results),
         tuple(names.get(var) for var in flat),
         {var: position[own[var]] for var in kept},
         given,
-        {var: Constant(data) for var, data in constants_in(template, extent, computation).items()},
+        {var: Constant(array_of(template.types[var], data)) for var, data in constants.items()},
         extent,
     )
     again, passed = variant(inputs, value_of)

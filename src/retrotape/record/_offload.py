@@ -11,7 +11,7 @@ from weakref import finalize
 import numpy as np
 
 from retrotape._types import Tensor
-from retrotape.tf.core import TensorProto, identity_of, tf
+from retrotape.tf.core import identity_of, tf
 
 _WITHOUT_BYTES = (tf.string, tf.resource, tf.variant)
 
@@ -44,18 +44,18 @@ class _OnDisk:
 
 
 class Constant:
-    """A value that is the same in every run, as a serialized `TensorProto`: made again where it is needed."""
+    """A value that is the same in every run: made again where it is needed."""
 
-    __slots__ = ("_data", "nbytes")
+    __slots__ = ("_array", "nbytes")
     identity: int | None = None
     stays = True
 
-    def __init__(self, data: bytes) -> None:
-        self._data, self.nbytes = data, len(data)
+    def __init__(self, array: np.ndarray) -> None:
+        self._array, self.nbytes = array, array.nbytes
 
     def load(self) -> Tensor:
         """Return the value as a new tensor."""
-        return tf.constant(tf.make_ndarray(TensorProto.FromString(self._data)))
+        return tf.constant(self._array)
 
 
 class OffloadFile:
