@@ -11,6 +11,7 @@ import tensorflow as tf
 
 import retrotape as rt
 from retrotape import compile as compiling
+from retrotape.compile._queries import RECORDED
 from retrotape.record import NO_QUERY
 
 SOURCE = Path(compiling.__file__).parent
@@ -26,7 +27,7 @@ def text_of(node: ast.expr) -> str:
 
 def reasons() -> list[str]:
     """Return every reason in the source."""
-    found = [NO_QUERY]
+    found = [NO_QUERY, RECORDED]
     for path in sorted(SOURCE.glob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "NotCompilableError":

@@ -18,6 +18,7 @@ from retrotape.tf.core import tf
 
 VARIANTS = 4  # of one query, which differ in the values that gradient functions read
 ATTEMPTS = 4  # to observe the same computation twice
+RECORDED = "a tape, or a forward accumulator, records the query itself"
 Compute = Callable[[], list[Cotangent | None]]
 
 
@@ -31,7 +32,7 @@ def compiled(trace: Trace, kind: Hashable, inputs: Sequence[Tensor], compute: Co
       compute: Computes it op by op.
     """
     reason = _why_not(trace)
-    if reason is not None and is_inside(trace):
+    if reason is RECORDED and is_inside(trace):
         return compiled_inside(trace, kind, inputs, compute)
     known = _find(trace, kind, inputs, reason)
     if known is None:
@@ -123,7 +124,7 @@ def _why_not(trace: Trace) -> str | None:
     if trace.symbolic or not tf.executing_eagerly():
         return "inside a tf.function, the gradient is part of the function's graph"
     if current_stack().observed() or core.stock_tape_listens():
-        return "a tape, or a forward accumulator, records the query itself"
+        return RECORDED
     if trace.drops_values:
         return f"keep={trace.keep!r}: values are recomputed part by part"
     return None

@@ -145,7 +145,7 @@ class FollowedVariables(Choice):
         return True
 
     def _enter_slice(self, handle: Handle, version: int) -> bool:
-        held = functions.handle_type(handle)
+        held = (0, None) if identity_of(handle) in self.slots else functions.handle_type(handle)  # slow
         return held is not None and self._enter(handle, version, *held)
 
     def _leaf_or_known(self, tensor: Tensor, var: int) -> bool:

@@ -229,6 +229,8 @@ class Stack(ExpectedPlaces):
         if self._calls and name.startswith("__forward_"):
             for recorder in self.active:
                 recorder.attach_backward(outputs, len(inputs), backward)
+        elif self._single and not core.accumulating():
+            pass  # no recorder gets it, see `for_backward`
         elif not (self._custom and self._custom[-1] and name == "inner"):
             self._read_unheld(variable.handle for variable in variables_in(backward))
             self.flush()

@@ -187,8 +187,8 @@ def share_buffer(left: Tensor, right: Tensor) -> bool:
     Reading a variable returns its own buffer, and a write copies it first if it is referenced elsewhere. So two reads
     return the same buffer if and only if nothing was assigned in between, as long as the first result is held.
     """
-    if left is right or left.shape.num_elements() == 0:
-        return left.shape == right.shape
+    if left is right or 0 in shape_of(left):
+        return shape_of(left) == shape_of(right)
     place = _buffer_of(left)
     return place is not None and place == _buffer_of(right)
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -15,6 +14,7 @@ from retrotape.tf.core import (
     FallbackException,
     PlainVariable,
     context,
+    eager_dtype,
     execute,
     pywrap_tfe,
     record,
@@ -36,6 +36,7 @@ class Thread(threading.local):
 
 thread = Thread()
 writes: dict[int, int] = {}  # by identity of the handle: time of the last write since the hooks were installed
+_RESOURCE = tf.resource.as_datatype_enum
 _clock = count(1)
 _lock = threading.RLock()
 
@@ -47,7 +48,7 @@ def make_run_op() -> Callable[..., Any]:
         if op == "EagerPyFunc":
             thread.py_inputs = inputs
         if op in _WRITES:
-            with _writing(op, _handles_in(inputs)):
+            with _Writing(op, _handles_in(inputs)):
                 tensors = original[execute, "quick_execute"](op, num_outputs, inputs, attrs, ctx, name)
         elif op in _READ:
             if thread.past is not None:
@@ -159,32 +160,36 @@ def _access(ctx: Any, op: str, name: Any, args: Sequence[Any]) -> Any:
         return _read(ctx, args[0], args[-1])
     if op in _GATHERS:
         return _run_with_reads(ctx, op, name, _on_gather(args))
-    with _writing(op, _handles_in(args)):
+    with _Writing(op, _handles_in(args)):
         return _run_with_reads(ctx, op, name, args)
 
 
 def _handles_in(args: Sequence[Any]) -> list[Tensor]:
-    return [arg for arg in args if type(arg) is EagerTensor and arg.dtype == tf.resource]
+    return [arg for arg in args if type(arg) is EagerTensor and eager_dtype(arg) == _RESOURCE]
 
 
-@contextmanager
-def _writing(op: Any, handles: list[Tensor]) -> Iterator[None]:
-    """Stamp a write of these variables. An op that fails is not recorded, but may have written."""
-    listener = thread.listener
-    if listener is None or not listener.recording():
-        handles = initialized(handles)
-    if listener is not None:
-        listener.on_update(op if type(op) is str else op.decode(), handles)
-    if thread.past is not None:
-        thread.past.on_write(handles)
-    stamp = stamp_writes(handles)
-    try:
-        yield
-    except FallbackException:  # nothing has run; the slow path comes next and stamps the write itself
-        _undo_stamp(stamp)
-        raise
-    if listener is not None:
-        listener.on_updated(stamp)
+class _Writing:
+    """Stamps a write of variables. An op that fails is not recorded, but may have written."""
+
+    __slots__ = ("_listener", "_stamp")
+
+    def __init__(self, op: Any, handles: list[Tensor]) -> None:
+        self._listener = listener = thread.listener
+        if listener is None or not listener.recording():
+            handles = initialized(handles)
+        if listener is not None:
+            listener.on_update(op if type(op) is str else op.decode(), handles)
+        if thread.past is not None:
+            thread.past.on_write(handles)
+        self._stamp = stamp_writes(handles)
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None and self._listener is not None:
+            self._listener.on_updated(self._stamp)
+        elif kind is not None and issubclass(kind, FallbackException):
+            _undo_stamp(self._stamp)  # nothing has run; the slow path comes next and stamps the write itself
 
 
 class WriteStamp(NamedTuple):

@@ -25,7 +25,7 @@ from retrotape.errors import KerasBackendError
 from retrotape.tf import hook_table
 from retrotape.tf.closures import values_in
 from retrotape.tf.compatibility import check_keras
-from retrotape.tf.core import tf, version
+from retrotape.tf.core import PlainVariable, tf, version
 from retrotape.tf.hook_table import original
 
 
@@ -118,7 +118,7 @@ def _observed(owner: Any, on_variable: Callable[[Any], None]) -> property:
 
     @wraps(before.fget)
     def value(self: Any) -> Any:
-        if isinstance(self._value, tf.Variable):  # else it has no value yet
+        if type(self._value) is PlainVariable or isinstance(self._value, tf.Variable):  # else it has no value yet
             on_variable(self)
         return original[owner, "value"].fget(self)
 

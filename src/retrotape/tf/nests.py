@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from operator import is_
 from typing import Any, NamedTuple
 
@@ -18,9 +19,19 @@ WATCHED = "watched value"  # a role, beside "source" and "target"
 
 def unwrap(value: Any) -> Any:
     """Return the `tf.Variable` inside a Keras variable, or of a central storage; anything else as it is."""
-    inner = getattr(value, "_value", None)
-    found = inner if isinstance(inner, tf.Variable) and not isinstance(value, tf.Variable) else value
-    return found._v if isinstance(found, AggregatingVariable) else found
+    inner: Any = getattr(value, "_value", None)
+    found = inner if _is_variable(inner.__class__) and not _is_variable(value.__class__) else value
+    return found._v if _is_aggregating(found.__class__) else found
+
+
+@lru_cache(256)
+def _is_variable(kind: type) -> bool:
+    return issubclass(kind, tf.Variable)  # slow: it is an abstract class
+
+
+@lru_cache(256)
+def _is_aggregating(kind: type) -> bool:
+    return issubclass(kind, AggregatingVariable)
 
 
 VARIABLES = (tf.Variable, SavedVariable)
