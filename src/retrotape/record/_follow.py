@@ -15,6 +15,7 @@ from retrotape.tf.core import identity_of, shape_of, tf
 
 if TYPE_CHECKING:
     from retrotape.record._histories import Histories
+    from retrotape.record._run import Run
 
 
 _PLAIN_ATTRS = frozenset((str, bytes, int, bool, float, type(None), tf.DType, tf.TensorShape))
@@ -50,6 +51,13 @@ class Follower:
         self._known, self._values = recorder.tensors.by_identity, recorder.values
         self._copied, self._stale, self._variables = recorder.copied_on_read, recorder._stale, recorder.variables
         self._facts = recorder._builder.facts
+
+    def finish(self, run: Run) -> None:
+        """Go to the end of the template at once, as a run did."""
+        self.index, self.count = len(self.template.eqns), len(self.template.types)
+        self.slots, self.handles, self.host_reads = run.slots, run.handles, run.host_reads
+        histories = self.template.histories
+        self._current = {key: histories[slot].current for key, slot in run.slots.items()}
 
     def stamp(self) -> tuple[int, ...]:
         """Return numbers that change with what was followed so far."""
