@@ -11,7 +11,7 @@ from retrotape.record import RESOURCE, Recorder, Trace, current_stack, is_determ
 from retrotape.tf import core
 from retrotape.tf.core import identity_of, shape_of, tf
 
-_VARIANT = 21
+_STRING, _VARIANT = 7, 21
 Result = tuple[int, ...]  # vars: of a tensor, of `tf.IndexedSlices` (values, indices, perhaps dense shape), or none
 
 
@@ -201,7 +201,7 @@ def _tensors_in(grad: Cotangent | None) -> list[Tensor]:
 
 def value_bytes(tensor: Tensor) -> bytes:
     """Return the bytes of a value, to compare it with another one of the same type."""
-    return serialized(tensor) if tensor.dtype == tf.string else tensor.numpy().tobytes()
+    return serialized(tensor) if core.eager_dtype(tensor) == _STRING else tensor.numpy().tobytes()
 
 
 def serialized(tensor: Tensor) -> bytes:

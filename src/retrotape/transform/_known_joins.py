@@ -163,9 +163,11 @@ def learn_join(given: Sharing, joined: Trace, maps: Sequence[dict[int, int]]) ->
     if not _is_worth_it(given, joined):
         return
     known = None
-    if can_follow(joined) and all(len(own) == len(run.template.types) for own, run in zip(maps, given.runs, strict=True)):
+    if can_follow(joined) and all(
+        len(own) == len(run.template.types) for own, run in zip(maps, given.runs, strict=True)
+    ):
         known = KnownJoin(joined, maps)
-        if not _is_same(known.join(given), joined):
+        if not is_same(known.join(given), joined):
             known = None
     with _lock:
         _known[given.key] = known
@@ -186,7 +188,7 @@ def _is_worth_it(given: Sharing, joined: Trace) -> bool:
         return False
 
 
-def _is_same(left: Trace, right: Trace) -> bool:
+def is_same(left: Trace, right: Trace) -> bool:
     """Return whether two traces have the same data: a known join must give what copying gives."""
     if left.tensors.by_identity != right.tensors.by_identity or left.values.keys() != right.values.keys():
         return False
@@ -200,7 +202,14 @@ def _data(trace: Trace) -> list[Any]:
     histories = [(key, id(own.handle), own.versions, own.made_by) for key, own in facts.histories.items()]
     lines = [trace.frames.place(eqn.frame) for eqn in program.eqns]
     others = [getattr(facts, one.name) for one in fields(facts) if one.name not in ("histories", "history_of")]
-    columns = [list(program.types), list(program.producers), list(program.eqns), lines, histories, facts.history_of.keys()]
+    columns = [
+        list(program.types),
+        list(program.producers),
+        list(program.eqns),
+        lines,
+        histories,
+        facts.history_of.keys(),
+    ]
     return [*columns, others, trace.variables, trace.owners, trace.wholes]
 
 
