@@ -13,8 +13,8 @@ from retrotape.transform import _joint
 from retrotape.transform._join import Joiner
 from retrotape.transform._known_joins import Sharing, is_same
 
-STEPS = 3 * WARM
-SEEDS = [*range(16), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(16, 1000))]
+STEPS = 6 * WARM
+SEEDS = [*range(8), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(8, 1000))]
 
 
 @pytest.fixture

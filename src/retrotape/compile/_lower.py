@@ -42,7 +42,7 @@ class Lowered(NamedTuple):
 
     def fits(self, value_of: Callable[[int], Tensor]) -> bool:
         """Return whether it is right for the values of a trace."""
-        for var, value in self.guards:  # a loop, which is faster than `all`
+        for var, value in self.guards:  # noqa: SIM110 - a loop is faster
             if value_bytes(value_of(var)) != value:
                 return False
         return True
