@@ -85,7 +85,7 @@ def test_an_update_that_no_tape_recorded_ends_the_path():
     x = tf.constant([0.5, 0.25])
     first, y = block(x)
     W.assign([7.0, 8.0])
-    second, z = block(y)
+    second, _ = block(y)
     joined = rt.join(first, second)
     assert not is_known(joined)
     assert len(joined.versions(W)) == 2
@@ -145,14 +145,14 @@ def test_what_a_tape_records_later_is_not_part_of_it():
 
 
 def test_the_state_of_a_backward_function_counts():
-    scale = 1.0
+    state = [1.0]
 
     @tf.custom_gradient
     def scaled(x: tf.Tensor) -> Any:
-        factor = scale
+        (factor,) = state
         return x * 1.0, lambda grad: grad * factor
 
-    for scale in (1.0, 1.0, 1.0, 1.0, 3.0):
+    for state[0] in (1.0, 1.0, 1.0, 1.0, 3.0):
         with rt.Tape() as first:
             y = scaled(W * 2.0)
         second, z = block(y)

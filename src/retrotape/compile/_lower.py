@@ -51,8 +51,8 @@ class Lowered(NamedTuple):
         """Run it on inputs and on values of a trace, those of the vars `feeds`."""
         flat = self.function([*[inputs[position] for position in self.inputs], *feeds])
         if not self.sparse:
-            own = iter(flat)
-            return [next(own) if count else None for count in self.results]
+            rest = iter(flat)
+            return [next(rest) if count else None for count in self.results]
         found: list[Cotangent | None] = []
         position = 0
         for count in self.results:

@@ -101,7 +101,7 @@ class QuickEach(QuickGradient):
         """Remember the query, if equal traces have the same results."""
         reasons = together.reasons(rows) if together.is_plain else None
         if reasons is not None:
-            self.learn((together.kind, reasons))  # type: ignore[arg-type]
+            self.learn((together.kind, reasons))
 
 
 def quick_gradient(session: Session, target: Any, sources: Any) -> QuickGradient | None:
