@@ -44,5 +44,5 @@ def assert_lowers(function: Function, inputs: Sequence[tf.Tensor], *others: Sequ
     """Lower a function on inputs; check that it gives the bits of the function there and on other inputs."""
     found = lowered(function, *inputs)
     for given in (inputs, *others):
-        assert_same(found(given, no_feeds), function(*given))
+        assert_same(found(given, ()), function(*given))
     return found

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from compile.lowering import assert_lowers, lowered, no_feeds, ops
+from compile.lowering import assert_lowers, lowered, ops
 from retrotape.compile import _builder
 from retrotape.ir import Func, Proto, Shape
 from retrotape.tf.core import context
@@ -120,12 +120,12 @@ def test_add_n_adds_in_the_order_of_the_op(count: int):
 
 def test_a_sum_in_another_order_would_be_noticed():
     inputs = [values(seed, (50,)) * 10.0 ** (seed % 7) for seed in range(5)]
-    (found,) = lowered(lambda *terms: [tf.add_n(terms)], *inputs)(inputs, no_feeds)
+    (found,) = lowered(lambda *terms: [tf.add_n(terms)], *inputs)(inputs, ())
     assert not np.array_equal(found, tf.add_n(inputs[::-1]))
 
 
 def test_results_that_are_missing_stay_missing():
-    found = lowered(lambda a: [None, a * 2.0, None], values(0))([values(0)], no_feeds)
+    found = lowered(lambda a: [None, a * 2.0, None], values(0))([values(0)], ())
     assert found[0] is None
     assert found[2] is None
     np.testing.assert_array_equal(found[1], values(0) * 2.0)
@@ -137,7 +137,7 @@ def test_indexed_slices_stay_slices(shape):
         given = None if shape is None else tf.constant(shape)
         return [tf.IndexedSlices(a * 2.0, tf.constant([4, 0, 4]), given), a]
 
-    found = lowered(function, values(0))([values(0)], no_feeds)
+    found = lowered(function, values(0))([values(0)], ())
     assert isinstance(found[0], tf.IndexedSlices)
     assert (found[0].dense_shape is None) == (shape is None)
     np.testing.assert_array_equal(found[0].indices, [4, 0, 4])

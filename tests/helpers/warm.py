@@ -12,6 +12,7 @@ import tensorflow as tf
 import retrotape as rt
 from retrotape.compile import cache
 from retrotape.record._sites import forget_sites
+from retrotape.transform._known_joins import forget_joins
 
 FIRST = "it was seen for the first time; it is compiled when it comes again"
 Step = Callable[..., tuple[Any, Any]]
@@ -31,6 +32,7 @@ def forgetful(compile: bool | str = True) -> Iterator[None]:
 def _forget() -> None:
     cache.clear()
     forget_sites()
+    forget_joins()
 
 
 def assert_same(ours: Any, theirs: Any) -> None:

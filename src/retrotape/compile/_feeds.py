@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from retrotape._types import Tensor
 from retrotape.execute import Values
 from retrotape.ir import bytes_of
 from retrotape.record import Trace
 from retrotape.tf import core
 
+_EAGER = frozenset((core.EagerTensor,))
 HELD = 1 << 28  # most bytes of recomputed values that a tape from a file keeps for the next query
 
 
@@ -17,6 +20,11 @@ class Feeds:
     def __init__(self, trace: Trace) -> None:
         self._trace, self._kept = trace, trace.values
         self._values: Values | None = None
+
+    def all(self, variables: Sequence[int]) -> list[Tensor]:
+        """Return the values of some vars."""
+        found = list(map(self._kept.get, variables))
+        return found if _EAGER.issuperset(map(type, found)) else list(map(self, variables))
 
     def __call__(self, var: int) -> Tensor:
         value = self._kept.get(var)

@@ -31,6 +31,7 @@ class Lowered(NamedTuple):
       inputs: The positions of the inputs that it takes.
       feeds: The vars of the trace whose values it takes, after the inputs.
       results: How many of its tensors each result has: none, one, or those of `tf.IndexedSlices`.
+      sparse: Whether a result is `tf.IndexedSlices`.
       guards: Vars of the trace that it does not take, but whose values it depends on, with the bytes of the values.
     """
 
@@ -38,15 +39,22 @@ class Lowered(NamedTuple):
     inputs: tuple[int, ...]
     feeds: tuple[int, ...]
     results: tuple[int, ...]
+    sparse: bool
     guards: tuple[tuple[int, bytes], ...]
 
     def fits(self, value_of: Callable[[int], Tensor]) -> bool:
         """Return whether it is right for the values of a trace."""
-        return all(value_bytes(value_of(var)) == value for var, value in self.guards)
+        for var, value in self.guards:  # noqa: SIM110 - a loop is faster
+            if value_bytes(value_of(var)) != value:
+                return False
+        return True
 
-    def __call__(self, inputs: Sequence[Tensor], value_of: Callable[[int], Tensor]) -> list[Cotangent | None]:
-        """Run it on inputs and on values of a trace."""
-        flat = self.function([*(inputs[position] for position in self.inputs), *map(value_of, self.feeds)])
+    def __call__(self, inputs: Sequence[Tensor], feeds: Iterable[Tensor]) -> list[Cotangent | None]:
+        """Run it on inputs and on values of a trace, those of the vars `feeds`."""
+        flat = self.function([*[inputs[position] for position in self.inputs], *feeds])
+        if not self.sparse:
+            rest = iter(flat)
+            return [next(rest) if count else None for count in self.results]
         found: list[Cotangent | None] = []
         position = 0
         for count in self.results:
@@ -99,7 +107,7 @@ def lower(
     function = builder.build(single_threaded=max(map(_size, made_here), default=0) <= SMALL)
     guards = guards_of(computation, simple.assumed, value_of)
     counts = tuple(map(len, simple.results))
-    return Lowered(function, tuple(inputs), tuple(var for _, var in feeds), counts, guards)
+    return Lowered(function, tuple(inputs), tuple(var for _, var in feeds), counts, max(counts, default=0) > 1, guards)
 
 
 def small_values(computation: Computation, value_of: Callable[[int], Tensor]) -> dict[int, Any]:

@@ -13,7 +13,7 @@ from retrotape.record import RESOURCE, Recorder, Trace, current_stack, is_determ
 from retrotape.tf import core
 from retrotape.tf.core import TensorProto, identity_of, shape_of, tf
 
-_VARIANT = 21
+_STRING, _VARIANT = 7, 21
 _Find = Callable[[int], int | None]
 Result = tuple[int, ...]  # vars: of a tensor, of `tf.IndexedSlices` (values, indices, perhaps dense shape), or none
 
@@ -229,7 +229,7 @@ def _tensors_in(grad: Cotangent | None) -> list[Tensor]:
 def value_bytes(tensor: Tensor) -> bytes:
     """Return the bytes of a value, to compare it with another one of the same type; see `array_of`."""
     array = tensor.numpy()
-    if tensor.dtype == tf.string:
+    if core.eager_dtype(tensor) == _STRING:
         return tf.make_tensor_proto(array).SerializeToString(deterministic=True)
     return array.tobytes()
 

@@ -106,7 +106,7 @@ def _compile(
         computation = computation._replace(read=())
     try:
         lowered = lower(computation, value_of, not query.variants, trace.program.eqns)
-        again = lowered(inputs, value_of)
+        again = lowered(inputs, value_of.all(lowered.feeds))
         for one, other in zip(found, again, strict=True):
             check_same(one, other)
     except (NotCompilableError, tf.errors.OpError) as error:
@@ -138,7 +138,7 @@ def _run(query: QueryState, trace: Trace, inputs: Sequence[Tensor]) -> list[Cota
     for lowered in query.variants:
         if lowered.fits(value_of):
             try:
-                return lowered(inputs, value_of)
+                return lowered(inputs, value_of.all(lowered.feeds))
             except tf.errors.OpError:  # an op that checks its inputs: computed op by op, the error says where
                 return None
     return None

@@ -67,7 +67,8 @@ class _RowByRow:
         self.feeds, self.guards, self.fits = self._lowered.feeds, self._lowered.guards, self._lowered.fits
 
     def __call__(self, rows: Tensor, value_of: Callable[[int], Tensor]) -> list[Tensor]:
-        found = [self._lowered([row], value_of) for row in tf.unstack(rows)]
+        fed = [*map(value_of, self.feeds)]
+        found = [self._lowered([row], fed) for row in tf.unstack(rows)]
         return [tf.stack(column) for column in zip(*found, strict=True)]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from retrotape._types import Cotangent, Place, Tensor
@@ -143,11 +143,9 @@ class Variant(NamedTuple):
         """The vars whose values it takes, or compares."""
         return [*self.lowered.feeds, *(var for var, _ in self.lowered.guards)]
 
-    def __call__(
-        self, inputs: Sequence[Tensor], value_of: Callable[[int], Tensor]
-    ) -> tuple[list[Cotangent | None], Passed]:
+    def __call__(self, inputs: Sequence[Tensor], value_of: Feeds) -> tuple[list[Cotangent | None], Passed]:
         """Return the results, and what the trace gets in place of the equations."""
-        flat: list[Any] = self.lowered(inputs, value_of)
+        flat: list[Any] = self.lowered(inputs, value_of.all(self.lowered.feeds))
         given = {var: inputs[position] for var, position in self.given.items()}
         tensors = {var: tensor for var, tensor in zip(self.names, flat, strict=True) if var is not None}
         values = {**self.constants, **{var: flat[position] for var, position in self.kept.items()}, **given}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import Any
 
 from retrotape.diagnose.why import Explanation, Verdict, dtype_problem, first_cuts
@@ -45,16 +45,35 @@ def with_reasons(
       explain: Explains one source in full, where the ops alone do not show which of them passes no gradient on.
       identities: What tells the sources apart, if several queries have the same.
     """
-    keys = tf.nest.flatten(sources.nest)
-    missing: list[tuple[int, int, Any]] = []  # which key, source, part
+    missing = _missing_in(sources, found)
+    texts = _reasons(session, request, list(missing.values()), explain) if missing else []
+    reasons = dict(zip(missing, texts, strict=True))
+    return Gradients.of_query(tf.nest.flatten(sources.nest), found, reasons, identities)
+
+
+def _missing_in(sources: Parts, found: Sequence[Any]) -> dict[int, tuple[int, Any]]:
+    """Return the sources without gradient: the number of the item, with the number of the part and the part."""
+    missing: dict[int, tuple[int, Any]] = {}
     position = 0
     for number, (parts, grad) in enumerate(zip(sources.parts, found, strict=True)):
         if grad is None and parts:  # for a ragged or sparse tensor its values, which come first
-            missing.append((number, position, parts[0]))
+            missing[number] = position, parts[0]
         position += len(parts)
-    texts = _reasons(session, request, [(source, part) for _, source, part in missing], explain) if missing else []
-    reasons = {number: text for (number, _, _), text in zip(missing, texts, strict=True)}
-    return Gradients.of_query(keys, found, reasons, identities)
+    return missing
+
+
+def same_reasons(session: Session, request: Request, sources: Parts, found: Sequence[Any]) -> dict[int, str] | None:
+    """Return why sources have no gradient, if it is the same on all traces that equal the one that they follow."""
+    missing, template = _missing_in(sources, found), session.trace.followed()
+    if not missing or template is None:
+        return None if missing else {}
+    texts = template.reasons.get(_reasons_key(request, list(missing.values())))
+    return None if texts is None else dict(zip(missing, texts, strict=True))
+
+
+def _reasons_key(request: Request, missing: Sequence[tuple[int, Any]]) -> Hashable:
+    kinds = tuple((source, part.dtype, isinstance(part, VARIABLES)) for source, part in missing)
+    return request.key(), kinds, tuple(target.dtype for target in request.left_out)
 
 
 def _reasons(
@@ -62,8 +81,7 @@ def _reasons(
 ) -> list[str]:
     """Return why each source has no gradient: the same on all traces that equal the one that they follow."""
     template = session.trace.followed()
-    kinds = tuple((source, part.dtype, isinstance(part, VARIABLES)) for source, part in missing)
-    key = request.key(), kinds, tuple(target.dtype for target in request.left_out)
+    key = _reasons_key(request, missing)
     known = None if template is None else template.reasons.get(key)
     if known is not None:
         return known

@@ -96,7 +96,7 @@ class Keyed:
           reasons: By position, why a source has none.
           identities: What `identities_of` returns for the keys, if several queries have the same.
         """
-        if any(type(grad) is tf.IndexedSlices for grad in grads):
+        if tf.IndexedSlices in map(type, grads):
             return cls(zip(keys, grads, strict=True), [(keys[position], text) for position, text in reasons.items()])
         found = cls((), ())
         identities = identities_of(keys) if identities is None else identities

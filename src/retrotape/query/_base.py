@@ -22,6 +22,8 @@ from retrotape.tf.core import as_is, identity_of, tf
 from retrotape.tf.nests import Parts, TensorRef, describe, has_derivative, is_variable, take_apart
 
 _MANY = 1024  # results, before those that were garbage-collected are forgotten
+_EAGER = frozenset((core.EagerTensor, type(None)))
+_NO_TEXT = frozenset((core.EagerTensor, core.PlainVariable))
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
@@ -51,9 +53,11 @@ def op_by_op(session: Session, reason: str) -> None:
 
 def has_text(nest: Any) -> bool:
     """Return whether a nest contains a string. Every query calls this, so it must be fast."""
+    if isinstance(nest, dict):
+        nest = list(nest.values())
     if isinstance(nest, (list, tuple)):
-        return any(map(has_text, nest))
-    return any(map(has_text, nest.values())) if isinstance(nest, dict) else isinstance(nest, str)
+        return not _NO_TEXT.issuperset(map(type, nest)) and any(map(has_text, nest))
+    return isinstance(nest, str)
 
 
 class QueryBase(ABC):
@@ -171,41 +175,51 @@ class Results:
 
     def __init__(self) -> None:
         self._results: dict[int, tuple[_Computed, int]] = {}  # by identity, with the position
+        self._new: list[_Computed] = []  # not among them yet: most results are never looked up
         self._vars: dict[int, int] = {}  # of results that have been recorded since
-        self._limit = _MANY
+        self._count, self._limit = 0, _MANY
 
     def remember(
         self, request: Callable[[], Request], compute: Callable[[], list[Any]] | None, found: Sequence[Any], seeds: Any
     ) -> None:
         """Remember the results of a request; a seed that is returned unchanged is none."""
-        computed = _Computed(request, compute, [None] * len(found))
-        if len(self._results) > self._limit:
+        if not seeds and _EAGER.issuperset(map(type, found)):
+            alive: list[Any] = [None if grad is None else ref(grad) for grad in found]
+        else:
+            given = set(map(id, seeds))
+            alive = [None if grad is None or id(grad) in given else _reference(_main(grad)) for grad in found]
+        self._new.append(_Computed(request, compute, alive))
+        self._count += len(alive)
+        if self._count > self._limit:
             self._forget_dead()
-        given = set(map(id, seeds))
-        for position, grad in enumerate(found):
-            if grad is not None and id(grad) not in given:
-                tensor = _main(grad)
-                # A graph keeps its tensors alive, and they cannot be weakly referenced.
-                if isinstance(tensor, core.EagerTensor):
-                    computed.alive[position] = ref(tensor)
-                self._results[identity_of(tensor)] = computed, position
+
+    def _known(self) -> dict[int, tuple[_Computed, int]]:
+        """Return the results by identity."""
+        if self._new:
+            for computed in self._new:
+                for position, alive in enumerate(computed.alive):
+                    tensor = None if alive is None else alive()
+                    if tensor is not None:
+                        self._results[identity_of(tensor)] = computed, position
+            self._new = []
+        return self._results
 
     def _forget_dead(self) -> None:
-        for identity, (computed, position) in list(self._results.items()):
-            alive = computed.alive[position]
-            if alive is not None and alive() is None:
+        for identity, (computed, position) in list(self._known().items()):
+            if computed.alive[position]() is None:
                 self._results.pop(identity, None)
                 self._vars.pop(identity, None)
-        self._limit = max(_MANY, 2 * len(self._results))
+        self._count = len(self._results)
+        self._limit = max(_MANY, 2 * self._count)
 
     def request_of(self, tensor: Tensor) -> Request | None:
         """Return the request that a tensor is a result of."""
-        found = self._results.get(identity_of(tensor))
+        found = self._known().get(identity_of(tensor))
         return None if found is None else found[0].request()
 
     def var(self, tensor: Tensor, session: Session) -> int | None:
         """Return the var of a result to differentiate; recompute and record it if necessary."""
-        computed, _ = self._results.get(identity_of(tensor), (None, 0))
+        computed, _ = self._known().get(identity_of(tensor), (None, 0))
         if computed is None or computed.compute is None or not isinstance(session, EagerSession):
             return None
         if identity_of(tensor) not in self._vars:
@@ -220,7 +234,14 @@ class Results:
     def clear(self) -> None:
         """Forget everything."""
         self._results.clear()
+        self._new.clear()
         self._vars.clear()
+        self._count = 0
+
+
+def _reference(tensor: Tensor) -> Callable[[], Tensor]:
+    """Return a weak reference; a graph keeps its tensors alive, and they cannot be weakly referenced."""
+    return ref(tensor) if isinstance(tensor, core.EagerTensor) else lambda: tensor
 
 
 def _main(grad: Any) -> Tensor:

@@ -12,7 +12,7 @@ from retrotape.errors import TapeUseError
 from retrotape.execute import stream
 from retrotape.grads import Gradients
 from retrotape.query._base import QueryBase, op_by_op, query, recorded_in_graph
-from retrotape.query._quick import quick_gradient
+from retrotape.query._quick import quick_each, quick_gradient
 from retrotape.query._request import fill_constants, make_request, refuse_outside, solve
 from retrotape.query._several import Together, losses_and_seeds, sources_of
 from retrotape.tf.core import as_is, tf
@@ -82,7 +82,7 @@ class FirstOrder(QueryBase):
         found = None if quick is None else quick.run()
         if quick is not None and found is not None:
             self._results.remember(quick.request, quick.solve, found, ())
-            return found if type(sources) is list else tuple(found)
+            return quick.pack(found)
         parts = take_apart(sources, "source")
         with recorded_in_graph(session):
             options: dict[str, Any] = {"through_updates": through_updates, "since": since, "leave_out": none != "raise"}
@@ -196,13 +196,23 @@ class FirstOrder(QueryBase):
         if session.graph is not None or len(given) < 2:  # a graph has all values, and must be read again for each query
             options["unconnected_gradients"] = unconnected_gradients
             return [self.backward(loss, sources, output_gradients=seed, **options) for loss, seed in given]
+        plain = output_gradients is None and not zeros and not through_updates and since is None
+        quick = quick_each(session, losses, sources) if plain else None
+        known = None if quick is None else quick.gradients(self._results)
+        if known is not None:
+            return known
         together = Together(session, self._results, given, take_apart(sources, "source"), **options)
         for request in together.requests:
             if request.left_out:
                 warn_of_targets(request)
+        together.run()
         asked = [partial(together.row, number) for number in range(len(given))]
         found = [self._solve(session, request, row) for request, row in zip(together.requests, asked, strict=True)]
-        return together.gradients(found, zeros, [partial(self._explain, session, loss, **options) for loss, _ in given])
+        explain = [partial(self._explain, session, loss, **options) for loss, _ in given]
+        made = together.gradients(found, zeros, explain)
+        if quick is not None:
+            quick.learn_rows(together, found)
+        return made
 
     @query
     def vjp(self, target: Any, sources: Any, cotangents: Any, **options: Any) -> Any:

@@ -20,11 +20,11 @@ class GradientInside:
       solve: None: its result is recorded, and need not be computed again.
     """
 
-    __slots__ = ("_key", "_kind", "_trace")
+    __slots__ = ("_key", "_kind", "_sources", "_trace")
     solve = None
 
-    def __init__(self, trace: Recorder, key: Hashable) -> None:
-        self._trace, self._key = trace, key
+    def __init__(self, trace: Recorder, sources: Any, key: Hashable) -> None:
+        self._trace, self._sources, self._key = trace, sources, key
         self._kind: Any = None
 
     def request(self) -> Request:
@@ -39,6 +39,10 @@ class GradientInside:
             if self._kind is not None:
                 return run_inside(self._trace, self._kind)
         return None
+
+    def pack(self, found: list[Any]) -> Any:
+        """Shape the gradients like the sources, a list or a tuple."""
+        return found if type(self._sources) is list else tuple(found)
 
     def learn(self, kind: Hashable) -> None:
         """Remember the query, as what `run_inside` knows it."""
@@ -60,4 +64,4 @@ def gradient_inside(session: Session, target: Any, sources: Any) -> GradientInsi
         return None
     trace.owners.update(core.owners_of(sources))
     slots = trace.slots_of(handles)
-    return None if None in slots else GradientInside(trace, (known[1].eqns, var, slots))
+    return None if None in slots else GradientInside(trace, sources, (known[1].eqns, var, slots))

@@ -7,7 +7,7 @@ from typing import Any
 
 from retrotape._types import Tensor
 from retrotape.compile import compiled
-from retrotape.diagnose.missing import Explain, with_reasons
+from retrotape.diagnose.missing import Explain, same_reasons, with_reasons
 from retrotape.errors import ShapeMismatchError
 from retrotape.execute import Request, differentiate_each
 from retrotape.grads import Gradients, identities_of
@@ -73,22 +73,31 @@ class Together:
         results: Results,
         given: Sequence[tuple[Any, Any]],
         sources: Parts,
-        through_updates: bool,
-        since: int | None,
+        through_updates: bool = False,
+        since: int | None = None,
     ) -> None:
         self._session, self._sources = session, sources
-        self.requests = requests = _make_requests(session, results, given, sources, through_updates, since)
-        width = len(requests[0].sources)
+        self.requests = _make_requests(session, results, given, sources, through_updates, since)
+        self.kind = "each", tuple(request.key() for request in self.requests)
+        self._found: dict[int, list[Any]] = {}
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether no loss is a result of an earlier query, or has a dtype without derivative."""
+        return not any(request.derived_from or request.left_out for request in self.requests)
+
+    def run(self) -> None:
+        """Compute them, by a compiled function where there is one."""
+        session, requests, width = self._session, self.requests, len(self.requests[0].sources)
         if any(request.derived_from for request in requests):
             op_by_op(session, "a result of an earlier query is differentiated")
-            found = self._solve_all()
+            found = self.solve_all()
         else:
-            kind = "each", tuple(request.key() for request in requests)
             seeds = [seed for request in requests for seed in request.given_seeds()]
-            found = compiled(session.trace, kind, seeds, self._solve_all)
+            found = compiled(session.trace, self.kind, seeds, self.solve_all)
         self._found = {number: found[number * width : (number + 1) * width] for number in range(len(requests))}
 
-    def _solve_all(self) -> list[Any]:
+    def solve_all(self) -> list[Any]:
         """Return the gradients of all losses, one loss after the other."""
         session, requests = self._session, self.requests
         rows: list[list[Any]] = [[None] * len(request.sources) for request in requests]
@@ -105,6 +114,13 @@ class Together:
         request, found = self.requests[number], self._found.pop(number, None)
         grads = solve(self._session, request) if found is None else found
         return fill_constants(self._session, request, self._sources, grads)
+
+    def reasons(self, rows: Sequence[list[Any]]) -> list[dict[int, str]] | None:
+        """Return why gradients are missing in each row, if that is the same on equal traces."""
+        found = [
+            same_reasons(self._session, one, self._sources, row) for one, row in zip(self.requests, rows, strict=True)
+        ]
+        return None if None in found else found  # type: ignore[return-value]
 
     def gradients(self, rows: Sequence[list[Any]], zeros: bool, explain: Sequence[Explain]) -> list[Gradients]:
         """Return the rows as vectors, with zeros or a reason where there is no gradient."""

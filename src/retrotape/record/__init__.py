@@ -9,12 +9,14 @@ from retrotape.record._histories import same
 from retrotape.record._interpret import run_op_by_op
 from retrotape.record._offload import Constant, is_offloaded
 from retrotape.record._position import Passed, Position
-from retrotape.record._recorder import Recorder, new_trace
+from retrotape.record._recorder import Recorder, new_trace, trace_of
+from retrotape.record._run import Run
 from retrotape.record._segments import SEGMENT
 from retrotape.record._session import EagerSession, LoadedSession, histories_in
 from retrotape.record._settings import config, settings
+from retrotape.record._sites import EQUATIONS
 from retrotape.record._stack import Stack, current_stack, next_time, next_times
-from retrotape.record._template import PLAIN, Template
+from retrotape.record._template import PLAIN, Template, can_follow
 from retrotape.record._tensors import TensorMap
 from retrotape.record._trace import NO_QUERY, Trace
 from retrotape.record._traits import RESOURCE, TRAINABLE, Kind, is_deterministic, read_by_rule, traits
@@ -22,6 +24,7 @@ from retrotape.record._traits import RESOURCE, TRAINABLE, Kind, is_deterministic
 Session = EagerSession | GraphSession
 
 __all__ = [
+    "EQUATIONS",
     "NO_QUERY",
     "PLAIN",
     "RESOURCE",
@@ -37,11 +40,13 @@ __all__ = [
     "Passed",
     "Position",
     "Recorder",
+    "Run",
     "Session",
     "Stack",
     "Template",
     "TensorMap",
     "Trace",
+    "can_follow",
     "config",
     "count_as_users",
     "current_stack",
@@ -63,6 +68,7 @@ __all__ = [
     "same",
     "settings",
     "stacklevel",
+    "trace_of",
     "traits",
     "with_defaults",
     "without_defaults",

@@ -17,6 +17,7 @@ from retrotape.tf.core import identity_of, shape_of, tf
 
 if TYPE_CHECKING:
     from retrotape.record._histories import Histories
+    from retrotape.record._run import Run
 
 
 _PLAIN_ATTRS = frozenset((str, bytes, int, bool, float, type(None), tf.DType, tf.TensorShape))
@@ -52,6 +53,13 @@ class Follower(FollowedVariables):
         self._values.update(passed.values)
         self._facts.times.extend(passed.times)
         self.index, self.count = passed.eqns, passed.size
+
+    def finish(self, run: Run) -> None:
+        """Go to the end of the template at once, as a run did."""
+        self.index, self.count = len(self.template.eqns), len(self.template.types)
+        self.slots, self.handles, self.host_reads = run.slots, run.handles, run.host_reads
+        histories = self.template.histories
+        self._current = {key: histories[slot].current for key, slot in run.slots.items()}
 
     def stamp(self) -> tuple[int, ...]:
         """Return numbers that change with what was followed so far."""

@@ -7,13 +7,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from retrotape._types import Handle, Place, Tensor
-from retrotape.ir import Builder, LayerCall, VariableHistory
+from retrotape.ir import Builder, GrowingFacts, LayerCall, VariableHistory
 from retrotape.record._follow import Follower
+from retrotape.record._frames import FrameTable
 from retrotape.record._histories import Histories
 from retrotape.record._position import Passed, Position
+from retrotape.record._run import Run
 from retrotape.record._settings import settings
 from retrotape.record._sites import Site, site_of
 from retrotape.record._template import Template
+from retrotape.record._tensors import TensorMap
 from retrotape.tf.core import identity_of
 
 MOST_VIEWS = 512  # of one program that is followed
@@ -99,6 +102,29 @@ class Following(Histories):
         except BaseException:
             self.damaged = True
             raise
+
+    def run(self) -> Run | None:
+        """Return what this trace has besides the template that it equals in whole, if it does so."""
+        follower = self._follower
+        if follower is None or self.waiting or self.damaged or not follower.complete:
+            return None
+        facts, slots, handles = self._builder.facts, follower.slots, follower.handles
+        own = facts.times, follower.host_reads, facts.backward_functions, facts.moments, facts.layer_calls
+        return Run(follower.template, self.values, self.tensors.by_identity, slots, handles, *own)
+
+    def begin_with(self, run: Run) -> None:
+        """Be the trace of a run, which is not recorded; its data pass to this trace."""
+        facts = GrowingFacts(
+            times=run.times,
+            backward_functions=run.backward_functions,
+            moments=run.moments,
+            layer_calls=run.layer_calls,
+        )
+        self._build(Builder(frames=FrameTable(), facts=facts))
+        self.values, self.tensors, self.template = run.values, TensorMap(run.tensors), run.template
+        follower = Follower(self, run.template)
+        follower.finish(run)
+        self._follower = follower
 
     def backward_functions(self) -> Mapping[int, Any]:
         """Return the backward functions of equations, without building the program."""

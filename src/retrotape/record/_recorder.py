@@ -27,6 +27,7 @@ from retrotape.record._functions import function_traits
 from retrotape.record._histories import whole
 from retrotape.record._observer import Observer
 from retrotape.record._offload import OffloadFile
+from retrotape.record._run import Run
 from retrotape.record._segments import Segments
 from retrotape.record._trace import Trace
 from retrotape.record._traits import RESOURCE, TRAINABLE, Kind, makes_copies, traits
@@ -338,4 +339,11 @@ def new_trace(builder: Builder, guard: Any = None) -> Trace:
     trace = Recorder()
     trace._build(builder)
     trace.guard = guard
+    return trace
+
+
+def trace_of(run: Run) -> Trace:
+    """Return a trace of the program of a template, which is built when somebody reads it; the run's data pass to it."""
+    trace = Recorder()
+    trace.begin_with(run)
     return trace

@@ -62,9 +62,11 @@ class EagerSession:
         session = cls(trace=trace)
         session._spans = dict(sorted(span for other in sessions for span in other._all_spans()))
         session._pauses = [pause for other in sessions for pause in other._pauses]
-        session.trace.facts.unrecorded_spans.extend(
-            span for other in sessions for span in other.trace.facts.unrecorded_spans
-        )
+        # A trace that equals a template has no such spans; its program need not be built to see that.
+        built = [other.trace for other in sessions if other.trace.followed() is None]
+        spans = [span for other in built for span in other.facts.unrecorded_spans]
+        if spans:
+            session.trace.facts.unrecorded_spans.extend(spans)
         return session
 
     def frozen(self) -> EagerSession:

@@ -47,6 +47,7 @@ class Template:
       fixed: Constants that queries inside the block made.
       inside: Queries inside the block by where they are asked and by their arguments, as `compile` knows them.
       reasons: By query, why some of its sources have no gradient.
+      serial: A number that no other template has.
     """
 
     def __init__(self, trace: Trace) -> None:
@@ -75,7 +76,7 @@ class Template:
         self._read: set[int] | None = None
         self._all = False
         self._frame_counts: list[int] = []
-        self._serial = next(_serials)
+        self.serial = next(_serials)
         self._common: dict[int, int] = {}  # by serial of another template: how many equations are the same
 
     def _number_frames(self) -> None:
@@ -178,13 +179,13 @@ class Template:
 
     def agrees(self, other: Template, count: int) -> bool:
         """Return whether the first `count` equations are the same in both."""
-        if other._serial not in self._common:
-            self._common[other._serial] = other._common[self._serial] = self._count_common(other)
-        return self._common[other._serial] >= count
+        if other.serial not in self._common:
+            self._common[other.serial] = other._common[self.serial] = self._count_common(other)
+        return self._common[other.serial] >= count
 
     def forget(self, other: Template) -> None:
         """Forget another template, which was dropped."""
-        self._common.pop(other._serial, None)
+        self._common.pop(other.serial, None)
 
     def _count_common(self, other: Template) -> int:
         index = 0

@@ -22,6 +22,7 @@ from retrotape.tf.core import identity_of
 from retrotape.tf.saved_variable import SavedVariable
 
 if TYPE_CHECKING:
+    from retrotape.record._run import Run
     from retrotape.record._template import Template
 
 
@@ -119,6 +120,10 @@ class Trace(ABC):
     @abstractmethod
     def followed(self) -> Template | None:
         """Return the template that this trace equals, if it does so in whole."""
+
+    @abstractmethod
+    def run(self) -> Run | None:
+        """Return what this trace has besides that template, to be read only."""
 
     @abstractmethod
     def slots_of(self, handles: Iterable[int]) -> tuple[int | None, ...]:

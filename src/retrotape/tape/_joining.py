@@ -41,8 +41,10 @@ class Joining(NamedTuple):
     named: tuple[Named, ...] = ()
 
     @staticmethod
-    def onto(session: EagerSession, joint: Joint) -> Joining:
+    def onto(session: EagerSession, joint: Joint | None) -> Joining:
         """Return what begins with a joined session."""
+        if joint is None:
+            return Joining((session.frozen(),))
         outline = type(session).of([session], new_trace(Builder(frames=FrameTable())))
         return Joining((outline,), joint)
 
@@ -60,8 +62,8 @@ class Joining(NamedTuple):
         if self.joint is not None:
             self.joint.heirs.add(heir)
 
-    def build(self, heir: Any) -> tuple[EagerSession, Joint]:
-        """Return the joined session, and what longer joins begin with."""
+    def build(self, heir: Any) -> tuple[EagerSession, Joint | None]:
+        """Return the joined session, and what longer joins begin with; None if they begin with the session."""
         if self.joint is None:
             trace, joint = join_from(_traces(self.sessions), self.links)
         else:

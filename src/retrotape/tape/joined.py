@@ -25,7 +25,7 @@ class JoinedTape(NamedTape):
         super().__init__(names)
         self._twice, self._loaded, self._named_tapes = frozenset(twice), joining.loaded, joining.named
         self._joining: Joining | None = joining  # until it is built
-        self._built: tuple[EagerSession, Joint] | None = None
+        self._built: tuple[EagerSession, Joint | None] | None = None
         joining.register(self)
 
     @property

@@ -10,15 +10,26 @@ from typing import Any, NamedTuple
 from retrotape._types import Nest, Tensor
 from retrotape.errors import NotASourceError, ShapeMismatchError
 from retrotape.tf import functions, keras_api
-from retrotape.tf.core import TRAINABLE_DTYPES, AggregatingVariable, CompositeTensor, tf, zeros
+from retrotape.tf.core import (
+    TRAINABLE_DTYPES,
+    AggregatingVariable,
+    CompositeTensor,
+    EagerTensor,
+    PlainVariable,
+    tf,
+    zeros,
+)
 from retrotape.tf.saved_variable import SavedVariable
 from retrotape.tf.version import Version
 
+_AS_THEY_ARE = (EagerTensor, PlainVariable)
 WATCHED = "watched value"  # a role, beside "source" and "target"
 
 
 def unwrap(value: Any) -> Any:
     """Return the `tf.Variable` inside a Keras variable, or of a central storage; anything else as it is."""
+    if type(value) in _AS_THEY_ARE:
+        return value
     inner: Any = getattr(value, "_value", None)
     found = inner if _is_variable(inner.__class__) and not _is_variable(value.__class__) else value
     return found._v if _is_aggregating(found.__class__) else found

@@ -126,7 +126,7 @@ class Flattener(Joiner):
             for position in function_traits(function).writes
         ]
         for var, history in zip(versions, [history for history in histories if history is not None], strict=True):
-            self._connect(0, var, self._maps[which][history.current])
+            self._connect(0, var, self.maps[which][history.current])
 
     def _splice_gradient(self, index: int, eqn: Eqn) -> bool:
         """Replace an equation by the ops of a function's gradient, if it is one; return whether it is.
@@ -205,7 +205,7 @@ class Flattener(Joiner):
         """Return the var of a result: computed in the body, or an argument returned unchanged."""
         var = self._traces[which].tensors.find(tensor)
         if var is not None:
-            return self._maps[which][var]
+            return self.maps[which][var]
         given = operands.get(id(tensor))
         return self.joined.var_of(tensor) if given is None else self._var(0, given)
 

@@ -64,6 +64,7 @@ class Joiner:
     Attributes:
       builder: The program of the new trace.
       joined: The new trace.
+      maps: For each trace, its vars as vars of the new one.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class Joiner:
         self.joined = new_trace(self.builder) if joined is None else joined
         self._links = links or {}
         self._traces: list[Trace] = []
-        self._maps: list[dict[int, int]] = []  # var → var of the joined trace
+        self.maps: list[dict[int, int]] = []
         self._copied: dict[int, Eqn] = {}  # by time
         self._identities: list[dict[int, list[int]]] = []
         for trace in traces:
@@ -86,7 +87,7 @@ class Joiner:
     def _include(self, trace: Trace, known: dict[int, int]) -> int:
         """Add a trace, some of whose vars already have counterparts; return its number."""
         self._traces.append(trace)
-        self._maps.append(known)
+        self.maps.append(known)
         self._identities.append(trace.tensors.identities())
         return len(self._traces) - 1
 
@@ -120,7 +121,7 @@ class Joiner:
             for var, same_var in zip(eqn.outputs, twin.outputs, strict=True):
                 self._connect(which, var, same_var)
             for var, same_var in zip(eqn.inputs, twin.inputs, strict=False):
-                if var not in self._maps[which]:
+                if var not in self.maps[which]:
                     self._connect(which, var, same_var)
             return
         inputs = tuple(self._present(which, var) for var in eqn.inputs)
@@ -140,7 +141,7 @@ class Joiner:
         back = theirs.backward_functions.get(index)
         if back is not None:
             inputs = tuple(self._var(which, var) for var in back.inputs)
-            outputs = tuple(self._maps[which][var] for var in back.outputs)
+            outputs = tuple(self.maps[which][var] for var in back.outputs)
             captures = tuple(self._var(which, var) for var in back.captures)
             facts.backward_functions[number] = BackwardFunction(back.function, inputs, outputs, captures)
         if index in theirs.recomputed:
@@ -151,7 +152,7 @@ class Joiner:
     def _connect(self, which: int, var: int, new: int) -> None:
         """Map a var of one trace to a var of the joined one, and copy its value and tensors."""
         trace, joined, facts = self._traces[which], self.joined, self.builder.facts
-        self._maps[which][var] = new
+        self.maps[which][var] = new
         if var in trace.values:
             joined.values.setdefault(new, trace.values[var])
         for identity in self._identities[which].get(var, ()):
@@ -183,12 +184,12 @@ class Joiner:
         facts = self.builder.facts
         ours = facts.histories.get(identity_of(self._handle_of(history)))
         if ours is not None and facts.history_of.get(found) is ours:
-            self._maps[which][var] = found = ours.current
+            self.maps[which][var] = found = ours.current
         return found
 
     def _var(self, which: int, var: int) -> int:
         """Return the var of the joined trace for an input."""
-        found = self._maps[which].get(var)
+        found = self.maps[which].get(var)
         if found is None:
             trace = self._traces[which]
             history, linked = trace.facts.history_of.get(var), self._links.get((which, var))

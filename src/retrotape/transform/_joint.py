@@ -11,6 +11,7 @@ from retrotape.errors import InterruptedTapeError
 from retrotape.ir import FOREVER, Builder
 from retrotape.record import TensorMap, Trace, new_trace
 from retrotape.transform._join import Joiner, TraceVar
+from retrotape.transform._known_joins import known_join, learn_join, sharing
 
 
 class _Data(NamedTuple):
@@ -51,7 +52,7 @@ class Joint:
         )
         self._sizes = builder.sizes() if is_prefix else None
 
-    def then(self, traces: Sequence[Trace], heir: Any) -> tuple[Trace, Joint]:
+    def then(self, traces: Sequence[Trace], heir: Any) -> tuple[Trace, Joint | None]:
         """Return the join of this trace and others, and its joint, for one of the `heirs`."""
         trace, data = self._alive(), self._data
         if data is None:
@@ -71,9 +72,17 @@ class Joint:
         return self._sizes == data.builder.sizes() and later
 
 
-def join_from(traces: Sequence[Trace], links: Mapping[TraceVar, TraceVar] | None = None) -> tuple[Trace, Joint]:
-    """Return the join of some traces, and its joint."""
-    return _finished(Joiner(traces, links))
+def join_from(traces: Sequence[Trace], links: Mapping[TraceVar, TraceVar] | None = None) -> tuple[Trace, Joint | None]:
+    """Return the join of some traces, and its joint; None in place of the joint if the program was known."""
+    given = None if links else sharing(traces)
+    known = None if given is None else known_join(given)
+    if known is not None:
+        return known, None
+    joiner = Joiner(traces, links)
+    found = _finished(joiner)
+    if given is not None:
+        learn_join(given, joiner.joined, joiner.maps)
+    return found
 
 
 def _finished(joiner: Joiner) -> tuple[Trace, Joint]:

@@ -254,7 +254,7 @@ class _ShardJoiner(Joiner):
         return self._var(which, var)  # exactly that version: another worker may be ahead
 
     def _var(self, which: int, var: int) -> int:
-        found = self._maps[which].get(var)
+        found = self.maps[which].get(var)
         history = self._traces[which].facts.history_of.get(var)
         name = None if history is None else self._shards[which].mirrored.get(history.key)
         if found is not None or history is None or name is None:
@@ -263,7 +263,7 @@ class _ShardJoiner(Joiner):
         if home == which:
             return super()._var(which, var)
         version = ours.versions[history.versions.index(var)]
-        found = self._maps[home].get(version)
+        found = self.maps[home].get(version)
         if found is None:
             if self._traces[home].program.producers[version] >= 0:
                 raise ShardMismatchError(
@@ -276,7 +276,7 @@ class _ShardJoiner(Joiner):
     def names(self) -> dict[str, Any]:
         """Return what the names of the whole job refer to."""
         return names_of_job(
-            self.joined, self._shards, self._maps, {name: home for name, (home, _) in self._homes.items()}
+            self.joined, self._shards, self.maps, {name: home for name, (home, _) in self._homes.items()}
         )
 
     def finish(self, which: int, trace: Trace, moved: Mapping[int, int] = {}) -> None:
