@@ -77,7 +77,8 @@ def _shared_tensors(runs: Sequence[Run]) -> Hashable | None:
         seen.update(run.tensors)
     if not shared:
         return ()
-    rows = [[run.tensors.get(identity) for identity in sorted(shared)] for run in runs]
+    identities = sorted(shared)  # in the order in which they were made
+    rows = [list(map(run.tensors.get, identities)) for run in runs]
     if any(len(set(row)) != len(row) - max(row.count(None) - 1, 0) for row in rows):
         return None
     return tuple(map(tuple, rows))
