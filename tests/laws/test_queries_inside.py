@@ -114,6 +114,15 @@ def custom(tape: Any, x: Any, variables: list[Any]) -> list[Any]:
     return [tf.reduce_sum(grad * variables[1])]
 
 
+def with_a_backward_function(tape: Any, x: Any, variables: list[Any]) -> list[Any]:
+    @tf.custom_gradient
+    def sine(a: Any) -> Any:
+        return tf.sin(a), lambda dy: dy * tf.cos(a) * 0.5
+
+    (grad,) = tape.gradient(tf.reduce_sum(sine(variables[0] * x)), [variables[0]])
+    return [tf.reduce_sum(grad * variables[1])]
+
+
 def by_another_tape(tape: Any, x: Any, variables: list[Any]) -> list[Any]:
     with type(tape)() as inner:
         loss = forward(x, variables)
@@ -129,8 +138,7 @@ def while_paused(tape: Any, x: Any, variables: list[Any]) -> list[Any]:
 
 
 PROGRAMS: list[Program] = [used_in_the_forward_pass, penalty, updates_by_hand, not_used, seeded, shared_results, sparse]
-PROGRAMS += [no_path, read_in_python, by_a_reduction, custom, by_another_tape, while_paused]
-# Of the last four runs, in how many a function takes the place of each query.
+PROGRAMS += [no_path, read_in_python, by_a_reduction, custom, with_a_backward_function, by_another_tape, while_paused]
 NEVER = {"custom", "by_another_tape", "while_paused"}
 
 
@@ -281,6 +289,23 @@ def test_two_places_are_told_apart(used: list[int]):
     assert used[0]
 
 
+def test_two_programs_in_turn(used: list[int]):
+    def loop(compile: bool) -> list[list[Any]]:
+        w, rows = tf.Variable([0.3, -0.5, 0.9]), []
+        for number in range(16):
+            x = inputs(number)
+            with rt.config(compile=compile), rt.Tape() as tape:
+                loss = tf.reduce_sum(tf.tanh(w * x) ** 2)
+                (grad,) = tape.gradient(loss, [w] if number % 2 else [x])
+                out = tf.reduce_sum(grad**2)
+            with rt.config(compile=compile):
+                rows.append([one.numpy() for one in tape.gradient(out, [w, x])])
+        return rows
+
+    check(loop(True), loop(False), 1e-6)
+    assert used[0] >= 6
+
+
 def test_an_error_of_an_op_names_its_line(used: list[int]):
     w = tf.Variable([1.0, 2.0])
     for number in range(6):
@@ -305,3 +330,38 @@ def test_a_reset_inside_the_block():
             loss = tf.reduce_sum(grad)
         np.testing.assert_allclose(tape.gradient(loss, [w])[0], 6 * w.numpy())
         w.assign_add([0.5, float(number)])
+
+
+def warm(number: int = RUNS) -> tuple[Any, Any, list[Any]]:
+    """Return a tape whose queries inside the block were compiled, its last result, and the variables."""
+    variables = [tf.Variable([0.3, -0.5, 0.9]), tf.Variable([1.0, 0.2, -0.4])]
+    for _ in range(number):
+        with rt.Tape() as tape:
+            loss = updates_by_hand(tape, tf.constant([1.0, 2.0, 3.0]), variables)[0]
+        tape.gradient(loss, variables, through_updates=True)
+        for variable, value in zip(variables, ([0.3, -0.5, 0.9], [1.0, 0.2, -0.4]), strict=True):
+            variable.assign(value)
+    return tape, loss, variables
+
+
+@pytest.mark.parametrize("use", ["save", "join", "hessian"])
+def test_the_tape_can_be_used_as_any_other(use: str, used: list[int], tmp_path: Any):
+    def result() -> Any:
+        tape, loss, variables = warm()
+        if use == "save":
+            tape.save(tmp_path / "tape.rt", names={"loss": loss, "w": variables[0], "v": variables[1]})
+            return rt.load(tmp_path / "tape.rt").gradient("loss", ["w", "v"], through_updates=True)
+        if use == "join":
+            with rt.Tape() as more:
+                out = loss**2
+            return rt.join(tape, more).gradient(out, variables, through_updates=True)
+        if use == "hessian":
+            return tape.hessian(loss, variables[0])
+        raise AssertionError(use)
+
+    ours = [np.asarray(tf.convert_to_tensor(one)) for one in tf.nest.flatten(result())]
+    assert used[0]
+    with rt.config(compile=False):
+        theirs = [np.asarray(tf.convert_to_tensor(one)) for one in tf.nest.flatten(result())]
+    for one, other in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6)

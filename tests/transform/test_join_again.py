@@ -180,3 +180,7 @@ def test_few_joins_are_remembered(monkeypatch: pytest.MonkeyPatch):
             rt.join(*[block(tf.constant([0.5, 0.25]))[0] for _ in range(count)])
     assert len(_known_joins._known) == 2
     assert len(_known_joins._seen) <= 8
+    monkeypatch.setattr(_known_joins, "TOTAL", 5)
+    for _ in range(3):
+        rt.join(*[block(tf.constant([0.5, 0.25]))[0] for _ in range(6)])
+    assert not _known_joins._known

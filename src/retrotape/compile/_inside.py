@@ -8,7 +8,7 @@ from retrotape._types import Cotangent, Tensor
 from retrotape.compile._feeds import Feeds
 from retrotape.compile._keys import check_rules, described, roles, tensors_in
 from retrotape.compile._observed import NotCompilableError, Observation
-from retrotape.compile._span import Extent, Span, constants_in, lower_span, own_vars
+from retrotape.compile._span import ATTEMPTS, Extent, Span, constants_in, lower_span, own_vars
 from retrotape.record import Position, Recorder, Template, Trace, current_stack, here, settings
 from retrotape.tf.core import tf
 
@@ -45,7 +45,7 @@ def compiled_inside(trace: Trace, kind: Hashable, inputs: Sequence[Tensor], comp
             return found
         span = template.spans.get((position.eqns, key)) or Span()
         if span.refused is None and len(template.spans) < MOST:
-            return _observe(trace, template, span, (position, key, functions), inputs, compute)
+            return _observe(trace, template, (position, key, functions), inputs, compute)
         trace.not_compiled = span.refused or FIRST
     except NotCompilableError as error:  # because of a backward function
         trace.not_compiled = str(error)
@@ -97,27 +97,29 @@ def _run(trace: Recorder, template: Template, span: Span, inputs: Sequence[Tenso
 def _observe(
     trace: Recorder,
     template: Template,
-    span: Span,
     asked: tuple[Position, Hashable, Hashable],
     inputs: Sequence[Tensor],
     compute: Compute,
 ) -> list[Cotangent | None]:
     """Compute op by op, and compile it if it did the same before."""
     stack, place, (before, key, functions) = current_stack(), here(1), asked
-    number, observation = stack.number, Observation(trace, inputs, before.size, template.fixed)
+    if template.strayed.get((before.eqns, key), 0) >= ATTEMPTS:
+        return compute()
+    number, observation = stack.number, Observation(trace, inputs, before.size)
     found = observation.run(compute)
     stack.flush()
     known = trace.position()
-    if known is None or known[0] is not template or known[1].eqns < before.eqns:
-        observation.end()  # other ops ran than those of the template
+    if known is None or known[1].eqns < before.eqns:  # other ops ran than those of any template
+        observation.end()
+        template.strayed[before.eqns, key] = template.strayed.get((before.eqns, key), 0) + 1
         return found
-    template.spans[before.eqns, key] = span
-    after = known[1]
+    template, after = known
+    span = template.spans.setdefault((before.eqns, key), Span())
     try:
         if tensors_in(functions):
             raise NotCompilableError("a backward function refers to a tensor that is not on the tape")
         check_rules(template.eqns[: before.eqns])
-        computation = observation.computation(found)
+        computation = observation.computation(found, template.fixed)
         span.is_empty = before.eqns == after.eqns
         if span.is_empty:
             raise NotCompilableError("there is nothing to compute")
@@ -126,10 +128,11 @@ def _observe(
         own = own_vars(template, computation, before, after, pairs)
         extent = Extent(*before[:3], place, functions, stack.number - number, after[:2], own)
         template.fixed.update(constants_in(template, extent, computation))
-        if span.learn(extent, computation):
+        if span.refused is None and span.learn(extent, computation):
             with stack.aside():
                 span.add(lower_span(trace, template, span, inputs, found))
     except (NotCompilableError, tf.errors.OpError) as error:
+        observation.end()
         span.refuse(error.message if isinstance(error, tf.errors.OpError) else str(error))
         trace.not_compiled = span.refused
         if not span.is_empty:

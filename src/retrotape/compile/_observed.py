@@ -55,13 +55,11 @@ class Observation:
       trace: The trace whose values it reads.
       inputs: What it reads besides.
       size: How many vars the trace had before, if the ops are also recorded there.
-      fixed: Those of its vars that are constants of earlier computations.
     """
 
-    def __init__(
-        self, trace: Trace, inputs: Sequence[Tensor], size: int | None = None, fixed: Container[int] = ()
-    ) -> None:
-        self._trace, self._inputs, self._size, self._fixed = trace, list(inputs), size, fixed
+    def __init__(self, trace: Trace, inputs: Sequence[Tensor], size: int | None = None) -> None:
+        self._trace, self._inputs, self._size = trace, list(inputs), size
+        self._fixed: Container[int] = ()
         self._recorder = Recorder("leaves")
         self._recorder.observer = self
         self._read: dict[int, Tensor] = {}
@@ -92,13 +90,17 @@ class Observation:
             self._recorder.observer = None  # see `computation`
             raise
 
-    def computation(self, found: Sequence[Cotangent | None]) -> Computation:
+    def computation(self, found: Sequence[Cotangent | None], fixed: Container[int] = ()) -> Computation:
         """Return what ran as data, given its results.
+
+        Args:
+          found: The results.
+          fixed: Vars of the trace that are constants of earlier computations.
 
         Raises:
           NotCompilableError: If it cannot be a function of TensorFlow.
         """
-        recorder = self._recorder
+        recorder, self._fixed = self._recorder, fixed
         recorder.flush()
         self.end()
         if self._gap:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
 from threading import RLock
@@ -184,14 +184,24 @@ class Results:
     ) -> None:
         """Remember the results of a request; a seed that is returned unchanged is none."""
         if not seeds and _EAGER.issuperset(map(type, found)):
-            alive: list[Any] = [None if grad is None else ref(grad) for grad in found]
+            alive = [None if grad is None else ref(grad) for grad in found]
+            self._new.append(_Computed(request, compute, alive))
         else:
-            given = set(map(id, seeds))
-            alive = [None if grad is None or id(grad) in given else _reference(_main(grad)) for grad in found]
-        self._new.append(_Computed(request, compute, alive))
-        self._count += len(alive)
+            self._index(_Computed(request, compute, [None] * len(found)), found, set(map(id, seeds)))
+        self._count += len(found)
         if self._count > self._limit:
             self._forget_dead()
+
+    def _index(self, computed: _Computed, found: Sequence[Any], given: Collection[int]) -> None:
+        """Add results of any kind, but not those with a given `id`."""
+        known = self._known()
+        for position, grad in enumerate(found):
+            if grad is not None and id(grad) not in given:
+                tensor = _main(grad)
+                # A graph keeps its tensors alive, and they cannot be weakly referenced.
+                if isinstance(tensor, core.EagerTensor):
+                    computed.alive[position] = ref(tensor)
+                known[identity_of(tensor)] = computed, position
 
     def _known(self) -> dict[int, tuple[_Computed, int]]:
         """Return the results by identity."""
@@ -206,7 +216,8 @@ class Results:
 
     def _forget_dead(self) -> None:
         for identity, (computed, position) in list(self._known().items()):
-            if computed.alive[position]() is None:
+            alive = computed.alive[position]
+            if alive is not None and alive() is None:
                 self._results.pop(identity, None)
                 self._vars.pop(identity, None)
         self._count = len(self._results)
@@ -237,11 +248,6 @@ class Results:
         self._new.clear()
         self._vars.clear()
         self._count = 0
-
-
-def _reference(tensor: Tensor) -> Callable[[], Tensor]:
-    """Return a weak reference; a graph keeps its tensors alive, and they cannot be weakly referenced."""
-    return ref(tensor) if isinstance(tensor, core.EagerTensor) else lambda: tensor
 
 
 def _main(grad: Any) -> Tensor:

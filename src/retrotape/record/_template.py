@@ -44,6 +44,7 @@ class Template:
       structure: What `compile` knows about traces like this one; and what their backward functions depend on.
       queries: Queries by their arguments, as `compile` knows them.
       spans: What `compile` knows about queries inside the block, by where in the program they are asked.
+      strayed: How often such a query ran other ops than any template has.
       fixed: Constants that queries inside the block made.
       inside: Queries inside the block by where they are asked and by their arguments, as `compile` knows them.
       reasons: By query, why some of its sources have no gradient.
@@ -66,6 +67,7 @@ class Template:
         self.structure: tuple[Any, Any] = None, None
         self.queries: dict[Hashable, Hashable] = {}
         self.spans: dict[Hashable, Any] = {}
+        self.strayed: dict[Hashable, int] = {}
         self.fixed: set[int] = set()
         self.inside: dict[Hashable, Any] = {}
         self.reasons: dict[Hashable, list[str]] = {}

@@ -18,6 +18,7 @@ from retrotape.record import EQUATIONS, Run, Template, Trace, can_follow, settin
 from retrotape.tf.core import EagerTensor, share_buffer
 
 JOINS = 64  # most that are remembered
+TOTAL = 200_000  # equations of all that are remembered
 _lock = Lock()
 _known: OrderedDict[Hashable, KnownJoin | None] = OrderedDict()  # None: one that has to be copied each time
 _seen: OrderedDict[int, None] = OrderedDict()  # hashes of keys that appeared once
@@ -76,7 +77,8 @@ def _shared_tensors(runs: Sequence[Run]) -> Hashable | None:
         seen.update(run.tensors)
     if not shared:
         return ()
-    rows = [[run.tensors.get(identity) for identity in sorted(shared)] for run in runs]
+    identities = sorted(shared)  # in the order in which they were made
+    rows = [list(map(run.tensors.get, identities)) for run in runs]
     if any(len(set(row)) != len(row) - max(row.count(None) - 1, 0) for row in rows):
         return None
     return tuple(map(tuple, rows))
@@ -105,10 +107,15 @@ def _same_buffer(left: Any, right: Any) -> bool:
 
 
 class KnownJoin:
-    """The program of a join, and where the vars of each run are in it. It holds neither tensors nor variables."""
+    """The program of a join, and where the vars of each run are in it. It holds neither tensors nor variables.
+
+    Attributes:
+      size: The number of its equations.
+    """
 
     def __init__(self, joined: Trace, maps: Sequence[dict[int, int]]) -> None:
         self._template = Template(joined)
+        self.size = len(self._template.eqns)
         self._vars = [[known[var] for var in range(len(known))] for known in maps]
 
     def join(self, given: Sharing) -> Trace:
@@ -171,7 +178,7 @@ def learn_join(given: Sharing, joined: Trace, maps: Sequence[dict[int, int]]) ->
             known = None
     with _lock:
         _known[given.key] = known
-        if len(_known) > JOINS:
+        while len(_known) > JOINS or sum(one.size for one in _known.values() if one is not None) > TOTAL:
             _known.popitem(last=False)
 
 
