@@ -28,10 +28,12 @@ def text_of(node: ast.expr) -> str:
 def reasons() -> list[str]:
     """Return every reason in the source."""
     found = [NO_QUERY, RECORDED]
-    for path in sorted(SOURCE.glob("*.py")):
+    for path in sorted([*SOURCE.glob("*.py"), *SOURCE.with_name("query").glob("*.py")]):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "NotCompilableError":
                 found.append(text_of(node.args[0]))
+            elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "op_by_op":
+                found.append(text_of(node.args[1]))
             elif isinstance(node, ast.FunctionDef) and node.name == "_why_not":
                 found += [text_of(one.value) for one in ast.walk(node) if isinstance(one, ast.Return) and one.value]
     return sorted({text for text in found if text})

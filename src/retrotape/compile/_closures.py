@@ -28,8 +28,9 @@ from retrotape.tf.replicas import handle_of
 
 _SCALARS = (type(None), bool, int, str, bytes, type(Ellipsis), tf.DType, np.dtype)
 _DEPTH = 12
+_NUMBERS = ("numpy", "ml_dtypes")  # the modules of their types
 _LARGEST = 4096  # bytes of an array that is compared each time
-_MODULES = ("tensorflow", "keras")
+_MODULES = ("tensorflow",)  # Keras has settings, such as `epsilon`, that its functions read
 _BUILTINS = frozenset(
     (
         abs,
@@ -105,7 +106,7 @@ class _Description:
         kind = type(value)
         if kind in _SCALARS:
             return kind.__name__, value
-        if kind in (float, complex) or isinstance(value, np.generic):
+        if kind in (float, complex) or (isinstance(value, np.generic) and kind.__module__ in _NUMBERS):
             return kind.__name__, repr(value)
         if depth == 0:
             raise NotCompilableError("a backward function refers to functions that are nested too deeply")
@@ -129,10 +130,10 @@ class _Description:
                 raise NotCompilableError(f"a backward function refers to {_shown(value)}, which may have state")
             return self._function(value, depth)
         if isinstance(value, partial) and not vars(value):
-            return "partial", self.of((value.func, *value.args, *value.keywords, *value.keywords.values()), depth - 1)
+            return "partial", self.of((value.func, value.args, tuple(value.keywords.items())), depth - 1)
         if isinstance(value, tf.TensorShape):
             return "shape", repr(value)
-        if isinstance(value, np.ndarray) and value.dtype != object and value.nbytes <= _LARGEST:
+        if type(value) is np.ndarray and not value.dtype.hasobject and value.nbytes <= _LARGEST:
             return "array", str(value.dtype), value.shape, value.tobytes()
         if is_variable(unwrap(value)):
             identity = identity_of(handle_of(unwrap(value)))

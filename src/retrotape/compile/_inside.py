@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Sequence
 
 from retrotape._types import Cotangent, Tensor
 from retrotape.compile._feeds import Feeds
-from retrotape.compile._keys import check_rules, described, roles, tensors_in
+from retrotape.compile._keys import check_rules, check_unchanged, described, roles, tensors_in
 from retrotape.compile._observed import NotCompilableError, Observation
 from retrotape.compile._span import ATTEMPTS, Extent, Span, constants_in, lower_span, own_vars
 from retrotape.record import Position, Recorder, Template, Trace, current_stack, here, settings
@@ -126,6 +126,7 @@ def _observe(
         on_trace = ((own, trace.tensors.get(one)) for one, own in observation.var_by_identity.items())
         pairs = [(own, var) for own, var in on_trace if var is not None]
         own = own_vars(template, computation, before, after, pairs)
+        check_unchanged(trace, functions)
         extent = Extent(*before[:3], place, functions, stack.number - number, after[:2], own)
         template.fixed.update(constants_in(template, extent, computation))
         if span.refused is None and span.learn(extent, computation):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from inspect import isclass
 from typing import Any
 
@@ -39,7 +39,7 @@ def structure_key(trace: Trace) -> Hashable:
         tuple(tuple(history.versions) for history in facts.histories.values()),
         tuple(sets) if any(sets) else (),
         frozenset(trace.stopped_by_moments()) if facts.moments else (),
-        described(trace, facts.calls),
+        described(trace),
     )
 
 
@@ -77,12 +77,19 @@ def tensors_in(description: Any) -> set[int]:
     return set().union(*map(tensors_in, description))
 
 
-def described(trace: Trace, calls: Container[int] = ()) -> Hashable:
+def described(trace: Trace) -> Hashable:
     """Return what the backward functions of a trace depend on; those of calls are TensorFlow's own."""
+    calls, functions = trace.calls(), trace.backward_functions()
     return tuple(
         (index, back.inputs, back.outputs, back.captures, "call" if index in calls else describe(back.function, trace))
-        for index, back in trace.backward_functions().items()
+        for index, back in functions.items()
     )
+
+
+def check_unchanged(trace: Trace, before: Hashable) -> None:
+    """Raise if running backward functions has changed what they refer to, such as an array."""
+    if described(trace) != before:
+        raise NotCompilableError("a backward function changes something that it refers to")
 
 
 def roles(trace: Trace, inputs: Sequence[Tensor]) -> Hashable:

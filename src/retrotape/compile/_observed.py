@@ -8,12 +8,13 @@ from typing import NamedTuple
 import numpy as np
 
 from retrotape._types import Cotangent, Tensor
-from retrotape.ir import CUSTOM, LEAF, Builder, Eqn, Program, TensorType
+from retrotape.ir import CUSTOM, LEAF, Builder, Eqn, Program, TensorType, bytes_of
 from retrotape.record import RESOURCE, Recorder, Trace, current_stack, is_deterministic
 from retrotape.tf import core
 from retrotape.tf.core import TensorProto, identity_of, shape_of, tf
 
 _STRING, _VARIANT = 7, 21
+LARGEST = 1 << 20  # bytes of a constant, which a function holds as long as it is remembered
 _Find = Callable[[int], int | None]
 Result = tuple[int, ...]  # vars: of a tensor, of `tf.IndexedSlices` (values, indices, perhaps dense shape), or none
 
@@ -197,6 +198,8 @@ class _Extraction:
                 self._feeds[found] = var
             elif core.eager_dtype(tensor) in (RESOURCE, _VARIANT):
                 raise NotCompilableError("it uses a resource or a list of tensors that is not on the tape")
+            elif bytes_of(self._builder.types[found]) > LARGEST:
+                raise NotCompilableError("it uses a large tensor that is not on the tape")
             else:
                 self._constants[found] = value_bytes(tensor)
         return found

@@ -8,7 +8,7 @@ from retrotape._types import Cotangent, Tensor
 from retrotape.compile._compare import check_same
 from retrotape.compile._feeds import Feeds
 from retrotape.compile._inside import FIRST, compiled_inside, is_inside
-from retrotape.compile._keys import roles
+from retrotape.compile._keys import check_unchanged, described, roles
 from retrotape.compile._lower import lower
 from retrotape.compile._observed import Computation, NotCompilableError, Observation
 from retrotape.compile._structures import QueryState, Structure, cache
@@ -79,11 +79,12 @@ def observe(
     query: QueryState, trace: Trace, inputs: Sequence[Tensor], compute: Compute
 ) -> tuple[list[Cotangent | None], Computation | None]:
     """Compute op by op; return the results, and what ran if it ran twice, as data."""
-    observation = Observation(trace, inputs)
+    observation, before = Observation(trace, inputs), described(trace)
     found = observation.run(compute)
     trace.not_compiled = FIRST
     try:
         computation = observation.computation(found)
+        check_unchanged(trace, before)
         if computation == query.learned or settings.mode == "always":
             if len(query.variants) >= VARIANTS:
                 raise NotCompilableError("gradient functions read values in Python that change each time")

@@ -89,7 +89,10 @@ def compiled_rows(trace: Trace, kind: Hashable, rows: Tensor, one: _One) -> list
     for variant in query.variants:
         if variant.fits(value_of):
             trace.not_compiled = None
-            return variant(rows, value_of)
+            try:
+                return variant(rows, value_of)
+            except tf.errors.OpError:  # computed op by op, the error says where
+                return None
     if query.refused is not None:
         trace.not_compiled = query.refused
         trace.on_rules()

@@ -106,8 +106,9 @@ class Cache:
                 found, functions = template.structure
                 if found is not None and functions == described(trace):
                     return self._seen_again(found)
-            sizes, found = trace.structure
-            if found is not None and sizes == _sizes(trace):
+            known, found = trace.structure
+            now = _sizes(trace), described(trace)
+            if found is not None and known == now:
                 return found
             found = self._find(structure_key(trace))
             template, program = trace.template, trace.program
@@ -117,7 +118,8 @@ class Cache:
         except NotCompilableError as error:
             found = Structure()
             found.refused = str(error)
-        trace.structure = _sizes(trace), found
+            return found
+        trace.structure = now, found
         return found
 
     def _own_structure(self, trace: Trace) -> Structure:

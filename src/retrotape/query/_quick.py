@@ -30,7 +30,8 @@ class QuickGradient:
     __slots__ = ("_request", "_session", "_sources", "_target", "_template", "key")
 
     def __init__(self, session: EagerSession, template: Template, target: Any, sources: Any, key: Hashable) -> None:
-        self._session, self._template, self._target, self._sources = session, template, target, sources
+        self._session, self._template = session, template
+        self._target, self._sources = map(_copied, (target, sources))  # the caller may change them
         self.key = key
         self._request: Request | None = None
 
@@ -140,6 +141,10 @@ def _look_up(session: Session, target: Any, sources: Any) -> tuple[Template, tup
         session.trace.owners.update(owners)
     slots = session.trace.slots_of(handles)
     return None if None in slots else (template, targets, slots)
+
+
+def _copied(given: Any) -> Any:
+    return given.copy() if type(given) in (list, dict) else given
 
 
 def _flat(sources: Any) -> Any:

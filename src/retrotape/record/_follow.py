@@ -160,7 +160,8 @@ class Follower(FollowedVariables):
     def go_on_with(self, template: Template) -> None:
         """Follow another template, which is the same so far."""
         if template is not self.template:
-            self.template, self.histories, self.view = template, {}, None
+            self.histories, self.view = {}, None
+            self.template = template  # last: an exception may interrupt this
 
     def end(self) -> None:
         """No more ops follow: choose the template that ends here, if there is one."""

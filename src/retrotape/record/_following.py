@@ -126,6 +126,10 @@ class Following(Histories):
         follower.finish(run)
         self._follower = follower
 
+    def calls(self) -> Mapping[int, Any]:
+        """Return the function calls among the equations, without building the program."""
+        return self._builder.facts.calls if self._follower is None else {}  # see `can_follow`
+
     def backward_functions(self) -> Mapping[int, Any]:
         """Return the backward functions of equations, without building the program."""
         return self._builder.facts.backward_functions

@@ -64,32 +64,31 @@ def is_foreign(filename: str) -> bool:
 
 
 class Spot(NamedTuple):
-    """Where a place is on the stack: how many frames up, and the code that it calls there."""
+    """Where a place is on the stack: below which code, the innermost first."""
 
     place: Place
-    depth: int
-    called: CodeType
+    codes: tuple[CodeType, ...]
 
 
 def is_at(spot: Spot) -> bool:
-    """Return whether the caller's caller is at a spot: much faster than to look for the place."""
-    try:
-        frame = sys._getframe(spot.depth)
-    except ValueError:  # the stack is not that deep
-        return False
-    if frame.f_code is not spot.called or frame.f_back is None:
-        return False
-    return frame.f_back.f_code is spot.place[0] and frame.f_back.f_lasti == spot.place[1]
+    """Return whether the caller's caller is at a spot: faster than to look for the place."""
+    frame: Any = sys._getframe(2)
+    for code in spot.codes:
+        if frame is None or frame.f_code is not code:
+            return False
+        frame = frame.f_back
+    return frame is not None and frame.f_code is spot.place[0] and frame.f_lasti == spot.place[1]
 
 
 def spot_of(place: Place) -> Spot | None:
-    """Return where a place is on the stack of the caller; None if nowhere."""
-    frame: Any = sys._getframe(1)
-    depth = 1
-    while frame.f_back is not None:
-        if frame.f_back.f_code is place[0] and frame.f_back.f_lasti == place[1]:
-            return Spot(place, depth, frame.f_code)
-        frame, depth = frame.f_back, depth + 1
+    """Return where a place is on the stack of the caller's caller; None if nowhere."""
+    frame: Any = sys._getframe(2)
+    codes: list[CodeType] = []
+    while frame is not None:
+        if frame.f_code is place[0] and frame.f_lasti == place[1]:
+            return Spot(place, tuple(codes))
+        codes.append(frame.f_code)
+        frame = frame.f_back
     return None
 
 

@@ -4,31 +4,50 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from threading import local
+from threading import Lock, local
 from typing import Any, ClassVar
+from weakref import ref
 
+_lock = Lock()
 _MODES = {"0": "never", "1": "warm", "always": "always"}
 
 
 class Settings(local):
-    """The settings of this process, and those of a block on this thread.
+    """The settings of this process, and those of blocks on this thread.
 
     Attributes:
-      block: The mode in a block of `rt.config` on this thread; None outside of one.
+      blocks: The modes in the blocks of `rt.config` on this thread, the innermost last.
     """
 
-    block: str | None = None
-    _process: ClassVar[list[str]] = ["warm"]
+    # Who set a mode of the process, and which; the last one holds. Taking one back leaves those of other threads.
+    _process: ClassVar[list[tuple[ref[Any] | None, str]]] = [(None, "warm")]
+
+    def __init__(self) -> None:
+        self.blocks: list[str] = []
 
     @property
     def mode(self) -> str:
         """When queries are compiled: "warm", once they have been seen before; "never"; "always", for tests."""
-        return self.block or self._process[0]
+        return self.blocks[-1] if self.blocks else self._process[-1][1]
 
-    def set(self, mode: str) -> str:
-        """Set the mode of the process, and return the one before."""
-        before, self._process[0] = self._process[0], mode
-        return before
+    def set(self, mode: str, owner: Any = None) -> None:
+        """Set the mode of the process; the owner, if there is one, may take it back."""
+        with _lock:
+            final = [position for position, entry in enumerate(self._process) if _owner(entry) is None][-1:]
+            kept = [
+                entry for position, entry in enumerate(self._process) if position in final or _owner(entry) is not None
+            ]
+            self._process[:] = [*kept, (None if owner is None else ref(owner), mode)]
+
+    def take_back(self, owner: Any) -> None:
+        """Undo `set` by an owner."""
+        with _lock:
+            self._process[:] = [entry for entry in self._process if _owner(entry) is not owner]
+
+
+def _owner(entry: tuple[ref[Any] | None, str]) -> Any:
+    """Return who may take a setting back; None if nobody can."""
+    return None if entry[0] is None else entry[0]()
 
 
 def mode_in(environment: Mapping[str, str]) -> str:
@@ -61,14 +80,14 @@ class config:
         if not isinstance(compile, (bool, str)) or compile not in modes:
             raise ValueError(f'compile= must be True, False or "always", got {compile!r}.')
         self._mode = modes[compile]
-        self._process, self._block = settings.set(self._mode), settings.block
+        settings.set(self._mode, self)
 
     def __enter__(self) -> config:
         """Begin a block in which the setting holds, on this thread only."""
-        settings.set(self._process)
-        self._block, settings.block = settings.block, self._mode
+        settings.blocks.append(self._mode)
+        settings.take_back(self)
         return self
 
     def __exit__(self, *_: Any) -> None:
         """End the block: the setting is what it was before."""
-        settings.block = self._block
+        settings.blocks.pop()

@@ -134,6 +134,10 @@ class Trace(ABC):
         """Gradient rules are about to run, not a compiled function: they read values also in the next run."""
 
     @abstractmethod
+    def calls(self) -> Mapping[int, Any]:
+        """Return the function calls among the equations, without building the program."""
+
+    @abstractmethod
     def backward_functions(self) -> Mapping[int, BackwardFunction]:
         """Return the backward functions of equations, without building the program."""
 

@@ -40,7 +40,7 @@ class LoweredFunction:
         ctx = context.context()
         ctx.ensure_initialized()
         ctx.add_function_def(definition)
-        finalize(self, _remove, self.name)
+        finalize(self, _remove, self.name).atexit = False
 
     def __call__(self, inputs: list[Tensor]) -> list[Tensor]:
         """Run it; nothing records it."""
