@@ -15,7 +15,7 @@ import tensorflow as tf
 import retrotape as rt
 from helpers.recording import in_threads
 from helpers.untouched import is_untouched, touched
-from retrotape.record import _stack
+from retrotape.record import _expected
 from retrotape.tf import hooks
 
 X = tf.constant(3.0)
@@ -292,7 +292,7 @@ def test_an_interrupt_while_a_block_is_left(monkeypatch, by):
 def test_a_value_whose_read_was_interrupted_is_read_before_it_is_overwritten(monkeypatch):
     v = tf.Variable(2.0)
     with rt.Tape() as tape:
-        _interrupted_once(monkeypatch, _stack, "here")
+        _interrupted_once(monkeypatch, _expected, "here")
         with pytest.raises(KeyboardInterrupt):
             v.read_value()
         v.assign(5.0)
@@ -305,7 +305,7 @@ def test_an_update_whose_recording_was_interrupted_is_known_to_be_missing(monkey
     v = tf.Variable(2.0)
     with rt.Tape() as tape:
         _ = v * 1.0
-        _interrupted_once(monkeypatch, _stack, "here")
+        _interrupted_once(monkeypatch, _expected, "here")
         with pytest.raises(KeyboardInterrupt):
             v.assign(5.0)
         y = v * v
