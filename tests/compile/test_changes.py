@@ -163,6 +163,86 @@ def test_an_op_that_fails_is_named_as_it_is_op_by_op(query: str):
     assert texts[0] == texts[1]
 
 
+def test_an_op_that_fails_runs_though_nothing_uses_its_result():
+    def ask(matrix: tf.Tensor, query: str = "gradient") -> Any:
+        @tf.custom_gradient
+        def checked(a, m):
+            def backward(dy):
+                tf.linalg.inv(m)
+                return dy * 2.0, None
+
+            return a * 1.0, backward
+
+        with rt.Tape() as tape:
+            y = checked(X, matrix) ** 2
+        getattr(tape, query)(y, X)
+        return tape.why_not_compiled()
+
+    found = [ask(tf.eye(2)) for _ in range(4)]
+    assert found[-1] is None
+    with pytest.raises(tf.errors.InvalidArgumentError, match="not invertible"):
+        ask(tf.zeros([2, 2]))
+    rows = [ask(tf.eye(2), "jacobian") for _ in range(4)]
+    assert rows[-1] is None or "an op that may fail" in rows[-1]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="not invertible"):
+        ask(tf.zeros([2, 2]), "jacobian")
+
+
+@pytest.mark.parametrize("compile", [True, False])
+def test_which_tensor_a_result_is(compile: bool):
+    a, b, seed = tf.constant([1.0, 2.0]), tf.constant([3.0, 4.0]), tf.constant([3.0, 4.0])
+    for _ in range(5):
+        with rt.config(compile=compile):
+            with rt.Tape() as tape:
+                same, total = tf.identity(a), tf.sin(a + b)
+                twice = a * b + a * b
+            (passed,) = tape.gradient(same, [a], output_gradients=seed)
+            first, second = tape.gradient(total, [a, b])
+            left, right = tape.gradient(twice, [a, b])
+        assert passed is seed
+        assert first is second
+        assert left is not right
+    assert (tape.why_not_compiled() is None) == compile
+
+
+def test_a_function_of_tensorflow_that_is_replaced(monkeypatch: pytest.MonkeyPatch):
+    def once(patched: bool):
+        with monkeypatch.context() as patch:
+            if patched:
+                patch.setattr(tf, "cos", tf.sin)
+                patch.setattr(tf.math, "square", tf.math.sqrt)
+            return step(lambda dy: tf.cos(dy) + tf.math.square(dy * dy))
+
+    assert reasons(once, *[False] * 4, *[True] * 4, False)[-1] is None
+
+
+def test_a_tensor_of_a_closure_that_shares_the_memory_of_an_array():
+    raw = np.zeros(512, np.uint8)
+    begin = -raw.ctypes.data % 64  # TensorFlow takes aligned memory only
+    array = raw[begin : begin + 12].view(np.float32)
+    shared = tf.experimental.dlpack.from_dlpack(array.__dlpack__())
+
+    def once(value: float):
+        array[:] = value
+        return step(lambda dy: dy * shared)
+
+    assert reasons(once, *[1.0] * 4, *[7.0] * 4)[3] is None
+
+
+class Disguised(functools.partial):
+    """Multiplies by something that is not compared."""
+
+    factor = 1.0
+
+    def __call__(self, dy):
+        return dy * self.factor
+
+
+def test_a_subclass_of_partial_is_refused():
+    function = Disguised(abs)
+    assert "which may change between steps" in refused(lambda _: step(lambda dy: function(dy)))
+
+
 def test_blocks_on_many_threads_leave_the_setting():
     before = settings.mode
 

@@ -62,6 +62,12 @@ class FunctionBuilder:
         arg.name, arg.type = f"r{len(self._definition.ret)}", dtype
         self._definition.ret[arg.name] = reference
 
+    def run_always(self, reference: str) -> None:
+        """Run a node even if nothing uses what it returns."""
+        node = reference.partition(":")[0]
+        self._definition.signature.control_output.append(node)
+        self._definition.control_ret[node] = node
+
     def build(self, single_threaded: bool) -> LoweredFunction:
         """Register the function with TensorFlow."""
         return LoweredFunction(self._definition, single_threaded)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import builtins
 import dis
-from collections.abc import Callable, Hashable
+import sys
+from collections.abc import Callable, Hashable, Iterable
 from functools import cache, lru_cache, partial
 from inspect import isclass, isfunction, ismodule
 from types import CodeType
@@ -18,7 +19,7 @@ from weakref import ref
 
 import numpy as np
 
-from retrotape.compile._observed import NotCompilableError
+from retrotape.compile._observed import NotCompilableError, value_bytes
 from retrotape.ir import FunctionProgram
 from retrotape.record import Trace
 from retrotape.tf.closures import is_library_code
@@ -114,7 +115,7 @@ class _Description:
             raise NotCompilableError("a backward function refers to a tensor or variable with attributes of user code")
         if kind is EagerTensor:
             var = self._trace.tensors.find(value)
-            return ("tensor", identity_of(value)) if var is None else ("var", var)
+            return _tensor(value) if var is None else ("var", var)
         if kind is tuple or (library and kind is list):
             return kind.__name__, tuple(self.of(item, depth - 1, library) for item in value)
         if library and kind is dict:
@@ -129,7 +130,7 @@ class _Description:
             if not library and is_library_code(value.__code__) and depth < _DEPTH:
                 raise NotCompilableError(f"a backward function refers to {_shown(value)}, which may have state")
             return self._function(value, depth)
-        if isinstance(value, partial) and not vars(value):
+        if type(value) is partial and not vars(value):
             return "partial", self.of((value.func, value.args, tuple(value.keywords.items())), depth - 1)
         if isinstance(value, tf.TensorShape):
             return "shape", repr(value)
@@ -162,14 +163,38 @@ class _Description:
             *map(_content, function.__closure__ or ()),
         )
         parts = [self.of(part, depth - 1, library) for part in held]
+        if not library:
+            modules = [value for value in (*named, *held) if ismodule(value)]
+            parts += [self._attributes(module, _attributes_in(code), depth - 1) for module in modules]
         return "function", code, tuple(parts), tuple(self.of(part, depth - 1) for part in named)
+
+    def _attributes(self, module: Any, names: Iterable[str], depth: int) -> Hashable:
+        """Describe the attributes of a module that code may use: user code may have replaced them."""
+        found: list[Hashable] = []
+        for name in names:
+            value = vars(module).get(name)
+            if ismodule(value) and depth:
+                found.append((name, self._attributes(value, names, depth - 1)))
+            elif value is not None:
+                is_plain = isfunction(value) and is_library_code(value.__code__)
+                found.append((name, _Same(value) if is_plain else self.of(value, depth)))
+        return tuple(found)
+
+
+def _tensor(value: Any) -> Hashable:
+    """Describe a tensor that is not on the trace: by its value as well, for it may share the memory of an array."""
+    size = value.dtype.size * value.shape.num_elements() if value.dtype.is_numpy_compatible else 0
+    if size > _LARGEST:
+        raise NotCompilableError("it uses a large tensor that is not on the tape")
+    return "tensor", identity_of(value), value_bytes(value) if size else None
 
 
 def _is_harmless(value: Any) -> bool:
     """Return whether a value is a part of Python, TensorFlow or Keras that has no state."""
     if ismodule(value) or isclass(value):
         name = value.__name__ if ismodule(value) else value.__module__
-        return name.partition(".")[0] in _MODULES or (isclass(value) and value in _BUILTINS)
+        genuine = ismodule(value) or getattr(sys.modules.get(name), value.__name__, None) is value
+        return (name.partition(".")[0] in _MODULES and genuine) or (isclass(value) and value in _BUILTINS)
     try:
         return value in _BUILTINS
     except TypeError:  # not hashable
@@ -193,6 +218,17 @@ def _checked(code: CodeType) -> tuple[str, ...]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             found += _checked(constant)
+    return tuple(dict.fromkeys(found))
+
+
+@lru_cache(1024)
+def _attributes_in(code: CodeType) -> tuple[str, ...]:
+    """Return the names of attributes that code loads."""
+    steps = dis.get_instructions(code)
+    found = [step.argval for step in steps if step.opname in ("LOAD_ATTR", "LOAD_METHOD")]
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            found += _attributes_in(constant)
     return tuple(dict.fromkeys(found))
 
 

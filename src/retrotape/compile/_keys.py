@@ -72,7 +72,7 @@ def tensors_in(description: Any) -> set[int]:
     """Return the identities of the tensors in a description that are not on the trace."""
     if not isinstance(description, tuple):
         return set()
-    if len(description) == 2 and description[0] == "tensor":
+    if len(description) == 3 and description[0] == "tensor":
         return {description[1]}
     return set().union(*map(tensors_in, description))
 

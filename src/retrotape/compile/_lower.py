@@ -33,6 +33,7 @@ class Lowered(NamedTuple):
       results: How many of its tensors each result has: none, one, or those of `tf.IndexedSlices`.
       sparse: Whether a result is `tf.IndexedSlices`.
       guards: Vars of the trace that it does not take, but whose values it depends on, with the bytes of the values.
+      picks: The positions of the results among its tensors and its arguments; None if they are its tensors.
     """
 
     function: LoweredFunction
@@ -41,6 +42,7 @@ class Lowered(NamedTuple):
     results: tuple[int, ...]
     sparse: bool
     guards: tuple[tuple[int, bytes], ...]
+    picks: tuple[int, ...] | None = None
 
     def fits(self, value_of: Callable[[int], Tensor]) -> bool:
         """Return whether it is right for the values of a trace."""
@@ -51,7 +53,11 @@ class Lowered(NamedTuple):
 
     def __call__(self, inputs: Sequence[Tensor], feeds: Iterable[Tensor]) -> list[Cotangent | None]:
         """Run it on inputs and on values of a trace, those of the vars `feeds`."""
-        flat = self.function([*[inputs[position] for position in self.inputs], *feeds])
+        given = [*[inputs[position] for position in self.inputs], *feeds]
+        flat = self.function(given)
+        if self.picks is not None:
+            pool = [*flat, *given]
+            flat = [pool[position] for position in self.picks]
         if not self.sparse:
             rest = iter(flat)
             return [next(rest) if count else None for count in self.results]
@@ -79,13 +85,14 @@ def lower(
       NotCompilableError: If it cannot be one.
     """
     simple = Simplifier(computation, small_values(computation, value_of), specialize, forward).run()
-    used = {var for eqn in simple.eqns for var in eqn.inputs}.union(var for row in simple.results for var in row)
+    used = simple.used()
     builder, types = FunctionBuilder(), computation.types
     inputs = [position for position, var in enumerate(computation.inputs) if var in used]
     feeds = [(leaf, var) for leaf, var in computation.feeds if leaf in used]
     references: dict[int, str] = {}
     constants: dict[Hashable, str] = {}
-    for leaf in (*(computation.inputs[position] for position in inputs), *(leaf for leaf, _ in feeds)):
+    arguments = [*(computation.inputs[position] for position in inputs), *(leaf for leaf, _ in feeds)]
+    for leaf in arguments:
         references[leaf] = builder.argument(types[leaf])
 
     def reference(var: int) -> str:
@@ -100,14 +107,37 @@ def lower(
     for eqn in simple.eqns:
         made = _add_node(builder, eqn, [reference(var) for var in eqn.inputs])
         references.update(zip(eqn.outputs, made, strict=True))
-    for row in simple.results:
-        for var in row:
-            builder.result(reference(var), types[var].dtype)
+        if used.isdisjoint(eqn.outputs):
+            builder.run_always(made[0])
+    picks, made_vars = _picks(computation, arguments)
+    same = dict(zip(_flat(computation.results), _flat(simple.results), strict=True))
+    for var in made_vars:
+        builder.result(reference(same[var]), types[var].dtype)
     made_here = (types[var] for eqn in simple.eqns for var in eqn.outputs if var < len(types))
     function = builder.build(single_threaded=max(map(_size, made_here), default=0) <= SMALL)
     guards = guards_of(computation, simple.assumed, value_of)
     counts = tuple(map(len, simple.results))
-    return Lowered(function, tuple(inputs), tuple(var for _, var in feeds), counts, max(counts, default=0) > 1, guards)
+    fed = tuple(var for _, var in feeds)
+    return Lowered(function, tuple(inputs), fed, counts, max(counts, default=0) > 1, guards, picks)
+
+
+def _picks(computation: Computation, arguments: Sequence[int]) -> tuple[tuple[int, ...] | None, list[int]]:
+    """Return which tensor each of the results is, among those that a function returns and its arguments.
+
+    Results that are one tensor op by op are one tensor; and a result that is given, or on the trace, is that tensor.
+
+    Returns:
+      The positions, None if they are all those that the function returns; and the vars that it returns.
+    """
+    flat = _flat(computation.results)
+    made = list(dict.fromkeys(var for var in flat if var not in arguments))
+    at = {var: position for position, var in enumerate([*made, *arguments])}
+    picks = tuple(at[var] for var in flat)
+    return (None if picks == tuple(range(len(made))) else picks), made
+
+
+def _flat(rows: Iterable[tuple[int, ...]]) -> list[int]:
+    return [var for row in rows for var in row]
 
 
 def small_values(computation: Computation, value_of: Callable[[int], Tensor]) -> dict[int, Any]:

@@ -32,7 +32,9 @@ class Vectorized:
     def __init__(self, computation: Computation, value_of: Callable[[int], Tensor]) -> None:
         self._computation = computation
         self._simple = Simplifier(computation, small_values(computation, value_of)).run()
-        used = {var for eqn in self._simple.eqns for var in eqn.inputs}.union(*self._simple.results)
+        used = self._simple.used()
+        if any(used.isdisjoint(eqn.outputs) for eqn in self._simple.eqns):
+            raise NotCompilableError("an op that may fail runs, though nothing uses what it returns")
         self._fed = [(leaf, var) for leaf, var in computation.feeds if leaf in used]
         self.feeds = tuple(var for _, var in self._fed)
         self.guards = guards_of(computation, self._simple.assumed, value_of)
@@ -51,7 +53,7 @@ class Vectorized:
 
     def _one(self, row: Tensor, fed: Sequence[Tensor]) -> list[Tensor]:
         computation, simple = self._computation, self._simple
-        used = {var for eqn in simple.eqns for var in eqn.inputs}.union(*simple.results)
+        used = simple.used()
         env: dict[int, Any] = {var: tf.constant(array) for var, array in simple.constants.items() if var in used}
         env[computation.inputs[0]] = row
         env.update((leaf, value) for (leaf, _), value in zip(self._fed, fed, strict=True))

@@ -66,6 +66,25 @@ _BY_VALUE: dict[str, tuple[int, ...]] = {
 }
 
 
+# Ops of these lists that fail for some values.
+_FAILING = frozenset(
+    """
+    Cholesky CholeskyGrad CropAndResizeGradBoxes CropAndResizeGradImage Div FloorDiv FloorMod Gather GatherNd GatherV2
+    ImageProjectiveTransformV2 ImageProjectiveTransformV3 InvertPermutation LogMatrixDeterminant Lu MatrixDeterminant
+    MatrixInverse MatrixSolve MatrixSquareRoot MatrixTriangularSolve Mod Pow Qr ReverseSequence ScatterNd
+    SelfAdjointEigV2 SparseSegmentMeanGrad SparseSegmentSqrtNGrad SparseSegmentSumGrad
+    SparseSoftmaxCrossEntropyWithLogits SparseTensorDenseMatMul Svd TensorScatterAdd TensorScatterMax TensorScatterMin
+    TensorScatterSub TensorScatterUpdate TridiagonalSolve TruncateDiv TruncateMod UnsortedSegmentMax UnsortedSegmentMin
+    UnsortedSegmentProd UnsortedSegmentSum
+    """.split()  # noqa: SIM905 - a table to read
+)
+
+
+def may_fail(op: str) -> bool:
+    """Return whether an op fails for some values, so that it must run even if nothing uses what it returns."""
+    return op in _FAILING or not (op in _BY_SHAPE or op in _BY_VALUE or op == CUSTOM)
+
+
 def shaping_inputs(eqn: Eqn) -> tuple[int, ...]:
     """Return the inputs of an equation whose values the shapes of its results may depend on."""
     if eqn.op in _BY_SHAPE or eqn.op == CUSTOM:

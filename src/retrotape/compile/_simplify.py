@@ -10,7 +10,7 @@ import numpy as np
 
 from retrotape.compile._no_ops import FILLS, UNCHANGED, unchanged_input
 from retrotape.compile._observed import Computation, NotCompilableError, array_of
-from retrotape.compile._shapes import shaping_inputs
+from retrotape.compile._shapes import may_fail, shaping_inputs
 from retrotape.execute import run_eqn
 from retrotape.ir import Attr, DType, Eqn, TensorType
 from retrotape.record import current_stack, traits
@@ -34,6 +34,10 @@ class Simplified(NamedTuple):
     constants: dict[int, Any]
     results: tuple[tuple[int, ...], ...]
     assumed: list[int]
+
+    def used(self) -> set[int]:
+        """Return the vars that equations take, or that are results."""
+        return {var for eqn in self.eqns for var in eqn.inputs}.union(*self.results)
 
 
 class Simplifier:
@@ -87,7 +91,7 @@ class Simplifier:
         results = tuple(tuple(self._same.get(var, var) for var in row) for row in self._computation.results)
         needed, kept = {var for row in results for var in row}, []
         for eqn in reversed(self._eqns.values()):
-            if not needed.isdisjoint(eqn.outputs):
+            if not needed.isdisjoint(eqn.outputs) or may_fail(eqn.op):
                 kept.append(eqn)
                 needed.update(var for var in eqn.inputs if var not in self._static)
         return Simplified(kept[::-1], {**self._large, **self._static}, results, sorted(self._assumed))
