@@ -163,10 +163,11 @@ class _Description:
             *map(_content, function.__closure__ or ()),
         )
         parts = [self.of(part, depth - 1, library) for part in held]
+        parts += [self.of(part, depth - 1) for part in named]
         if not library:
             modules = [value for value in (*named, *held) if ismodule(value)]
             parts += [self._attributes(module, _attributes_in(code), depth - 1) for module in modules]
-        return "function", code, tuple(parts), tuple(self.of(part, depth - 1) for part in named)
+        return "function", code, tuple(parts)
 
     def _attributes(self, module: Any, names: Iterable[str], depth: int) -> Hashable:
         """Describe the attributes of a module that code may use: user code may have replaced them."""
