@@ -17,9 +17,13 @@ _numbers = count(1)
 
 
 class FunctionBuilder:
-    """A function under construction: arguments, constants and nodes, each known by a reference, a string."""
+    """A function under construction: arguments, constants and nodes, each known by a reference, a string.
 
-    def __init__(self) -> None:
+    With `in_order`, nodes run one after the other. Otherwise TensorFlow may run those that free memory last.
+    """
+
+    def __init__(self, in_order: bool = False) -> None:
+        self._in_order, self._latest = in_order, ""
         self._definition = FunctionDef()
         self._definition.signature.name = self.name = f"__retrotape_{next(_numbers)}"
         self._constants = 0
@@ -52,6 +56,9 @@ class FunctionBuilder:
         node = self._definition.node_def.add()
         node.name, node.op = f"n{len(self._definition.node_def)}", op
         node.input.extend(inputs)
+        if self._in_order:
+            node.input.extend([f"^{self._latest}"] if self._latest else [])
+            self._latest = node.name
         for name, proto in protos:
             node.attr[name].CopyFrom(proto)
         return [f"{node.name}:{output}" for output in outputs]

@@ -71,7 +71,11 @@ class Lowered(NamedTuple):
 
 
 def lower(
-    computation: Computation, value_of: Callable[[int], Tensor], specialize: bool = False, forward: Iterable[Eqn] = ()
+    computation: Computation,
+    value_of: Callable[[int], Tensor],
+    specialize: bool = False,
+    forward: Iterable[Eqn] = (),
+    in_order: bool = False,
 ) -> Lowered:
     """Return a computation as a function.
 
@@ -80,13 +84,14 @@ def lower(
       value_of: The values of the trace on which it was observed.
       specialize: Whether scalars may be assumed to have the same values later, and be guarded.
       forward: The equations of that trace.
+      in_order: Whether ops run one after the other, which takes as little memory as computing op by op.
 
     Raises:
       NotCompilableError: If it cannot be one.
     """
     simple = Simplifier(computation, small_values(computation, value_of), specialize, forward).run()
     used = simple.used()
-    builder, types = FunctionBuilder(), computation.types
+    builder, types = FunctionBuilder(in_order), computation.types
     inputs = [position for position, var in enumerate(computation.inputs) if var in used]
     feeds = [(leaf, var) for leaf, var in computation.feeds if leaf in used]
     references: dict[int, str] = {}

@@ -11,6 +11,7 @@ from retrotape.compile._inside import FIRST, compiled_inside, is_inside
 from retrotape.compile._keys import check_unchanged, described, roles
 from retrotape.compile._lower import lower
 from retrotape.compile._observed import Computation, NotCompilableError, Observation
+from retrotape.compile._splice import with_recomputed
 from retrotape.compile._structures import QueryState, Structure, cache
 from retrotape.record import Trace, current_stack, settings
 from retrotape.tf import core
@@ -52,6 +53,24 @@ def compiled(trace: Trace, kind: Hashable, inputs: Sequence[Tensor], compute: Co
     if trace.template is not None:
         trace.template.keep_only(structure.needs())
     return found
+
+
+def compiled_part(
+    trace: Trace, structure: Structure | None, kind: Hashable, inputs: Sequence[Tensor], compute: Compute
+) -> list[Cotangent | None]:
+    """Do the same for a part of a walk; the function recomputes values that the trace does not keep."""
+    if structure is None or structure.refused is not None:
+        trace.not_compiled = FIRST if structure is None else structure.refused
+        return compute()
+    part = structure.part((kind, roles(trace, inputs)))
+    found = _run(part, trace, inputs)
+    if found is not None:
+        return found
+    if part.refused is not None:
+        trace.not_compiled = part.refused
+        return compute()
+    found, computation = observe(part, trace, inputs, compute)
+    return found if computation is None else _compile(part, trace, inputs, computation, found, recompute=True)
 
 
 def find_query(trace: Trace, kind: Hashable, inputs: Sequence[Tensor]) -> tuple[QueryState, Structure] | None:
@@ -99,14 +118,23 @@ def observe(
 
 
 def _compile(
-    query: QueryState, trace: Trace, inputs: Sequence[Tensor], computation: Computation, found: list[Cotangent | None]
+    query: QueryState,
+    trace: Trace,
+    inputs: Sequence[Tensor],
+    computation: Computation,
+    found: list[Cotangent | None],
+    recompute: bool = False,
 ) -> list[Cotangent | None]:
     """Add a compiled function, if it returns what was found op by op."""
     value_of = Feeds(trace)
     if trace.guard is not None:  # the function is used on this trace only, whose values do not change
         computation = computation._replace(read=())
+    specialize = not query.variants
+    if recompute:
+        computation = with_recomputed(computation, trace)
+        specialize = False  # a power in the forward pass is recomputed as it was
     try:
-        lowered = lower(computation, value_of, not query.variants, trace.program.eqns)
+        lowered = lower(computation, value_of, specialize, trace.program.eqns, in_order=recompute)
         again = lowered(inputs, value_of.all(lowered.feeds))
         for one, other in zip(found, again, strict=True):
             check_same(one, other)

@@ -13,6 +13,7 @@ from retrotape.record import Trace, settings
 
 STRUCTURES = 256  # most that are remembered
 QUERIES = 64  # most of one structure
+PARTS = 1024  # most parts of queries of one structure
 AT_ONCE = 4  # queries of one structure that are observed when they are first asked
 CREDIT = 4  # structures observed when they first appear and not seen again, before new ones have to come twice
 
@@ -52,6 +53,7 @@ class Structure:
     def __init__(self) -> None:
         self.queries: OrderedDict[Hashable, QueryState] = OrderedDict()
         self._asked_once: OrderedDict[int, None] = OrderedDict()  # hashes of further queries
+        self._parts: OrderedDict[Hashable, QueryState] = OrderedDict()
         self.sights = 0
         self.refused: str | None = None
 
@@ -79,6 +81,15 @@ class Structure:
         if len(self.queries) > QUERIES:
             self.queries.popitem(last=False)
         return found
+
+    def part(self, key: Hashable) -> QueryState:
+        """Return what is known about a part of a query."""
+        with _lock:
+            found = self._parts.setdefault(key, QueryState())
+            self._parts.move_to_end(key)
+            if len(self._parts) > PARTS:
+                self._parts.popitem(last=False)
+            return found
 
     def needs(self) -> frozenset[int] | None:
         """Return the vars whose values its queries take; None if one of them is not compiled."""

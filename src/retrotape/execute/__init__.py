@@ -8,12 +8,12 @@ from retrotape.execute._function_program import DEEPEST, apply_function, bind, c
 from retrotape.execute._inline import held_inputs, operands_of, run_function
 from retrotape.execute._jacobian import FEW, in_chunks, rows, vectorizes
 from retrotape.execute._past import PastVariables
-from retrotape.execute._plan import Plan, make_plan
+from retrotape.execute._plan import Plan, Step, make_plan
 from retrotape.execute._query import Query, Request, differentiate, stream
 from retrotape.execute._run import evaluator, observe_ops, run, run_eqn, run_steps
 from retrotape.execute._values import Values
 from retrotape.execute._vjp import RuleVjp
-from retrotape.execute._walk import add, walk
+from retrotape.execute._walk import add, advance, remaining, walk
 
 __all__ = [
     "DEEPEST",
@@ -25,8 +25,10 @@ __all__ = [
     "Query",
     "Request",
     "RuleVjp",
+    "Step",
     "Values",
     "add",
+    "advance",
     "apply_function",
     "bind",
     "cotangent_tensors",
@@ -40,6 +42,7 @@ __all__ = [
     "make_plan",
     "observe_ops",
     "operands_of",
+    "remaining",
     "rows",
     "run",
     "run_eqn",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from retrotape._types import Cotangent, Tensor, Vjp
@@ -13,6 +13,8 @@ from retrotape.execute._walk import add, walk
 from retrotape.record import Trace
 from retrotape.tf.core import identity_of
 from retrotape.tf.nests import Fitted, Ones
+
+Walker = Callable[[Plan, Mapping[int, Sequence[Cotangent]], Vjp], Iterator[tuple[int, Cotangent]]]
 
 
 class Query(NamedTuple):
@@ -97,10 +99,12 @@ def differentiate(
     operations: Sequence[Any] | None = None,
     plan: Plan | None = None,
     vjp: Vjp | None = None,
+    releases: bool = False,
+    walker: Walker = walk,
 ) -> list[Cotangent | None]:
     """Return one cotangent for each source, None where there is no path."""
     found: list[Cotangent | None] = [None] * len(query.sources)
-    for position, cotangent in stream(trace, query, operations, plan, vjp):
+    for position, cotangent in stream(trace, query, operations, plan, vjp, releases, walker):
         found[position] = cotangent
     return found
 
@@ -111,8 +115,13 @@ def stream(
     operations: Sequence[Any] | None = None,
     plan: Plan | None = None,
     vjp: Vjp | None = None,
+    releases: bool = False,
+    walker: Walker = walk,
 ) -> Iterator[tuple[int, Cotangent]]:
-    """Yield the position and cotangent of each source that has a path, as soon as the cotangent is complete."""
+    """Yield the position and cotangent of each source that has a path, as soon as the cotangent is complete.
+
+    With `releases`, values of the trace that can be recomputed are released once the walk has passed them.
+    """
     plan = plan or query.plan(trace)
     seeds: dict[int, list[Cotangent]] = {}
     for var, seed in zip(query.targets, query.seeds, strict=True):
@@ -124,11 +133,11 @@ def stream(
         for var in source:
             positions.setdefault(var, []).append(position)
     arrived: dict[int, dict[int, Cotangent]] = {}  # for sources with several vars
-    vjp = vjp or RuleVjp(trace, operations)
+    vjp = vjp or RuleVjp(trace, operations, releases)
     finish: Callable[[Cotangent], Cotangent] | None = None
     if trace.facts.recomputed and must_refuse(trace, plan):
         vjp, finish = hidden(vjp), refusing(trace, plan, query.seeds)
-    for var, cotangent in walk(plan, seeds, vjp):
+    for var, cotangent in walker(plan, seeds, vjp):
         for position in positions[var]:
             if len(sources[position]) == 1:
                 yield position, cotangent if finish is None else finish(cotangent)

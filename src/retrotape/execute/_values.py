@@ -6,6 +6,7 @@ import warnings
 from collections import ChainMap, Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager, nullcontext
+from itertools import islice
 from math import isqrt
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -32,10 +33,14 @@ class Values:
 
     A recomputed value is released as soon as the walk has passed every equation that reads it, so no more than one
     segment of a long chain is in memory. Releasing too much costs time, but never changes a result.
+
+    Args:
+      trace: The trace with the values.
+      releases: Whether values that the trace keeps and could recompute are released as well.
     """
 
-    def __init__(self, trace: Trace) -> None:
-        self._trace = trace
+    def __init__(self, trace: Trace, releases: bool = False) -> None:
+        self._trace, self._releases = trace, releases
         self._kept = trace.values
         self._run_eqn = evaluator(trace)
         self._recomputed: dict[int, Tensor] = {}
@@ -65,6 +70,8 @@ class Values:
         """Set the plan of the walk that reads values, and the equations that it has passed."""
         if plan is not self._plan:
             self._plan, self._passed, self._reads = plan, set(passed), None
+            if self._releases:
+                self._remaining_reads()
 
     def passed(self, index: int) -> None:
         """Release the values that no equation after `index` reads."""
@@ -78,6 +85,8 @@ class Values:
 
     def _release(self, var: int) -> None:
         value = self._recomputed.pop(var, None)
+        if self._releases and self._uses[var] <= 0 and not (self._reads and self._reads[var] > 0):
+            self._trace.release(var)
         # A kept value stays known, also if it is kept for another var. And while anything is recording, events that are
         # not yet recorded may still refer to this tensor.
         if value is None or current_stack().observed():
@@ -87,6 +96,15 @@ class Values:
         known, identity = self._trace.tensors, identity_of(value)
         if identity not in known.captured and known.by_identity.get(identity) == var:
             known.by_identity.pop(identity, None)
+
+    def forget(self, count: int) -> None:
+        """Forget the tensors of released values, except the first `count` known: ops that used them were observed."""
+        known = self._trace.tensors
+        held = {identity_of(value) for value in self._known_tensors()}.union(known.captured)
+        new = max(0, len(known.by_identity) - count)
+        for identity, var in list(islice(reversed(known.by_identity.items()), new)):
+            if var not in self._recomputed and identity not in held:
+                del known.by_identity[identity]
 
     def _origin(self, var: int) -> int:
         """Return the var that a var's value comes from: a custom gradient returns the tensors made inside it."""
@@ -153,6 +171,8 @@ class Values:
         """Hold a recomputed value, and identify its var by this tensor from now on."""
         self._recomputed[var] = value
         self._trace.tensors.by_identity[identity_of(value)] = var
+        if not self._releases and self._trace.keep == "segments":
+            self._trace.restore(var, value)
         if self._trace.base is not None and var < self._trace.base_size:
             self._trace.base.tensors.alias(identity_of(value), var)
         for other in others:
@@ -252,6 +272,12 @@ class Values:
             return f"The value of %{var} is no longer available"
         eqn = trace.program.eqns[trace.program.producers[var]]
         return f"The value of %{var}, made by {eqn.op}, was not kept and cannot be recomputed"
+
+
+def releasing(trace: Trace) -> Values | None:
+    """Return values that a walk releases, also those that the trace keeps; None if it may not, or ops are recorded."""
+    is_noticed = current_stack().observed() or core.stock_tape_listens()
+    return None if is_noticed or not trace.may_release() else Values(trace, releases=True)
 
 
 class _Recomputed(MutableMapping[int, Tensor]):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -22,7 +22,7 @@ from retrotape.execute._refusals import (
     refuse_unrepairable,
     refuse_wrong_tangents,
 )
-from retrotape.execute._values import Values
+from retrotape.execute._values import Values, releasing
 from retrotape.execute._walk import add, walk
 from retrotape.ir import COLLECTIVES, BackwardFunction, Eqn, FunctionProgram, replicas_of
 from retrotape.record import (
@@ -54,13 +54,16 @@ _STRING, _RESOURCE, _VARIANT = 7, 20, 21
 class RuleVjp:
     """Applies backward rules to equations, with the values that were recorded.
 
-    In a graph, the rules get the operations themselves, which hold more than a trace does.
+    Args:
+      trace: The trace with the values.
+      operations: In a graph, the operations themselves, which hold more than a trace does.
+      releases: Whether no other query is expected: values that can be recomputed are released as the walk goes.
     """
 
-    def __init__(self, trace: Trace, operations: Sequence[Any] | None = None) -> None:
+    def __init__(self, trace: Trace, operations: Sequence[Any] | None = None, releases: bool = False) -> None:
         self._trace, self._operations, self._kept = trace, operations, trace.values
         self._program, self._facts = trace.program, trace.facts
-        self._values: Values | None = None  # created when a value is not in memory
+        self._values = releasing(trace) if releases else None  # if None, created when a value is missing
         self._plan: Plan | None = None
         self._passed: list[int] = []
         self._depth = 0  # nested walks, through inlined calls
@@ -69,10 +72,7 @@ class RuleVjp:
         """Return the cotangents of the inputs of equation `index`, given those of its outputs."""
         if self._depth:
             return self._apply(index, grads, plan)
-        if plan is not self._plan:
-            self._plan, self._passed = plan, []
-            if self._values is not None:
-                self._values.follow(plan)
+        self._follow(plan)
         self._depth += 1
         try:
             return self._apply(index, grads, plan)
@@ -81,6 +81,24 @@ class RuleVjp:
             self._passed.append(index)
             if self._values is not None:
                 self._values.passed(index)
+
+    def _follow(self, plan: Plan) -> None:
+        if plan is not self._plan:
+            self._plan, self._passed = plan, []
+            if self._values is not None:
+                self._values.follow(plan)
+
+    def skip(self, indices: Iterable[int], plan: Plan, known: int) -> None:
+        """Continue after equations that another way may have passed; `known` tensors were known before them."""
+        self._follow(plan)
+        if self._values is not None:
+            self._values.forget(known)
+        done = set(self._passed)
+        for index in indices:
+            if index not in done:
+                self._passed.append(index)
+                if self._values is not None:
+                    self._values.passed(index)
 
     def _value(self, var: int) -> Tensor:
         """Return a value: kept, loaded or recomputed."""

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from retrotape._types import Cotangent, Vjp
-from retrotape.execute._plan import Plan
+from retrotape.execute._plan import Plan, Step
 from retrotape.tf import core
 
 
 def walk(plan: Plan, seeds: Mapping[int, Sequence[Cotangent]], vjp: Vjp) -> Iterator[tuple[int, Cotangent]]:
     """Propagate the seeds backward along the plan; yield each source reached, once its cotangent is complete."""
     cotangents = {var: list(terms) for var, terms in seeds.items()}
-    for step in plan.steps():
+    yield from advance(plan, plan.steps(), cotangents, vjp)
+    yield from remaining(plan, cotangents)
+
+
+def advance(
+    plan: Plan, steps: Iterable[Step], cotangents: dict[int, list[Cotangent]], vjp: Vjp
+) -> Iterator[tuple[int, Cotangent]]:
+    """Take some steps of a walk; yield each source whose cotangent is complete."""
+    for step in steps:
         upstream = [_take(cotangents, var) for var in step.outputs]
         yield from [
             (var, total)
@@ -24,6 +32,10 @@ def walk(plan: Plan, seeds: Mapping[int, Sequence[Cotangent]], vjp: Vjp) -> Iter
                 cotangents.setdefault(var, []).append(cotangent)
         del upstream  # hold no other cotangent while one is yielded
         yield from ((var, _take(cotangents, var)) for var in step.whole if var in cotangents)
+
+
+def remaining(plan: Plan, cotangents: dict[int, list[Cotangent]]) -> Iterator[tuple[int, Cotangent]]:
+    """Yield the sources at which a walk ends."""
     yield from ((var, _take(cotangents, var)) for var in plan.sources if var in cotangents)
 
 

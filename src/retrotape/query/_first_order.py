@@ -89,9 +89,11 @@ class FirstOrder(QueryBase):
             request = make_request(session, self._results, target, parts, output_gradients, **options)
             if request.left_out:
                 warn_of_targets(request)
-            found = self._solve(
-                session, request, lambda: fill_constants(session, request, parts, solve(session, request)), "gradient"
-            )
+
+            def compute() -> list[Any]:
+                return fill_constants(session, request, parts, solve(session, request, releases=True))
+
+            found = self._solve(session, request, compute, "gradient")
             if quick is not None and not request.derived_from:
                 quick.learn(("gradient", request.key()))
         if none == "raise" and any(grad is None for grad in found):
@@ -267,7 +269,7 @@ class FirstOrder(QueryBase):
         ]  # the tensors of a composite source are yielded one by one
         with recorded_in_graph(session):
             for positions, asked in request.queries():
-                found = stream(session.trace, asked, session.operations)
+                found = stream(session.trace, asked, session.operations, releases=len(positions) == len(owners))
                 while (item := self._next_item(found)) is not None:
                     position, grad = item
                     yield owners[positions[position]], grad

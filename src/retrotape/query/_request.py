@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from retrotape._types import Nest
+from retrotape.compile import differentiate_in_parts
 from retrotape.errors import NotDifferentiableError, NotRecordedError, ReplicaError, TapeUseError
 from retrotape.execute import Query, Request, Values, add, differentiate, make_plan
 from retrotape.query._base import Results
@@ -145,11 +146,20 @@ def versions_of(session: Session, variable: Any) -> tuple[Version, ...]:
     return tuple(Version(variable, number, count, var, token, load) for number, var in enumerate(history.versions))
 
 
-def solve(session: Session, request: Request) -> list[Any]:
-    """Return one gradient for each source, None where there is no path."""
+def solve(session: Session, request: Request, *, releases: bool = False) -> list[Any]:
+    """Return one gradient for each source, None where there is no path.
+
+    Args:
+      session: The session to query.
+      request: What is requested.
+      releases: Whether no other query is expected, so that a tape in segments may release values meanwhile.
+    """
     found: list[Any] = [None] * len(request.sources)
-    for positions, query in request.queries():
-        grads = differentiate(session.trace, query, session.operations)
+    queries = request.queries()
+    for positions, query in queries:
+        only = releases and len(queries) == 1 and session.trace.keep == "segments"
+        found_in_parts = differentiate_in_parts(session.trace, query) if only else None
+        grads = found_in_parts or differentiate(session.trace, query, session.operations, releases=only)
         for position, grad in zip(positions, grads, strict=True):
             found[position] = grad
     return (

@@ -43,12 +43,16 @@ class Following(Histories):
         """Forget everything, in place."""
         self._follower: Follower | None = None
         self._site: Site | None = None
+        self._opened_at: Site | None = None  # set if values are kept in segments
         self._rules_ran = False
         super().clear()
 
     def follow_at(self, place: Place) -> Site | None:
         """Follow the programs that the block at a place recorded before, if there are any and nothing is recorded."""
         is_empty = not self._builder.types and not self.tensors.by_identity
+        if self.keep == "segments" and not self.symbolic:
+            self._opened_at = site_of(place)
+            return self._opened_at
         if settings.mode == "never" or self.keep != "needed" or self.symbolic or not is_empty:
             return None
         self._site = site = site_of(place)

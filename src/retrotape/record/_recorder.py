@@ -22,9 +22,9 @@ from retrotape.ir import (
 )
 from retrotape.record._attributes import canonical
 from retrotape.record._event import WATCHED, Event
-from retrotape.record._following import Following
 from retrotape.record._functions import function_traits
 from retrotape.record._histories import whole
+from retrotape.record._in_segments import InSegments
 from retrotape.record._observer import Observer
 from retrotape.record._offload import OffloadFile
 from retrotape.record._run import Run
@@ -35,7 +35,7 @@ from retrotape.tf import core, hooks
 from retrotape.tf.core import identity_of
 
 
-class Recorder(Following):
+class Recorder(InSegments):
     """Appends equations, and keeps the values that their gradients need.
 
     `keep` selects which values stay: "needed", those that a gradient rule reads; "all"; "leaves", those that cannot be
@@ -85,10 +85,6 @@ class Recorder(Following):
         if self.segments is not None:
             fork.segments = self.segments.fork(fork._builder, fork.values, fork._offload.put if fork._offload else None)
         return fork
-
-    def segment_size(self) -> int | None:
-        """Return how many bytes recomputation may hold at a time; None if the tape is not kept in segments."""
-        return None if self.segments is None else 2 * self.segments.size
 
     def flush(self) -> None:
         """Record the events that are waiting."""

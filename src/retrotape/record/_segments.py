@@ -2,7 +2,7 @@
 
 Values inside a segment are recomputed from its inputs when the backward walk reaches it, one segment at a time. With
 segments as large as all the values that cross between them, memory grows with the square root of the length, at the
-cost of one more forward pass.
+cost of one more forward pass. The latest values, as many as fill a segment, stay: the walk needs them first.
 """
 
 from __future__ import annotations
@@ -44,15 +44,18 @@ class Segments:
     ) -> None:
         self._builder, self._values, self._offload = builder, values, offload
         self.size = size or SEGMENT  # in bytes, at which a segment ends
-        self._starts = [0]  # the first equation of each segment
-        self._inside: dict[int, int] = {}  # var → bytes, of droppable values in the open segment
+        self.starts = [0]  # the first equation of each segment
+        self._inside: dict[int, int] = {}  # var → bytes, of droppable values, the latest ones
         self._bytes = 0
+        self._filled = 0  # bytes of the open segment
         self._crossing: dict[int, _Crossing] = {}
         self._crossing_bytes = 0
+        self._released: dict[int, _Crossing] = {}
+        self.has_released = False
 
     def add_uses(self, inputs: Sequence[int], tensors: Sequence[Tensor]) -> None:
         """Add the inputs of the next equation: a value from an earlier segment has to stay."""
-        start, producers = self._starts[-1], self._builder.producers
+        start, producers = self.starts[-1], self._builder.producers
         for var, tensor in zip(inputs, tensors, strict=True):
             made = producers[var]
             if made == LEAF or made >= start:
@@ -60,14 +63,17 @@ class Segments:
             before = self._crossing.get(var)
             if before is not None:
                 self._crossing[var] = before._replace(used=start)
+            elif self._offload is None and (var not in self._values or var in self._inside):
+                self._cross(var, tensor, _Crossing(made, start, bytes_of(self._builder.types[var])))
             elif var not in self._values:  # else it is never dropped
                 self._values[var] = tensor
-                size = bytes_of(self._builder.types[var])
-                if self._offload is not None:
-                    self._hold(var, size)
-                    continue
-                self._crossing[var] = _Crossing(made, start, size)
-                self._crossing_bytes += size
+                self._hold(var, bytes_of(self._builder.types[var]))
+
+    def _cross(self, var: int, tensor: Tensor, crossing: _Crossing) -> None:
+        self._values[var] = tensor
+        self._bytes -= self._inside.pop(var, 0)
+        self._crossing[var] = crossing
+        self._crossing_bytes += crossing.size
 
     def keep(self, variables: Sequence[int], tensors: Sequence[Tensor], read: Keep) -> None:
         """Keep the values that a rule reads until the segment ends."""
@@ -88,36 +94,65 @@ class Segments:
     def _hold(self, var: int, size: int) -> None:
         self._inside[var] = size
         self._bytes += size
+        self._filled += size
 
     def fork(self, builder: Builder, values: dict[int, Any], offload: Callable[[Tensor], Any] | None) -> Segments:
         """Return the segments of a fork of the trace, which offloads to a file of its own."""
         fork = Segments(builder, values, offload, self.size)
-        fork._starts, fork._inside, fork._crossing = self._starts.copy(), self._inside.copy(), self._crossing.copy()
-        fork._bytes, fork._crossing_bytes = self._bytes, self._crossing_bytes
+        fork.starts, fork._inside, fork._crossing = self.starts.copy(), self._inside.copy(), self._crossing.copy()
+        fork._bytes, fork._crossing_bytes, fork._filled = self._bytes, self._crossing_bytes, self._filled
+        fork._released = self._released.copy()
         return fork
 
     def end_if_full(self) -> None:
         """End the segment if it has reached its size."""
-        if self._bytes < self.size:
-            return
+        if self._filled >= self.size:
+            self._filled = 0
+            self.starts.append(len(self._builder.eqns))
+            if self._offload is not None:
+                self._offload_inside(self._offload)
+            while self._offload is None and self._crossing_bytes > self.size:
+                self._merge()
+        while self._offload is None and self._bytes > self.size:
+            var = next(iter(self._inside))
+            self._bytes -= self._inside.pop(var)
+            del self._values[var]
+
+    def _offload_inside(self, offload: Callable[[Tensor], Any]) -> None:
         for var in self._inside:
-            offloaded = self._offload(self._values[var]) if self._offload else None
+            offloaded = offload(self._values[var])
             if offloaded is not None:
                 self._values[var] = offloaded
-            elif self._offload is None:
-                del self._values[var]
         self._inside.clear()
         self._bytes = 0
-        self._starts.append(len(self._builder.eqns))
-        while self._offload is None and self._crossing_bytes > self.size:
-            self._merge()
+
+    def release(self, var: int) -> None:
+        """Drop a value that can be recomputed, before the tape is gone."""
+        if self._offload is not None:
+            return
+        if var in self._inside:
+            self._bytes -= self._inside.pop(var)
+        elif var in self._crossing:
+            self._released[var] = crossing = self._crossing.pop(var)
+            self._crossing_bytes -= crossing.size
+        else:
+            return
+        self.has_released = True
+        self._values.pop(var, None)
+
+    def restore(self, var: int, value: Tensor) -> bool:
+        """Keep a value that was released and has been recomputed; return whether it was."""
+        crossing = self._released.pop(var, None)
+        if crossing is not None and var not in self._crossing:
+            self._cross(var, value, crossing)
+        return crossing is not None
 
     def _merge(self) -> None:
         """Merge segments in pairs: values that crossed only inside a pair are dropped."""
         self.size *= 2
-        *closed, open_start = self._starts
-        self._starts = [*closed[::2], open_start]
+        *closed, open_start = self.starts
+        self.starts = [*closed[::2], open_start]
         for var, crossing in list(self._crossing.items()):
-            if bisect_right(self._starts, crossing.made) == bisect_right(self._starts, crossing.used):
+            if bisect_right(self.starts, crossing.made) == bisect_right(self.starts, crossing.used):
                 del self._crossing[var], self._values[var]
                 self._crossing_bytes -= crossing.size

@@ -26,6 +26,7 @@ class Site:
         self._place = place  # keeps the code object alive, whose `id` is part of the key
         self.templates: list[Template] = []
         self.spots: list[Any] = []  # where its ops ran, see `Stack.expect`
+        self.queried_again = False  # whether a tape in segments needed values that its first query had released
         self._wasted = 0  # templates since one came again
 
     def size(self) -> int:

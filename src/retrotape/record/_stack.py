@@ -40,6 +40,7 @@ class Stack(ExpectedPlaces):
         self.implicit_reads: Sequence[tuple[int, Tensor]] = ()
         self.events: list[Any] = []  # plain tuples with the fields of `Event`, which are cheaper
         self._batch = self._max_batch = BATCH
+        self._elements = 0  # in the outputs of `events`, counted if values are dropped
         self._custom: list[bool] = []
         self._recompute = 0
         self._returned: deque[Sequence[Tensor]] = deque()  # by `tf.py_function`s whose op is not reported yet
@@ -118,7 +119,9 @@ class Stack(ExpectedPlaces):
         if (self._calls or self._returned) and self._inside_call(*event):
             return
         self.events.append(event)  # atomic: if interrupted before, the caller has not got the outputs
-        if len(self.events) >= self._batch and not self._calls:
+        if self._drops_values:  # and is to hold little; otherwise, counting takes more time than it is worth
+            self._elements += sum(map(size_of, event[3]))
+        if (len(self.events) >= self._batch or self._elements > ELEMENTS) and not self._calls:
             self.dispatch()
 
     def records_only(self, trace: Trace) -> bool:
@@ -152,6 +155,7 @@ class Stack(ExpectedPlaces):
         """Pass the ops that ran since the last dispatch to the active recorders, which record them later."""
         if not self.events:
             return
+        self._elements = 0
         try:
             with lock:
                 active = self.active

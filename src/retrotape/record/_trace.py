@@ -158,6 +158,22 @@ class Trace(ABC):
         """Return how many bytes recomputation may hold at a time; None if the tape is not kept in segments."""
 
     @abstractmethod
+    def segment_starts(self) -> list[int]:
+        """Return the first equation of each segment; none if values are not kept in segments, or were released."""
+
+    @abstractmethod
+    def may_release(self) -> bool:
+        """Return whether a walk may drop kept values that it no longer needs: they can be recomputed."""
+
+    @abstractmethod
+    def release(self, var: int) -> None:
+        """Drop a kept value, if it can be recomputed."""
+
+    @abstractmethod
+    def restore(self, var: int, value: Tensor) -> None:
+        """Keep a recomputed value again, if it was released: a later query needs it too."""
+
+    @abstractmethod
     def fork(self) -> Trace:
         """Return a trace that begins with this one: what is recorded there is not recorded here."""
 

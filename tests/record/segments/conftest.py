@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+import retrotape as rt
 from helpers.recording import set_segment
 from record.segments.tools import LAYER, TINY, Watched
 from retrotape.execute import _values
@@ -34,6 +36,13 @@ def fetched(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     monkeypatch.setattr(_values.Values, "_evaluate", counted_evaluate)
     monkeypatch.setattr(_values.Values, "_load", counted_fetch)
     return count
+
+
+@pytest.fixture
+def op_by_op() -> Iterator[None]:
+    """Compile nothing: what a compiled function computes again is not seen."""
+    with rt.config(compile=False):
+        yield
 
 
 @pytest.fixture

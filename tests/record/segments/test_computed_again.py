@@ -15,7 +15,7 @@ from retrotape.execute import _values
 pytestmark = pytest.mark.slow  # every program four times, in segments of a hundred bytes
 
 
-def test_every_layer_is_computed_again_once(watched: Watched):
+def test_every_layer_is_computed_again_once(op_by_op: None, watched: Watched):
     tape, x, loss = long("segments", 256)
     tape.gradient(loss, x)
     assert set(watched.times.values()) == {1}
@@ -88,7 +88,7 @@ def everything_before(x: tf.Tensor, width: int) -> tf.Tensor:
 
 @pytest.mark.parametrize("keep", ["leaves", "segments", "disk"])
 @pytest.mark.parametrize("graph", [heads, braid, side_by_side, everything_before])
-def test_wide_graphs_are_not_computed_again_and_again(watched: Watched, graph: Callable, keep: str):
+def test_wide_graphs_are_not_computed_again_and_again(op_by_op: None, watched: Watched, graph: Callable, keep: str):
     x, times = tf.fill([LAYER // 4], 0.5), []
     for width in (8, 32):
         with rt.Tape(keep=keep) as tape:

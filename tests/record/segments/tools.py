@@ -123,8 +123,8 @@ class Watched:
         patch.setattr(_values.Values, "_load", watched_fetch)
 
     def _measure(self, values: Any) -> None:
-        types = values._trace.program.types
-        if self._kept[0] is not values:
+        types, key = values._trace.program.types, (values, len(values._kept))  # a walk only drops from what is kept
+        if self._kept[0] != key:
             held = [var for var, value in values._kept.items() if not is_offloaded(value)]
-            self._kept = values, sum(bytes_of(types[var]) for var in held)
+            self._kept = key, sum(bytes_of(types[var]) for var in held)
         self.peak = max(self.peak, self._kept[1] + sum(bytes_of(types[var]) for var in values._recomputed))
