@@ -29,6 +29,12 @@ if TYPE_CHECKING:
 NO_QUERY = "no query has run on this tape"
 
 
+def _symbolic_shape_of(tensor: Tensor) -> Any:
+    """Return the shape of a symbolic tensor, without the objects for dimensions that `core.shape_of` would make there."""
+    shape = tensor.shape
+    return None if shape.rank is None else tuple(shape.as_list())
+
+
 class Trace(ABC):
     """The data of one run of a program: the interface of a `Recorder` for code that does not record.
 
@@ -59,7 +65,7 @@ class Trace(ABC):
         self.drops_values = keep in ("leaves", "segments", "disk")  # among those that a rule reads
         self._dtype_of = dtype_of
         self.symbolic = dtype_of is not core.eager_dtype  # recorded from a graph, which has no values
-        self._shape_of = core.symbolic_shape_of if self.symbolic else core.shape_of
+        self._shape_of = _symbolic_shape_of if self.symbolic else core.shape_of
         self.clear()
 
     def clear(self) -> None:

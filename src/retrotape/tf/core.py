@@ -82,14 +82,6 @@ eager_dtype: Callable[[Tensor], int] = EagerTensor._datatype_enum
 
 identity_of: Callable[[Tensor], int] = attrgetter("_id")  # of a tensor or handle: unique, never reused
 shape_of: Callable[[Tensor], Any] = methodcaller("_shape_tuple")
-
-
-def symbolic_shape_of(tensor: Tensor) -> Any:
-    """Return the shape of a symbolic tensor, without the objects for dimensions that `shape_of` would make there."""
-    shape = tensor.shape
-    return None if shape.rank is None else tuple(shape.as_list())
-
-
 size_of: Callable[[Tensor], int] = methodcaller("_num_elements")
 _ORDINARY = (tf.bool, tf.string, *(tf.as_dtype(f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)))
 _Function = TypeVar("_Function", bound=Callable[..., Any])
