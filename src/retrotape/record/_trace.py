@@ -30,7 +30,7 @@ NO_QUERY = "no query has run on this tape"
 
 
 def _symbolic_shape_of(tensor: Tensor) -> Any:
-    """Return the shape of a symbolic tensor, without the objects for dimensions that `core.shape_of` would make there."""
+    """Return the shape of a symbolic tensor; `core.shape_of` would make an object for each dimension."""
     shape = tensor.shape
     return None if shape.rank is None else tuple(shape.as_list())
 
