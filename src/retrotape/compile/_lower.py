@@ -11,8 +11,7 @@ import numpy as np
 from retrotape._types import Cotangent, Tensor
 from retrotape.compile._builder import FunctionBuilder
 from retrotape.compile._observed import Computation, value_bytes
-from retrotape.compile._simplify import SMALL as SMALL_VALUE
-from retrotape.compile._simplify import Simplifier
+from retrotape.compile._simplify import ASSUMABLE, Simplifier
 from retrotape.ir import Eqn, TensorType
 from retrotape.tf.core import tf
 from retrotape.tf.lowering import LoweredFunction
@@ -20,7 +19,9 @@ from retrotape.tf.lowering import LoweredFunction
 _INTEGERS = (3, 9)  # int32, int64
 _WITHOUT_VALUE = (7, 20, 21)  # strings, resources, variants
 ONE_BY_ONE = 8  # terms
-SMALL = 65_536  # elements in the largest tensor, up to which threads for independent ops cost more than they gain
+SINGLE_THREADED = (
+    65_536  # elements in the largest tensor, up to which threads for independent ops cost more than they gain
+)
 
 
 class Lowered(NamedTuple):
@@ -119,7 +120,7 @@ def lower(
     for var in made_vars:
         builder.result(reference(same[var]), types[var].dtype)
     made_here = (types[var] for eqn in simple.eqns for var in eqn.outputs if var < len(types))
-    function = builder.build(single_threaded=max(map(_size, made_here), default=0) <= SMALL)
+    function = builder.build(single_threaded=max(map(_size, made_here), default=0) <= SINGLE_THREADED)
     guards = guards_of(computation, simple.assumed, value_of)
     counts = tuple(map(len, simple.results))
     fed = tuple(var for _, var in feeds)
@@ -151,7 +152,7 @@ def small_values(computation: Computation, value_of: Callable[[int], Tensor]) ->
     small = [
         (leaf, var)
         for leaf, var in computation.feeds
-        if kinds[leaf].shape == () or (kinds[leaf].dtype in _INTEGERS and _size(kinds[leaf]) <= SMALL_VALUE)
+        if kinds[leaf].shape == () or (kinds[leaf].dtype in _INTEGERS and _size(kinds[leaf]) <= ASSUMABLE)
     ]
     return {leaf: value_of(var).numpy() for leaf, var in small if kinds[leaf].dtype not in _WITHOUT_VALUE}
 

@@ -104,11 +104,11 @@ def observe(
     try:
         computation = observation.computation(found)
         check_unchanged(trace, before)
-        if computation == query.learned or settings.mode == "always":
+        if computation == query.last or settings.mode == "always":
             if len(query.variants) >= VARIANTS:
                 raise NotCompilableError("gradient functions read values in Python that change each time")
             return found, computation
-        query.learned, query.attempts = computation, query.attempts + 1
+        query.last, query.attempts = computation, query.attempts + 1
         if query.attempts >= ATTEMPTS:
             raise NotCompilableError("gradient functions run other ops, or use other constants, each time")
     except NotCompilableError as error:

@@ -16,7 +16,7 @@ from retrotape.ir import Attr, DType, Eqn, TensorType
 from retrotape.record import current_stack, traits
 from retrotape.tf.core import tf
 
-SMALL = 64  # elements of a value that is assumed to be the same each time
+ASSUMABLE = 64  # elements of a value that is assumed to be the same each time
 LARGEST = 1024  # elements of a constant that is computed now
 
 
@@ -196,7 +196,7 @@ class Simplifier:
             leaves.add(var)
             return self._small[var]
         eqn = self._eqns.get(var)
-        if eqn is None or not self._is_known(var) or _size(self._types[var]) > SMALL:
+        if eqn is None or not self._is_known(var) or _size(self._types[var]) > ASSUMABLE:
             return None
         values = {one: self._assumed_value(one, leaves) for one in eqn.inputs}
         return None if any(value is None for value in values.values()) else self._run(eqn, values)[0].numpy()

@@ -26,25 +26,25 @@ class QueryState:
 
     Attributes:
       variants: Compiled functions, which differ in the values that they are right for.
-      learned: What the query computed the last time, if it is not compiled yet.
+      last: What the query computed the last time, if it is not compiled yet.
       attempts: How often it computed something new.
       refused: Why it is not compiled; None if it is, or will be.
     """
 
     def __init__(self) -> None:
         self.variants: list[Any] = []
-        self.learned: Computation | None = None
+        self.last: Computation | None = None
         self.attempts = 0
         self.refused: str | None = None
 
     def add(self, variant: Any) -> None:
         """Add a compiled function."""
         self.variants.append(variant)
-        self.learned, self.attempts = None, 0
+        self.last, self.attempts = None, 0
 
     def refuse(self, reason: str) -> None:
         """Never compile it."""
-        self.refused, self.learned = reason, None
+        self.refused, self.last = reason, None
 
 
 class Structure:

@@ -95,7 +95,7 @@ class FirstOrder(QueryBase):
 
             found = self._solve(session, request, compute, "gradient")
             if quick is not None and not request.derived_from:
-                quick.learn(("gradient", request.key()))
+                quick.remember(("gradient", request.key()))
         if none == "raise" and any(grad is None for grad in found):
             self._raise_missing(session, target, parts, request, found)
         if fill:

@@ -44,7 +44,7 @@ class GradientInside:
         """Shape the gradients like the sources, a list or a tuple."""
         return found if type(self._sources) is list else tuple(found)
 
-    def learn(self, kind: Hashable) -> None:
+    def remember(self, kind: Hashable) -> None:
         """Remember the query, as what `run_inside` knows it."""
         for template in self._trace.templates()[:1]:
             if len(template.inside) < MOST:

@@ -59,7 +59,7 @@ class QuickGradient:
         by_key = dict(zip(sorted(sources), found, strict=True))
         return {key: by_key[key] for key in sources}
 
-    def learn(self, kind: Hashable) -> None:
+    def remember(self, kind: Hashable) -> None:
         """Remember the query, as what `compiled` knows it."""
         if len(self._template.queries) < MOST:
             self._template.queries[self.key] = kind
@@ -103,7 +103,7 @@ class QuickEach(QuickGradient):
         """Remember the query, if equal traces have the same results."""
         reasons = together.reasons(rows) if together.is_plain else None
         if reasons is not None:
-            self.learn((together.kind, reasons))
+            self.remember((together.kind, reasons))
 
 
 def quick_gradient(session: Session, target: Any, sources: Any) -> QuickGradient | GradientInside | None:

@@ -111,7 +111,7 @@ class Follower(FollowedVariables):
             if index == last:
                 return number
             kind, name, given, ins, outs, shapes, where, keep = steps[index] or template.step(index)
-            if recompute or place != where or ((given != attrs or name != op) and not self._learn(op, attrs)):
+            if recompute or place != where or ((given != attrs or name != op) and not self._has_same_attrs(op, attrs)):
                 return number
             if kind == PLAIN:
                 start = count = self.count
@@ -147,14 +147,14 @@ class Follower(FollowedVariables):
             number += 1
         return number
 
-    def _learn(self, op: Any, attrs: Any) -> bool:
+    def _has_same_attrs(self, op: Any, attrs: Any) -> bool:
         """Return whether an op is the expected one, given in another form; remember the form."""
         eqn = self.template.eqns[self.index]
         name = op if type(op) is str else op.decode()
         if name != eqn.op or eqn.op == CUSTOM or canonical(name, attrs) != eqn.attrs:
             return False
         if isinstance(attrs, tuple) and _PLAIN_ATTRS.issuperset(map(type, attrs)):
-            self.template.learn(self.index, op, attrs)  # lists may change, and tensors would be kept alive
+            self.template.set_given_attrs(self.index, op, attrs)  # lists may change, and tensors would be kept alive
         return True
 
     def go_on_with(self, template: Template) -> None:

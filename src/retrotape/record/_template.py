@@ -11,7 +11,7 @@ from retrotape._types import Place
 from retrotape.ir import CUSTOM, Builder, Eqn, GrowingFacts, VariableHistory
 from retrotape.record._frames import FrameTable
 from retrotape.record._trace import Trace
-from retrotape.record._traits import Kind, traits
+from retrotape.record._traits import Kind, read_by_rule, traits
 from retrotape.tf.core import identity_of
 
 _serials = count()
@@ -76,7 +76,7 @@ class Template:
         self._needed_after: frozenset[int] | None = None  # the same, by queries after the block
         self._taken: frozenset[int] | None = None
         self._read: set[int] | None = None
-        self._all = False
+        self._keeps_for_rules = False
         self._frame_counts: list[int] = []
         self.serial = next(_serials)
         self._common: dict[int, int] = {}  # by serial of another template: how many equations are the same
@@ -92,21 +92,8 @@ class Template:
 
     def _rule_reads(self) -> set[int]:
         if self._read is None:
-            self._read = self._read_by_rules()
+            self._read = {var for eqn in self.eqns for var in read_by_rule(eqn)}
         return self._read
-
-    def _read_by_rules(self) -> set[int]:
-        """Return the vars whose values a gradient rule may read."""
-        found: set[int] = set()
-        for eqn in self.eqns:
-            features = traits(eqn.op)
-            if features.kind is Kind.PLAIN and eqn.op != CUSTOM:
-                for variables, (some, but) in ((eqn.inputs, features.inputs), (eqn.outputs, features.outputs)):
-                    if some:
-                        found.update(var for position, var in enumerate(variables) if position not in but)
-            elif eqn.op != CUSTOM:
-                found.update(eqn.inputs)
-        return found
 
     # ------------------------------------------------------------------ steps
 
@@ -121,7 +108,7 @@ class Template:
         """Return the steps made so far, by equation."""
         return self._steps
 
-    def learn(self, index: int, op: Any, attrs: Any) -> None:
+    def set_given_attrs(self, index: int, op: Any, attrs: Any) -> None:
         """Remember how TensorFlow gave the name and the attributes of an op, so that they need not be converted."""
         kind, _, _, *rest = self.step(index)
         self._steps[index] = (kind, op, attrs, *rest)
@@ -133,14 +120,14 @@ class Template:
 
     def keep_needed(self) -> None:
         """Let all later runs keep what rules read: a query is computed op by op."""
-        self._all = True
+        self._keeps_for_rules = True
         self.choose_kept()
 
     def choose_kept(self) -> None:
         """Decide which values later runs keep: what compiled functions take, if there is one for each query."""
         self._taken = None
         all_compiled = all(span.variants or span.is_empty for span in list(self.spans.values()))
-        kept = self.taken() if all_compiled and not self._all and self._needed_after is not None else None
+        kept = self.taken() if all_compiled and not self._keeps_for_rules and self._needed_after is not None else None
         if kept != self._kept:
             self._kept = kept
             self._steps = [None] * len(self.eqns)
@@ -149,7 +136,7 @@ class Template:
         """Return the vars whose values queries may take that come later, in the block or after it."""
         found = self._taken
         if found is None:
-            after = self._rule_reads() if self._all or self._needed_after is None else self._needed_after
+            after = self._rule_reads() if self._keeps_for_rules or self._needed_after is None else self._needed_after
             found = self._taken = frozenset(after).union(*(span.takes() for span in list(self.spans.values())))
         return found
 
