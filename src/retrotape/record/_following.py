@@ -168,7 +168,7 @@ class Following(Histories):
         """Return the events that remain to be recorded; none while the program is the same as before."""
         follower = self._follower
         assert follower is not None
-        done = follower.follow(events)
+        done = 0 if self.tensors.recomputed else follower.follow(events)  # which only knows vars by identity
         if done == len(events):
             return ()
         self.build()
@@ -184,7 +184,8 @@ class Following(Histories):
         time: int,
     ) -> bool:
         """Return whether a custom gradient is the one of the program that is followed."""
-        return self._follower is not None and self._follower.follow_custom(name, outputs, inputs, function, place, time)
+        follower = None if self.tensors.recomputed else self._follower
+        return follower is not None and follower.follow_custom(name, outputs, inputs, function, place, time)
 
     # ------------------------------------------------------------------ without building the program
 

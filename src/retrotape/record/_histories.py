@@ -63,6 +63,8 @@ class Histories(Trace):
         """Return the var of an input; an unknown tensor becomes a leaf."""
         known = self.tensors.by_identity
         var = known.get(identity_of(tensor))
+        if var is None and self.tensors.recomputed:
+            var = self.tensors.resolve(identity_of(tensor))
         if var is None:
             var = self._new_leaf(self._type_of(tensor))
             known[identity_of(tensor)] = var

@@ -239,7 +239,7 @@ class EagerSession:
 
     def find(self, tensor: Tensor) -> int | None:
         """Return the var of a tensor."""
-        var = self.trace.tensors.by_identity.get(identity_of(tensor))
+        var = self.trace.tensors.resolve(identity_of(tensor))
         return self.trace.var_of(tensor) if var is None and identity_of(tensor) in self._watched_tensors else var
 
     def history(self, variable: Variable) -> VariableHistory | None:

@@ -15,13 +15,16 @@ class TensorMap:
     Attributes:
       by_identity: The vars.
       captured: Identities that stay known when a recomputed value is released.
+      recomputed: For tensors that another trace recomputed while neither was known here: by identity of the original,
+        that of the copy. If one of them is used, the other one is the same var.
     """
 
-    __slots__ = ("by_identity", "captured")
+    __slots__ = ("by_identity", "captured", "recomputed")
 
     def __init__(self, by_identity: dict[int, int] | None = None, captured: Iterable[int] = ()) -> None:
         self.by_identity: dict[int, int] = {} if by_identity is None else by_identity
         self.captured = set(captured)
+        self.recomputed: dict[int, int] = {}
 
     def find(self, tensor: Tensor) -> int | None:
         """Return the var of `tensor`; None if it was not used."""
@@ -47,12 +50,23 @@ class TensorMap:
         self.by_identity[identity] = var
 
     def recognize(self, identity: int, earlier: Iterable[int | None]) -> None:
-        """Map a tensor to the same var as the first known one of the earlier identities."""
-        for other in earlier:
-            var = None if other is None else self.by_identity.get(other)
+        """Map a tensor to the same var as the first known one of the earlier identities; if none is, remember it."""
+        others = [other for other in earlier if other is not None]
+        for other in others:
+            var = self.resolve(other)
             if var is not None:
                 self.by_identity[identity] = var
                 return
+        self.recomputed.update(dict.fromkeys(others, identity))
+
+    def resolve(self, identity: int) -> int | None:
+        """Return the var of a tensor, or of a recomputed copy of it; None if neither was used."""
+        var = self.by_identity.get(identity)
+        if var is None and identity in self.recomputed:
+            var = self.by_identity.get(self.recomputed[identity])
+            if var is not None:
+                self.by_identity[identity] = var
+        return var
 
     def forget(self, identity: int) -> None:
         """Remove a tensor."""
@@ -70,4 +84,6 @@ class TensorMap:
 
     def copy(self) -> TensorMap:
         """Return an independent copy."""
-        return TensorMap(self.by_identity.copy(), self.captured)
+        copy = TensorMap(self.by_identity.copy(), self.captured)
+        copy.recomputed = self.recomputed.copy()
+        return copy

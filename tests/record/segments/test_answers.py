@@ -17,7 +17,7 @@ from conform.cases import CASES
 from conform.table import Case
 from helpers.random_programs import Randomly, begin
 from record.segments import programs, programs_of_values
-from record.segments.tools import KEEPS, combined, frozen
+from record.segments.tools import KEEPS, combined, frozen, is_near
 
 pytestmark = pytest.mark.slow  # every program four times, in segments of a hundred bytes
 PROGRAMS = {**programs.PROGRAMS, **programs_of_values.PROGRAMS}
@@ -68,7 +68,7 @@ def test_conformance_table(case: Case):
         if hasattr(source, "assign"):
             source.assign(tf.ones_like(source) * 3)
     for tape in others:
-        assert frozen(answers_of(tape, questions)) == expected
+        assert is_near(frozen(answers_of(tape, questions)), expected)
 
 
 @pytest.mark.parametrize("seed", range(100, 116))
@@ -95,6 +95,6 @@ def test_random_programs(seed: int, fetched: Counter[str]):
         )
 
     expected = answers(needed)
-    assert [answers(tape) for tape in others] == [expected] * 3
+    assert all(is_near(answers(tape), expected) for tape in others)
     assert fetched["computed"]
     assert fetched["read"]

@@ -191,6 +191,6 @@ def test_threads_that_read_at_the_same_time():
 def test_a_file_that_was_cut_is_noticed():
     tape, x, loss = long("disk", 64)
     away = next(value for value in tape._session.trace.values.values() if is_offloaded(value))
-    away._spill._file.truncate(100)
+    away._file._file.truncate(100)
     with pytest.raises(OSError, match="too short"):
         tape.gradient(loss, x)

@@ -138,6 +138,20 @@ def test_outer_tapes_lose_nothing(nest: Callable[..., Any], outer: str, keep: st
     close(nest(keep, OUTER[outer]()), nest("needed", OUTER[outer]()))
 
 
+def mixed(keep: str) -> Any:
+    with rt.Tape(keep=keep) as inner:
+        middle = tf.tanh(chain(X, 3))
+        y = chain(middle, 5)
+    with rt.Tape() as outer:
+        product = inner.gradient(y, middle) * middle
+    return outer.gradient(product, middle)
+
+
+@pytest.mark.parametrize("keep", KEEPS)
+def test_an_outer_tape_sees_a_tensor_only_after_it_was_recomputed(keep: str):
+    close(mixed(keep), mixed("needed"))
+
+
 @pytest.mark.parametrize("keep", KEEPS)
 def test_a_stock_tape_that_began_later_is_warned_of(keep: str):
     with rt.Tape(keep=keep) as inner:

@@ -72,6 +72,17 @@ def into(table: dict[str, Program]) -> Callable[[Program], Program]:
 X = numbers(0.2, 1.0, 6, dtype="float64")
 
 
+def is_near(one: Any, other: Any) -> bool:
+    """Return whether what `frozen` returned is the same but for rounding: second derivatives add up in other orders."""
+    if isinstance(one, tuple) and len(one) == 3 and isinstance(one[2], bytes):
+        arrays = [np.frombuffer(data, dtype).reshape(shape) for dtype, shape, data in (one, other)]
+        tolerance = 1e-13 if one[0] == "float64" else 1e-6
+        return one[:2] == other[:2] and np.allclose(*arrays, rtol=tolerance, atol=tolerance)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(is_near, one, other))
+    return one == other
+
+
 def close(one: tf.Tensor | None, other: tf.Tensor | None) -> None:
     """Check that both are there and the same but for rounding: an outer tape may hear sums in another order."""
     assert one is not None
