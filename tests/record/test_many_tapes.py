@@ -116,10 +116,10 @@ def test_asking_again_and_again_leaves_nothing_behind(monkeypatch):
             h = tf.tanh(h)
         loss = tf.reduce_sum(h)
     sizes = []
-    for _ in range(3):
+    for _ in range(4):
         tape.gradient(loss, x)
         sizes.append(len(dict(tape._session.trace.tensors.items())))
-    assert sizes[0] == sizes[1] == sizes[2]
+    assert sizes[0] <= sizes[1] == sizes[2] == sizes[3]  # the first query releases values, the second restores them
 
 
 def test_a_full_disk_leaves_values_in_memory(monkeypatch):
