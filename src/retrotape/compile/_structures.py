@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable
-from threading import Lock
+from threading import RLock
 from typing import Any
 
 from retrotape.compile._keys import described, structure_key
@@ -18,7 +18,7 @@ AT_ONCE = 4  # queries of one structure that are observed when they are first as
 CREDIT = 4  # structures observed when they first appear and not seen again, before new ones have to come twice
 
 
-_lock = Lock()
+_lock = RLock()  # garbage collection may run anywhere and close tapes
 
 
 class QueryState:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from threading import Lock, local
+from threading import RLock, local
 from typing import Any, ClassVar
 from weakref import ref
 
-_lock = Lock()
+_lock = RLock()  # an exception may keep it locked on this thread
 _MODES = {"0": "never", "1": "warm", "always": "always"}
 
 

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from dataclasses import fields
 from itertools import chain
-from threading import Lock
+from threading import RLock
 from typing import Any, NamedTuple
 
 from retrotape._types import Tensor
@@ -19,7 +19,7 @@ from retrotape.tf.core import EagerTensor, share_buffer
 
 JOINS = 64  # most that are remembered
 TOTAL = 200_000  # equations of all that are remembered
-_lock = Lock()
+_lock = RLock()  # garbage collection may run anywhere and close tapes
 _known: OrderedDict[Hashable, KnownJoin | None] = OrderedDict()  # None: one that has to be copied each time
 _seen: OrderedDict[int, None] = OrderedDict()  # hashes of keys that appeared once
 
