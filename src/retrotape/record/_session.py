@@ -239,7 +239,8 @@ class EagerSession:
 
     def find(self, tensor: Tensor) -> int | None:
         """Return the var of a tensor."""
-        var = self.trace.tensors.resolve(identity_of(tensor))
+        tensors, identity = self.trace.tensors, identity_of(tensor)
+        var = tensors.resolve(identity) if tensors.recomputed else tensors.by_identity.get(identity)
         return self.trace.var_of(tensor) if var is None and identity_of(tensor) in self._watched_tensors else var
 
     def history(self, variable: Variable) -> VariableHistory | None:
