@@ -306,6 +306,45 @@ def test_two_programs_in_turn(used: list[int]):
     assert used[0] >= 6
 
 
+def test_a_backward_function_that_changes_later(used: list[int]):
+    def loop(compile: bool) -> list[list[Any]]:
+        w, rows = tf.Variable([0.3, -0.5, 0.9]), []
+        for number in range(9):
+            scale = 0.5 if number < 5 else 1.5
+
+            @tf.custom_gradient
+            def sine(a: Any, scale: float = scale) -> Any:
+                return tf.sin(a), lambda dy: dy * tf.cos(a) * scale
+
+            with rt.config(compile=compile), rt.Tape() as tape:
+                (grad,) = tape.gradient(tf.reduce_sum(sine(w * 2.0)), [w])
+                out = tf.reduce_sum(grad * w)
+            rows.append([out.numpy(), tape.gradient(out, [w])[0].numpy()])
+        return rows
+
+    check(loop(True), loop(False), 1e-6)
+    assert used[0]
+
+
+def test_another_line_is_another_place(used: list[int]):
+    def loop(compile: bool) -> list[list[Any]]:
+        w, rows = tf.Variable([0.3, -0.5, 0.9]), []
+        for number in range(9):
+            with rt.config(compile=compile), rt.Tape() as tape:
+                loss = tf.reduce_sum(tf.tanh(w) ** 2)
+                if number < 5:
+                    (grad,) = tape.gradient(loss, [w])
+                else:
+                    (grad,) = tape.gradient(loss, [w])
+                out = tf.reduce_sum(grad**2)
+            rows.append([[tape.program.frame_of(eqn).line for eqn in tape.program.eqns]])
+            tape.gradient(out, [w])
+        return rows
+
+    assert loop(True) == loop(False)
+    assert used[0]
+
+
 def test_an_error_of_an_op_names_its_line(used: list[int]):
     w = tf.Variable([1.0, 2.0])
     for number in range(6):
