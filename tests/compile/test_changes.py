@@ -13,21 +13,12 @@ import tensorflow as tf
 from keras import ops
 
 import retrotape as rt
+from compile.custom import X, step
 from helpers.warm import reasons, refused
+from retrotape.compile import _closures as closures
 from retrotape.record import settings
 
-X = tf.constant([1.0, -2.0, 3.0])
 SCALE = 1.0
-
-
-def step(backward):
-    @tf.custom_gradient
-    def custom(a):
-        return a * 1.0, backward
-
-    with rt.Tape() as tape:
-        loss = tf.reduce_sum(custom(X) * X)
-    return tape, [tape.gradient(loss, X)]
 
 
 def test_a_global_that_changes_between_queries_on_one_tape(monkeypatch: pytest.MonkeyPatch):
@@ -214,6 +205,15 @@ def test_a_function_of_tensorflow_that_is_replaced(monkeypatch: pytest.MonkeyPat
             return step(lambda dy: tf.cos(dy) + tf.math.square(dy * dy))
 
     assert reasons(once, *[False] * 4, *[True] * 4, False)[-1] is None
+
+
+def test_a_function_that_user_code_adds_to_tensorflow(monkeypatch: pytest.MonkeyPatch):
+    factors = [2.0]
+    monkeypatch.setattr(tf, "scaled_by_users", lambda x: x * factors[0], raising=False)
+    closures._public.cache_clear()  # as if nothing had been compiled before
+    assert "which may change between steps" in refused(lambda _: step(lambda dy: tf.scaled_by_users(dy)))
+    monkeypatch.undo()
+    closures._public.cache_clear()
 
 
 def test_a_tensor_of_a_closure_that_shares_the_memory_of_an_array():

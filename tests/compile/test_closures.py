@@ -11,23 +11,11 @@ import pytest
 import tensorflow as tf
 
 import retrotape as rt
+from compile.custom import X, step
 from helpers.warm import FIRST, reasons, refused
 
-X = tf.constant([1.0, -2.0, 3.0])
 FACTOR = 2.0
 LIST = [2.0]
-
-
-def step(backward):
-    """Record a custom gradient with this backward function."""
-
-    @tf.custom_gradient
-    def custom(a):
-        return a * 1.0, backward
-
-    with rt.Tape() as tape:
-        loss = tf.reduce_sum(custom(X) * X)
-    return tape, [tape.gradient(loss, X)]
 
 
 def compiles(make, *cases: Any) -> None:

@@ -152,8 +152,10 @@ class _Description:
         self._seen[id(function)] = len(self._seen)
         code, library = function.__code__, is_library_code(function.__code__)
         named: list[Any] = []
+        attributes: tuple[str, ...] = ()
         if not library:
-            for name in _checked(code):
+            loaded, attributes = _names_in(code)
+            for name in loaded:
                 if name in function.__globals__ or hasattr(builtins, name):
                     named += [name, function.__globals__.get(name, getattr(builtins, name, None))]
             named += [part for pair in vars(function).items() for part in pair if pair[0] != "__wrapped__"]
@@ -164,9 +166,8 @@ class _Description:
         )
         parts = [self.of(part, depth - 1, library) for part in held]
         parts += [self.of(part, depth - 1) for part in named]
-        if not library:
-            modules = [value for value in (*named, *held) if ismodule(value)]
-            parts += [self._attributes(module, _attributes_in(code), depth - 1) for module in modules]
+        modules = [value for value in (*named, *held) if ismodule(value)] if attributes else []
+        parts += [self._attributes(module, attributes, depth - 1) for module in modules]
         return "function", code, tuple(parts)
 
     def _attributes(self, module: Any, names: Iterable[str], depth: int) -> Hashable:
@@ -203,34 +204,28 @@ def _is_harmless(value: Any) -> bool:
 
 
 @lru_cache(1024)
-def _checked(code: CodeType) -> tuple[str, ...]:
-    """Return the names of globals in a code object, or raise if it may have an effect."""
-    found = []
+def _names_in(code: CodeType) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the names of globals and of attributes that code loads, or raise if it may have an effect."""
+    loaded: list[str] = []
+    attributes: list[str] = []
     for step in dis.get_instructions(code):
         own = step.opname == "STORE_DEREF" and step.argval in code.co_freevars
         if own or step.opname in _EFFECTS:
             raise NotCompilableError(f"the backward function {code.co_name!r} changes something besides its result")
         if step.argval in _STATEFUL and step.opname.startswith("LOAD"):
             raise NotCompilableError(f"the backward function {code.co_name!r} uses {step.argval!r}, which has state")
-        if step.opname in ("LOAD_ATTR", "LOAD_METHOD") and step.argval not in _public()[0]:
-            raise NotCompilableError(f"the backward function {code.co_name!r} uses the attribute {step.argval!r}")
+        if step.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+            if step.argval not in _public()[0]:
+                raise NotCompilableError(f"the backward function {code.co_name!r} uses the attribute {step.argval!r}")
+            attributes.append(step.argval)
         if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
-            found.append(step.argval)
+            loaded.append(step.argval)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            found += _checked(constant)
-    return tuple(dict.fromkeys(found))
-
-
-@lru_cache(1024)
-def _attributes_in(code: CodeType) -> tuple[str, ...]:
-    """Return the names of attributes that code loads."""
-    steps = dis.get_instructions(code)
-    found = [step.argval for step in steps if step.opname in ("LOAD_ATTR", "LOAD_METHOD")]
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            found += _attributes_in(constant)
-    return tuple(dict.fromkeys(found))
+            inner = _names_in(constant)
+            loaded += inner[0]
+            attributes += inner[1]
+    return tuple(dict.fromkeys(loaded)), tuple(dict.fromkeys(attributes))
 
 
 @cache
@@ -240,7 +235,8 @@ def _public() -> tuple[frozenset[str], frozenset[Any]]:
     names = [name for space in spaces for name in dir(space) if not name.startswith("_")]
     of_tensors = ("as_list", "dense_shape", "dtype", "indices", "ndims", "numpy", "read_value", "values")
     functions = [getattr(space, name) for space in spaces for name in dir(space) if not name.startswith("_")]
-    ops = [function for function in functions if isfunction(function) and function.__name__ not in _NOT_OPS]
+    own = [one for one in functions if isfunction(one) and is_library_code(one.__code__)]  # not what users put there
+    ops = [function for function in own if function.__name__ not in _NOT_OPS]
     return frozenset((*names, *of_tensors)) - _NOT_OPS, frozenset(ops)
 
 

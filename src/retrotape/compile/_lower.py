@@ -113,7 +113,7 @@ def lower(
     for eqn in simple.eqns:
         made = _add_node(builder, eqn, [reference(var) for var in eqn.inputs])
         references.update(zip(eqn.outputs, made, strict=True))
-        if used.isdisjoint(eqn.outputs):
+        if made and used.isdisjoint(eqn.outputs):
             builder.run_always(made[0])
     picks, made_vars = _picks(computation, arguments)
     same = dict(zip(_flat(computation.results), _flat(simple.results), strict=True))

@@ -11,14 +11,13 @@ from retrotape.compile._inside import FIRST, compiled_inside, is_inside
 from retrotape.compile._keys import check_unchanged, described, roles
 from retrotape.compile._lower import lower
 from retrotape.compile._observed import Computation, NotCompilableError, Observation
+from retrotape.compile._span import ATTEMPTS, VARIANTS
 from retrotape.compile._splice import with_recomputed
 from retrotape.compile._structures import QueryState, Structure, cache
 from retrotape.record import Trace, current_stack, settings
 from retrotape.tf import core
 from retrotape.tf.core import tf
 
-VARIANTS = 4  # of one query, which differ in the values that gradient functions read
-ATTEMPTS = 4  # to observe the same computation twice
 RECORDED = "a tape, or a forward accumulator, records the query itself"
 Compute = Callable[[], list[Cotangent | None]]
 

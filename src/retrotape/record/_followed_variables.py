@@ -90,21 +90,13 @@ class FollowedVariables(Choice):
         name = core.resource_name(handle)
         return any(core.resource_name(other) == name for other in self.handles.values())
 
-    def _follow_access(
-        self,
-        op: Any,
-        inputs: Sequence[Tensor],
-        outputs: Sequence[Tensor],
-        ins: tuple[int, ...],
-        outs: tuple[int, ...],
-        shapes: tuple[Any, ...],
-    ) -> bool:
+    def _follow_access(self, op: Any, inputs: Sequence[Tensor], *expected: Any) -> bool:
+        """Return whether an op that reads slices of a variable, or updates it, is the expected one, and add it."""
         start = self.count
-        name = op if type(op) is str else op.decode()
-        if not self._access(name, inputs, outputs, ins, outs, shapes):
+        fits = self._access(op if type(op) is str else op.decode(), inputs, *expected)
+        if not fits:
             self._undo(inputs, start)
-            return False
-        return True
+        return fits
 
     def _access(
         self,
@@ -115,7 +107,6 @@ class FollowedVariables(Choice):
         outs: tuple[int, ...],
         shapes: tuple[Any, ...],
     ) -> bool:
-        """Follow an op that reads slices of a variable, or updates it."""
         handles = [tensor for tensor in inputs if core.eager_dtype(tensor) == RESOURCE]
         versions, slots = outs[len(outputs) :], self.template.slots
         if name == "AssignVariableOp":  # the equation does not take the old value

@@ -77,7 +77,7 @@ def is_near(one: Any, other: Any) -> bool:
     if isinstance(one, tuple) and len(one) == 3 and isinstance(one[2], bytes):
         arrays = [np.frombuffer(data, dtype).reshape(shape) for dtype, shape, data in (one, other)]
         tolerance = 1e-13 if one[0] == "float64" else 1e-6
-        return one[:2] == other[:2] and np.allclose(*arrays, rtol=tolerance, atol=tolerance)
+        return one[:2] == other[:2] and np.allclose(*arrays, rtol=tolerance, atol=tolerance, equal_nan=True)
     if isinstance(one, (list, tuple)):
         return len(one) == len(other) and all(map(is_near, one, other))
     return one == other
