@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from retrotape.record import config as config
     from retrotape.tape.accumulate import Accumulated as Accumulated
     from retrotape.tape.accumulate import accumulate as accumulate
+    from retrotape.tape.compiled import CompiledStep as CompiledStep
+    from retrotape.tape.compiled import compile as compile
     from retrotape.tape.install import install as install
     from retrotape.tape.install import installed as installed
     from retrotape.tape.install import uninstall as uninstall
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Accumulated": "retrotape.tape.accumulate",
     "Cause": "retrotape.diagnose.nonfinite",
+    "CompiledStep": "retrotape.tape.compiled",
     "Confinement": "retrotape.files.isolated",
     "Gradients": "retrotape.grads",
     "Explanation": "retrotape.diagnose.why",
@@ -65,6 +68,7 @@ _HOMES = {
     "Verdict": "retrotape.diagnose.why",
     "accumulate": "retrotape.tape.accumulate",
     "backward_all": "retrotape.tape.parallel",
+    "compile": "retrotape.tape.compiled",
     "config": "retrotape.record",
     "errors": "retrotape.errors",
     "farm": "retrotape.distribute.farm",
@@ -79,6 +83,7 @@ _HOMES = {
 __all__ = [
     "Accumulated",
     "Cause",
+    "CompiledStep",
     "Confinement",
     "Explanation",
     "GradientTape",
@@ -96,6 +101,7 @@ __all__ = [
     "__version__",
     "accumulate",
     "backward_all",
+    "compile",
     "config",
     "errors",
     "farm",

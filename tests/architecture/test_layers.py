@@ -22,7 +22,7 @@ LAYERS = [
     {"execute"},
     {"transform"},
     {"diagnose", "compile"},
-    {"query", "files"},
+    {"query", "files", "playback"},
     {"tape"},
     {"distribute"},
     {"cli"},

@@ -1,9 +1,33 @@
 """Computation → function of TensorFlow: queries of a structure that comes again are compiled."""
 
+from retrotape.compile._builder import FunctionBuilder
 from retrotape.compile._inside import is_inside, run_inside
+from retrotape.compile._lower import SINGLE_THREADED, add_node
+from retrotape.compile._observed import Computation, NotCompilableError, Observation, array_of, value_bytes
 from retrotape.compile._parts import differentiate_in_parts
 from retrotape.compile._queries import compiled
 from retrotape.compile._rows import compiled_rows
+from retrotape.compile._shapes import may_fail, size_of
+from retrotape.compile._simplify import Simplified, Simplifier
 from retrotape.compile._structures import cache
 
-__all__ = ["cache", "compiled", "compiled_rows", "differentiate_in_parts", "is_inside", "run_inside"]
+__all__ = [
+    "SINGLE_THREADED",
+    "Computation",
+    "FunctionBuilder",
+    "NotCompilableError",
+    "Observation",
+    "Simplified",
+    "Simplifier",
+    "add_node",
+    "array_of",
+    "cache",
+    "compiled",
+    "compiled_rows",
+    "differentiate_in_parts",
+    "is_inside",
+    "may_fail",
+    "run_inside",
+    "size_of",
+    "value_bytes",
+]

@@ -50,18 +50,23 @@ class FunctionBuilder:
         self._constants += 1
         return f"{node.name}:output:0"
 
-    def node(self, op: str, inputs: Sequence[str], attrs: tuple[Attr, ...]) -> list[str]:
-        """Add a node that runs an op, and return the references of its outputs."""
+    def node(self, op: str, inputs: Sequence[str], attrs: tuple[Attr, ...], after: Sequence[str] = ()) -> list[str]:
+        """Add a node that runs an op, and return the references of its outputs; it runs after the nodes `after`."""
         protos, outputs = _prepared(op, attrs)
         node = self._definition.node_def.add()
         node.name, node.op = f"n{len(self._definition.node_def)}", op
         node.input.extend(inputs)
+        node.input.extend(f"^{name}" for name in after)
         if self._in_order:
             node.input.extend([f"^{self._latest}"] if self._latest else [])
             self._latest = node.name
         for name, proto in protos:
             node.attr[name].CopyFrom(proto)
         return [f"{node.name}:{output}" for output in outputs]
+
+    def latest(self) -> str:
+        """Return the name of the node that was added last."""
+        return self._definition.node_def[-1].name
 
     def result(self, reference: str, dtype: int) -> None:
         """Add a result."""
@@ -75,8 +80,17 @@ class FunctionBuilder:
         self._definition.signature.control_output.append(node)
         self._definition.control_ret[node] = node
 
-    def build(self, single_threaded: bool) -> LoweredFunction:
-        """Register the function with TensorFlow."""
+    def build(self, single_threaded: bool, stateful: bool = False, jit: bool = False) -> LoweredFunction:
+        """Register the function with TensorFlow.
+
+        Args:
+          single_threaded: Whether ops run one after the other on one thread.
+          stateful: Whether it has an effect besides its results.
+          jit: Whether XLA compiles it.
+        """
+        self._definition.signature.is_stateful = stateful
+        if jit:
+            self._definition.attr["_XlaMustCompile"].b = True
         return LoweredFunction(self._definition, single_threaded)
 
 

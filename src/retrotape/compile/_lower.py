@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from retrotape._types import Cotangent, Tensor
 from retrotape.compile._builder import FunctionBuilder
 from retrotape.compile._observed import Computation, value_bytes
+from retrotape.compile._shapes import size_of
 from retrotape.compile._simplify import ASSUMABLE, Simplifier
 from retrotape.ir import Eqn, TensorType
 from retrotape.tf.core import tf
@@ -111,7 +111,7 @@ def lower(
         return references[var]
 
     for eqn in simple.eqns:
-        made = _add_node(builder, eqn, [reference(var) for var in eqn.inputs])
+        made = add_node(builder, eqn, [reference(var) for var in eqn.inputs])
         references.update(zip(eqn.outputs, made, strict=True))
         if made and used.isdisjoint(eqn.outputs):
             builder.run_always(made[0])
@@ -120,7 +120,7 @@ def lower(
     for var in made_vars:
         builder.result(reference(same[var]), types[var].dtype)
     made_here = (types[var] for eqn in simple.eqns for var in eqn.outputs if var < len(types))
-    function = builder.build(single_threaded=max(map(_size, made_here), default=0) <= SINGLE_THREADED)
+    function = builder.build(single_threaded=max(map(size_of, made_here), default=0) <= SINGLE_THREADED)
     guards = guards_of(computation, simple.assumed, value_of)
     counts = tuple(map(len, simple.results))
     fed = tuple(var for _, var in feeds)
@@ -152,7 +152,7 @@ def small_values(computation: Computation, value_of: Callable[[int], Tensor]) ->
     small = [
         (leaf, var)
         for leaf, var in computation.feeds
-        if kinds[leaf].shape == () or (kinds[leaf].dtype in _INTEGERS and _size(kinds[leaf]) <= ASSUMABLE)
+        if kinds[leaf].shape == () or (kinds[leaf].dtype in _INTEGERS and size_of(kinds[leaf]) <= ASSUMABLE)
     ]
     return {leaf: value_of(var).numpy() for leaf, var in small if kinds[leaf].dtype not in _WITHOUT_VALUE}
 
@@ -166,7 +166,7 @@ def guards_of(
     return tuple(dict([*computation.read, *more]).items())
 
 
-def _add_node(builder: FunctionBuilder, eqn: Eqn, inputs: list[str]) -> list[str]:
+def add_node(builder: FunctionBuilder, eqn: Eqn, inputs: list[str]) -> list[str]:
     """Add an equation, and return the references of its outputs.
 
     In a function, the kernel of AddN may begin with another term than the first, which changes the last bits; up to
@@ -179,7 +179,3 @@ def _add_node(builder: FunctionBuilder, eqn: Eqn, inputs: list[str]) -> list[str
     for term in inputs[1:]:
         (total,) = builder.node("AddV2", [total, term], attrs)
     return [total]
-
-
-def _size(kind: TensorType) -> int:
-    return prod(size or 0 for size in kind.shape) if kind.shape is not None else 0

@@ -58,6 +58,8 @@ class Observation:
       size: How many vars the trace had before, if the ops are also recorded there.
     """
 
+    of_query = True
+
     def __init__(self, trace: Trace, inputs: Sequence[Tensor], size: int | None = None) -> None:
         self._trace, self._inputs, self._size = trace, list(inputs), size
         self._fixed: Container[int] = ()
@@ -77,7 +79,10 @@ class Observation:
         """Ops are about to run that are not observed."""
         self._gap = True
 
-    def on_host_read(self, tensor: Tensor) -> None:
+    def on_gap_end(self) -> None:
+        """Ops are observed again."""
+
+    def on_host_read(self, tensor: Tensor, only_shown: bool) -> None:
         """Python is about to read the value of a tensor."""
         self._read[identity_of(tensor)] = tensor
 

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from retrotape.ir import CUSTOM, Eqn
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
+
+from retrotape.ir import CUSTOM, Eqn, TensorType
+from retrotape.record import for_execution
+from retrotape.tf import core
+from retrotape.tf.core import tf
 
 # Ops whose results have shapes that depend on the shapes of their inputs, and on their attributes, alone.
 _BY_SHAPE = frozenset(
@@ -93,3 +100,21 @@ def shaping_inputs(eqn: Eqn) -> tuple[int, ...]:
         return eqn.inputs
     count = len(eqn.inputs)
     return tuple(eqn.inputs[position] for position in _BY_VALUE[eqn.op] if position < count)
+
+
+def has_known_shapes(eqn: Eqn, types: Sequence[TensorType], static: Mapping[int, Any]) -> bool:
+    """Return whether TensorFlow infers the shapes of results, given the shapes of inputs and the values of some."""
+    with tf.Graph().as_default():
+        inputs = [
+            tf.constant(static[var], types[var].dtype)
+            if var in static
+            else tf.compat.v1.placeholder(types[var].dtype, types[var].shape)
+            for var in eqn.inputs
+        ]
+        made = core.run(eqn.op, inputs, for_execution(eqn.attrs), len(eqn.outputs))
+        return all(one.shape.is_fully_defined() for one in made)
+
+
+def size_of(kind: TensorType) -> int:
+    """Return the number of elements of a tensor."""
+    return prod(size or 0 for size in kind.shape) if kind.shape is not None else 0

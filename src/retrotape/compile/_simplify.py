@@ -10,7 +10,7 @@ import numpy as np
 
 from retrotape.compile._no_ops import FILLS, UNCHANGED, unchanged_input
 from retrotape.compile._observed import Computation, NotCompilableError, array_of
-from retrotape.compile._shapes import may_fail, shaping_inputs
+from retrotape.compile._shapes import has_known_shapes, may_fail, shaping_inputs, size_of
 from retrotape.execute import run_eqn
 from retrotape.ir import Attr, DType, Eqn, TensorType
 from retrotape.record import current_stack, traits
@@ -48,6 +48,7 @@ class Simplifier:
       small: The values of small leaves: those that shapes depend on are assumed to be the same each time.
       specialize: Whether exponents are too.
       forward: The equations of the trace: what they have computed need not be computed again.
+      checks_shapes: Whether shapes that may depend on values, those of the vars `unsure`, are checked each time.
     """
 
     def __init__(
@@ -56,8 +57,11 @@ class Simplifier:
         small: Mapping[int, Any],
         specialize: bool = False,
         forward: Iterable[Eqn] = (),
+        checks_shapes: bool = False,
     ) -> None:
         self._computation, self._small, self._specialize = computation, small, specialize
+        self._checks_shapes = checks_shapes
+        self.unsure: dict[int, None] = {}  # vars whose shapes may depend on values
         self._types = list(computation.types)
         given = {var: array_of(self._types[var], data) for var, data in computation.constants}
         self._large = {var: array for var, array in given.items() if array.size > LARGEST}
@@ -79,22 +83,45 @@ class Simplifier:
 
     def run(self) -> Simplified:
         """Return the simplified computation."""
-        for given in self._computation.eqns:
-            eqn = given._replace(inputs=tuple(self._same.get(var, var) for var in given.inputs))
-            for var in shaping_inputs(eqn):
-                if var not in self._static and not self._assume(var):  # and Python may have read the shapes
-                    raise NotCompilableError(f"the shape of what {eqn.op} returns may depend on values")
-            self._visit(eqn)
+        self.visit_all()
         for var in self._computation.read_inside:
             if self._same.get(var, var) not in self._static:
                 raise NotCompilableError("a gradient function reads in Python what another op computed")
-        results = tuple(tuple(self._same.get(var, var) for var in row) for row in self._computation.results)
+        results = self._results()
         needed, kept = {var for row in results for var in row}, []
         for eqn in reversed(self._eqns.values()):
             if not needed.isdisjoint(eqn.outputs) or may_fail(eqn.op):
                 kept.append(eqn)
                 needed.update(var for var in eqn.inputs if var not in self._static)
         return Simplified(kept[::-1], {**self._large, **self._static}, results, sorted(self._assumed))
+
+    def whole(self) -> Simplified:
+        """Return the simplified computation with equations that no result needs."""
+        self.visit_all()
+        constants = {**self._large, **self._static}
+        return Simplified(list(self._eqns.values()), constants, self._results(), sorted(self._assumed))
+
+    def types(self) -> list[TensorType]:
+        """Return the types of vars, also of new constants."""
+        return self._types
+
+    def same_as(self, var: int) -> int:
+        """Return the var that has the value of a var."""
+        return self._same.get(var, var)
+
+    def visit_all(self) -> None:
+        """Visit the equations in order."""
+        for given in self._computation.eqns:
+            eqn = given._replace(inputs=tuple(self._same.get(var, var) for var in given.inputs))
+            if not all(var in self._static or self._assume(var) for var in shaping_inputs(eqn)):
+                if not self._checks_shapes:  # and Python may have read the shapes
+                    raise NotCompilableError(f"the shape of what {eqn.op} returns may depend on values")
+                if eqn.outputs and not has_known_shapes(eqn, self._types, self._static):
+                    self.unsure.update(dict.fromkeys(eqn.outputs))
+            self._visit(eqn)
+
+    def _results(self) -> tuple[tuple[int, ...], ...]:
+        return tuple(tuple(self._same.get(var, var) for var in row) for row in self._computation.results)
 
     def _visit(self, eqn: Eqn) -> None:
         if eqn.op in UNCHANGED:
@@ -111,7 +138,8 @@ class Simplifier:
             eqn = self._square(eqn)
         elif eqn.op in FILLS and self._is_known(eqn.inputs[0]):
             eqn = self._fill(eqn)
-        twin = self._seen.setdefault((eqn.op, eqn.inputs, eqn.attrs), eqn.outputs)
+        repeats = traits(eqn.op).replayable  # not those that draw random numbers, or print
+        twin = self._seen.setdefault((eqn.op, eqn.inputs, eqn.attrs), eqn.outputs) if repeats else eqn.outputs
         if twin is not eqn.outputs:
             self._same.update(zip(eqn.outputs, twin, strict=True))
             return
@@ -129,7 +157,7 @@ class Simplifier:
             for var, given in zip(eqn.outputs, eqn.inputs, strict=True):
                 self._static[var] = self._sizes(eqn.op, var, self._types[given])
             return True
-        sizes = sum(_size(self._types[var]) for var in eqn.outputs if self._is_known(var))
+        sizes = sum(size_of(self._types[var]) for var in eqn.outputs if self._is_known(var))
         if not all(var in self._static for var in eqn.inputs) or sizes > LARGEST or not traits(eqn.op).replayable:
             return False
         made = self._run(eqn, self._static)
@@ -196,11 +224,7 @@ class Simplifier:
             leaves.add(var)
             return self._small[var]
         eqn = self._eqns.get(var)
-        if eqn is None or not self._is_known(var) or _size(self._types[var]) > ASSUMABLE:
+        if eqn is None or not self._is_known(var) or size_of(self._types[var]) > ASSUMABLE:
             return None
         values = {one: self._assumed_value(one, leaves) for one in eqn.inputs}
         return None if any(value is None for value in values.values()) else self._run(eqn, values)[0].numpy()
-
-
-def _size(kind: TensorType) -> int:
-    return prod(size or 0 for size in kind.shape or ())
