@@ -21,7 +21,7 @@ LAYERS = [
     {"record"},
     {"execute"},
     {"transform"},
-    {"diagnose", "compile"},
+    {"diagnose", "lower"},
     {"query", "files", "playback"},
     {"tape"},
     {"distribute"},

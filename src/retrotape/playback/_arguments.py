@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from retrotape._types import Tensor
-from retrotape.compile import NotCompilableError
 from retrotape.grads import Gradients
+from retrotape.lower import NotCompilableError
 from retrotape.tf.core import CompositeTensor, EagerTensor, eager_dtype, identity_of, shape_of, tf
 from retrotape.tf.nests import is_variable, unwrap
 
@@ -106,7 +106,11 @@ class Results:
             position = len(self.tensors)
             self.tensors.append(value)
             return lambda given: given[position]
-        if is_variable(unwrap(value)) or value is None or isinstance(value, (bool, int, float, complex, str, bytes, np.generic)):
+        if (
+            is_variable(unwrap(value))
+            or value is None
+            or isinstance(value, (bool, int, float, complex, str, bytes, np.generic))
+        ):
             return lambda given: value
         if isinstance(value, Gradients):
             return self._gradients(value)
@@ -143,9 +147,7 @@ class Results:
         keys = [self._packer(key) for key in value.keys()]
         parts = [self._packer(grad) for grad in value.values()]
         why = [(key, value.why(key)) for key, grad in value.items() if grad is None]
-        return lambda given: Gradients(
-            [(key(given), part(given)) for key, part in zip(keys, parts, strict=True)], why
-        )
+        return lambda given: Gradients([(key(given), part(given)) for key, part in zip(keys, parts, strict=True)], why)
 
 
 def _updated(value: Any, items: Any) -> Any:

@@ -33,7 +33,9 @@ LIBRARIES = frozenset(
         "wrapt",
     )
 )
-_EVERY_NAME = frozenset(("__dict__", "__getattribute__", "asdict", "astuple", "attrgetter", "delattr", "getattr", "vars"))
+_EVERY_NAME = frozenset(
+    ("__dict__", "__getattribute__", "asdict", "astuple", "attrgetter", "delattr", "getattr", "vars")
+)
 
 
 @cache
@@ -50,7 +52,11 @@ def is_user_code(code: CodeType) -> bool:
         return False
     for module in LIBRARIES & sys.modules.keys():
         home = getattr(sys.modules[module], "__file__", None)
-        if home is not None and os.path.basename(home) == "__init__.py" and file.startswith(os.path.dirname(home) + os.sep):
+        if (
+            home is not None
+            and os.path.basename(home) == "__init__.py"
+            and file.startswith(os.path.dirname(home) + os.sep)
+        ):
             return False
     return not file.startswith(_standard_library()) or "site-packages" in file or "dist-packages" in file
 
@@ -59,7 +65,7 @@ def is_users(value: Any) -> bool:
     """Return whether a class or module is the user's."""
     name = getattr(value, "__module__", None) or getattr(value, "__name__", "")
     top = str(name).partition(".")[0]
-    return top not in LIBRARIES and top not in sys.stdlib_module_names or top == "__main__"
+    return (top not in LIBRARIES and top not in sys.stdlib_module_names) or top == "__main__"
 
 
 class Names(NamedTuple):

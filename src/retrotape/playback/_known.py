@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from retrotape._types import Tensor
-from retrotape.compile import NotCompilableError
+from retrotape.lower import NotCompilableError
 from retrotape.playback._arguments import Arguments, Pack
 from retrotape.playback._guards import StateGuard
 from retrotape.playback._path import Path
@@ -178,4 +178,3 @@ class Known:
     def count(self) -> int:
         """Return the number of recordings."""
         return sum(len(variant.entries) for variant in self.variants)
-

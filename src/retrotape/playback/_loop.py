@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from itertools import islice
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
-
-from retrotape.playback._arguments import Arguments
-from retrotape.tf.core import tf
 
 if TYPE_CHECKING:
     from retrotape.playback._step import Step

@@ -7,8 +7,8 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from retrotape._types import Handle, Tensor
-from retrotape.compile import Computation, Simplifier, value_bytes
 from retrotape.ir import Eqn, TensorType, bytes_of
+from retrotape.lower import Computation, Simplifier, value_bytes
 from retrotape.playback._pure import Pure, check_updates, purify, without_calls
 from retrotape.record import RESOURCE, Trace
 from retrotape.tf.core import shape_of
@@ -162,7 +162,9 @@ class _Builder:
         simple = simplifier.whole()
         found = [row[0] for row in simple.results]
         count, changed = len(self._outputs), len(self._updates)
-        updates = [one._replace(last=var) for one, var in zip(self._updates, found[count : count + changed], strict=True)]
+        updates = [
+            one._replace(last=var) for one, var in zip(self._updates, found[count : count + changed], strict=True)
+        ]
         seen = zip(reads, found[count + changed :], strict=True)
         points: list[tuple[int, Check, Tensor | None]] = [
             (self._after(one.time), Check(var, False, one.place), one.tensor)

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from retrotape.compile import Computation, NotCompilableError, Observation
 from retrotape.errors import LostValueError, NotPersistableError, OpaqueUpdateError
 from retrotape.execute import run_eqn
 from retrotape.ir import COLLECTIVES, CUSTOM, LEAF, Attr, DType, Eqn, TensorType
+from retrotape.lower import Computation, NotCompilableError, Observation
 from retrotape.record import Kind, Recorder, Trace, is_deterministic, traits
 from retrotape.rules import FORWARD
 from retrotape.tf import core

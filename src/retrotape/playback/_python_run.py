@@ -66,7 +66,11 @@ class PythonRun:
             drawn = now["state"]["pos"] != numpy_before["state"]["pos"] or bool(
                 (now["state"]["key"] != numpy_before["state"]["key"]).any()
             )
-            if drawn or now["gauss"] != numpy_before["gauss"] or any(repr(_state_of(one)) != old for one, old in generators):
+            if (
+                drawn
+                or now["gauss"] != numpy_before["gauss"]
+                or any(repr(_state_of(one)) != old for one, old in generators)
+            ):
                 self.reasons.append("it draws random numbers of NumPy")
 
     def _on_event(self, frame: FrameType, event: str, arg: Any) -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from enum import Enum
 from inspect import isclass, isfunction, ismethod, ismodule
-from operator import is_, itemgetter
 from types import CodeType
 from typing import Any, NamedTuple
 
@@ -19,7 +18,22 @@ from retrotape.tf.nests import is_variable, unwrap
 
 ABSENT = object()
 _LARGEST = 1 << 20  # bytes of arrays that are compared before each call
-_IMMUTABLE = (type(None), bool, int, float, complex, str, bytes, range, slice, type(Ellipsis), tf.DType, np.dtype, np.generic, Enum)
+_IMMUTABLE = (
+    type(None),
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    range,
+    slice,
+    type(Ellipsis),
+    tf.DType,
+    np.dtype,
+    np.generic,
+    Enum,
+)
 _UNIMPORTANT = frozenset(("_called",))  # attributes of layers that no op depends on
 _CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 
@@ -84,7 +98,9 @@ def are_equal(one: Any, other: Any) -> bool:
         return False
     if type(one) is tuple:
         return len(one) == len(other) and all(map(are_equal, one, other))
-    return bool(one == other) and repr(one) == repr(other) if isinstance(one, (float, complex, np.generic)) else bool(one == other)
+    if isinstance(one, (float, complex, np.generic)):
+        return repr(one) == repr(other)
+    return bool(one == other)
 
 
 def _snapshot(container: Any) -> Any:
@@ -103,7 +119,7 @@ def is_unchanged(container: Any, before: Any) -> bool:
     if isinstance(container, set):
         return container == before
     now = _snapshot(container)
-    return len(now) == len(before) and all(map(is_, now, before)) or (len(now) == len(before) and all(map(are_equal, now, before)))
+    return len(now) == len(before) and all(map(are_equal, now, before))
 
 
 class Capture:
@@ -214,14 +230,14 @@ class Capture:
         for name in names:
             if name in space and depth:
                 value = space[name]
-                mine = is_users(module)
-                self._item(space, name, f"{label}.{name}", follow=mine or (isfunction(value) and is_user_code(value.__code__)))
+                leads_on = is_users(module) or (isfunction(value) and is_user_code(value.__code__))
+                self._item(space, name, f"{label}.{name}", follow=leads_on)
                 if ismodule(value):
                     self._module(value, names, f"{label}.{name}", depth - 1)
 
     def _class(self, value: type, label: str) -> None:
         for kind in value.__mro__:
-            if not is_users(kind) or id(kind) in self._seen and kind is not value:
+            if not is_users(kind) or (id(kind) in self._seen and kind is not value):
                 continue
             self._seen[id(kind)] = kind
             for name in list(vars(kind)):
@@ -257,7 +273,6 @@ class Capture:
         for name in getattr(kind, "__slots__", ()) if mine else ():
             if isinstance(name, str) and self._is_named(name):
                 self._item(_Slots(value), name, f"{label}.{name}")
-
 
     def _parts_of_library(self, value: Any, label: str, depth: int = 3) -> None:
         """Visit the layers, functions and objects of user code in a container that Keras keeps for itself."""
@@ -305,5 +320,3 @@ def _is_full(cell: Any) -> bool:
     except ValueError:
         return False
     return True
-
-

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from retrotape._types import Tensor
-from retrotape.compile import NotCompilableError
 from retrotape.ir import LEAF
+from retrotape.lower import NotCompilableError
 from retrotape.playback._arguments import Arguments, Results
 from retrotape.playback._code import line_storing
 from retrotape.playback._guards import StateGuard, changes_between

@@ -10,8 +10,8 @@ from threading import RLock
 from types import MethodType
 from typing import Any
 
-from retrotape.compile import NotCompilableError
 from retrotape.errors import PlaybackError, PlaybackWarning, TapeUseError
+from retrotape.lower import NotCompilableError
 from retrotape.playback._arguments import Arguments, with_tensors
 from retrotape.playback._known import Call, Entry, Known, Missing, Variant
 from retrotape.playback._last_call import trace_of
@@ -77,7 +77,7 @@ class Step:
     def _play(self, variant: Variant, arguments: Arguments) -> Call | Missing:
         try:
             return variant.play(arguments)
-        except Exception as error:  # noqa: BLE001 - nothing was assigned: eager code raises what there is to raise
+        except Exception as error:
             return Missing(f"playing it back raised {type(error).__name__}: {str(error).splitlines()[0][:200]}")
 
     # ------------------------------------------------------------------ recording
@@ -136,9 +136,8 @@ class Step:
         known.variants.clear()
         if self._strict:
             raise PlaybackError(self._name(), reason)
-        warnings.warn(
-            f"{self._name()} runs in eager code, it is not played back: {reason}.", PlaybackWarning, stacklevel=stacklevel()
-        )
+        text = f"{self._name()} runs in eager code, it is not played back: {reason}."
+        warnings.warn(text, PlaybackWarning, stacklevel=stacklevel())
 
     def _name(self) -> str:
         return repr(getattr(self._function, "__name__", type(self._function).__name__))

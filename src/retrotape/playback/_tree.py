@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from retrotape._types import Handle, Tensor
-from retrotape.compile import SINGLE_THREADED, FunctionBuilder, add_node, may_fail, size_of
 from retrotape.ir import DType, Eqn, TensorType
+from retrotape.lower import SINGLE_THREADED, FunctionBuilder, add_node, may_fail, size_of
 from retrotape.playback._path import Path, Segment
 from retrotape.record import RESOURCE
 from retrotape.tf.lowering import LoweredFunction

@@ -146,5 +146,3 @@ def compile(
     if not callable(step):
         raise TypeError(f"rt.compile takes a function, got {type(step).__name__}: `rt.compile(step)`.")
     return CompiledStep(step, Options(jit, keep_state), strict, limit)
-
-

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from retrotape._types import Cotangent, Tensor
-from retrotape.compile._builder import FunctionBuilder
-from retrotape.compile._observed import Computation, value_bytes
-from retrotape.compile._shapes import size_of
-from retrotape.compile._simplify import ASSUMABLE, Simplifier
-from retrotape.ir import Eqn, TensorType
+from retrotape.ir import Eqn
+from retrotape.lower._builder import FunctionBuilder
+from retrotape.lower._observed import Computation, value_bytes
+from retrotape.lower._shapes import size_of
+from retrotape.lower._simplify import ASSUMABLE, Simplifier
 from retrotape.tf.core import tf
 from retrotape.tf.lowering import LoweredFunction
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from retrotape._types import Cotangent
-from retrotape.compile._observed import NotCompilableError
+from retrotape.lower._observed import NotCompilableError
 from retrotape.tf.core import tf
 
 TOLERANCE = 1e-6  # relative to the largest element; only kernels that differ need it

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from retrotape.compile._observed import Computation
 from retrotape.ir import CUSTOM, LEAF, Eqn, Program, slice_to
+from retrotape.lower._observed import Computation
 from retrotape.record import Kind, Trace, traits
 
 

@@ -13,9 +13,9 @@ import tensorflow as tf
 from keras import ops
 
 import retrotape as rt
-from compile.custom import X, step
 from helpers.warm import reasons, refused
-from retrotape.compile import _closures as closures
+from lower.custom import X, step
+from retrotape.lower import _closures as closures
 from retrotape.record import settings
 
 SCALE = 1.0

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 
 from retrotape._types import Cotangent, Tensor
-from retrotape.compile._compare import check_same
-from retrotape.compile._feeds import Feeds
-from retrotape.compile._inside import FIRST, compiled_inside, is_inside
-from retrotape.compile._keys import check_unchanged, described, roles
-from retrotape.compile._lower import lower
-from retrotape.compile._observed import Computation, NotCompilableError, Observation
-from retrotape.compile._span import ATTEMPTS, VARIANTS
-from retrotape.compile._splice import with_recomputed
-from retrotape.compile._structures import QueryState, Structure, cache
+from retrotape.lower._compare import check_same
+from retrotape.lower._feeds import Feeds
+from retrotape.lower._inside import FIRST, compiled_inside, is_inside
+from retrotape.lower._keys import check_unchanged, described, roles
+from retrotape.lower._lower import lower
+from retrotape.lower._observed import Computation, NotCompilableError, Observation
+from retrotape.lower._span import ATTEMPTS, VARIANTS
+from retrotape.lower._splice import with_recomputed
+from retrotape.lower._structures import QueryState, Structure, cache
 from retrotape.record import Trace, current_stack, settings
 from retrotape.tf import core
 from retrotape.tf.core import tf

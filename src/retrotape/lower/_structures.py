@@ -7,8 +7,8 @@ from collections.abc import Hashable
 from threading import RLock
 from typing import Any
 
-from retrotape.compile._keys import described, structure_key
-from retrotape.compile._observed import Computation, NotCompilableError
+from retrotape.lower._keys import described, structure_key
+from retrotape.lower._observed import Computation, NotCompilableError
 from retrotape.record import Trace, settings
 
 STRUCTURES = 256  # most that are remembered

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from compile.lowering import assert_lowers, lowered, ops
-from retrotape.compile import _builder
+from lower.lowering import assert_lowers, lowered, ops
 from retrotape.ir import Func, Proto, Shape
+from retrotape.lower import _builder
 from retrotape.tf.core import context
 
 

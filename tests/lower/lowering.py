@@ -8,9 +8,9 @@ from typing import Any
 import tensorflow as tf
 
 from helpers.warm import assert_same
-from retrotape.compile._lower import Lowered, lower
-from retrotape.compile._observed import Computation, Observation
-from retrotape.compile._simplify import Simplified, Simplifier
+from retrotape.lower._lower import Lowered, lower
+from retrotape.lower._observed import Computation, Observation
+from retrotape.lower._simplify import Simplified, Simplifier
 from retrotape.record import Recorder
 
 Function = Callable[..., list[Any]]

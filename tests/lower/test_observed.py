@@ -9,9 +9,9 @@ import pytest
 import tensorflow as tf
 
 import retrotape as rt
-from compile.lowering import observed
 from helpers.warm import FIRST, reasons, refused
-from retrotape.compile._observed import NotCompilableError
+from lower.lowering import observed
+from retrotape.lower._observed import NotCompilableError
 
 X = tf.constant([1.0, -2.0, 3.0])
 
@@ -157,7 +157,7 @@ def test_a_registered_gradient_of_user_code_runs_each_time():
 
 
 def test_the_gradient_function_of_an_op_that_user_code_registered_is_not_compiled(monkeypatch):
-    from retrotape.compile import _keys
+    from retrotape.lower import _keys
     from retrotape.rules import Rule
 
     def rule(op, dy):

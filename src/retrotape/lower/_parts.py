@@ -12,10 +12,10 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from retrotape._types import Cotangent, Tensor
-from retrotape.compile._queries import compiled_part
-from retrotape.compile._structures import cache
 from retrotape.execute import Plan, Query, RuleVjp, Step, advance, differentiate, remaining
 from retrotape.ir import Program, bytes_of, slice_to
+from retrotape.lower._queries import compiled_part
+from retrotape.lower._structures import cache
 from retrotape.record import Kind, Trace, current_stack, read_by_rule, settings, traits
 from retrotape.tf import core
 from retrotape.tf.core import tf

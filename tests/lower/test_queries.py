@@ -13,7 +13,7 @@ import tensorflow as tf
 import retrotape as rt
 from helpers.recording import batch, dense_net
 from helpers.warm import FIRST, assert_same, reasons, refused
-from retrotape.compile import _queries
+from retrotape.lower import _queries
 from retrotape.record import NO_QUERY
 from retrotape.tf.core import context
 

@@ -7,9 +7,9 @@ from inspect import isclass
 from typing import Any
 
 from retrotape._types import Tensor
-from retrotape.compile._closures import describe
-from retrotape.compile._observed import NotCompilableError
 from retrotape.ir import CUSTOM, Eqn
+from retrotape.lower._closures import describe
+from retrotape.lower._observed import NotCompilableError
 from retrotape.record import Trace
 from retrotape.rules import Rule, lookup
 from retrotape.tf import core

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 
 from retrotape._types import Cotangent, Tensor
-from retrotape.compile._feeds import Feeds
-from retrotape.compile._keys import check_rules, check_unchanged, described, roles, tensors_in
-from retrotape.compile._observed import NotCompilableError, Observation
-from retrotape.compile._span import ATTEMPTS, Extent, Span, constants_in, lower_span, own_vars
+from retrotape.lower._feeds import Feeds
+from retrotape.lower._keys import check_rules, check_unchanged, described, roles, tensors_in
+from retrotape.lower._observed import NotCompilableError, Observation
+from retrotape.lower._span import ATTEMPTS, Extent, Span, constants_in, lower_span, own_vars
 from retrotape.record import Position, Recorder, Template, Trace, current_stack, here, settings
 from retrotape.tf.core import tf
 

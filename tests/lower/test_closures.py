@@ -11,8 +11,8 @@ import pytest
 import tensorflow as tf
 
 import retrotape as rt
-from compile.custom import X, step
 from helpers.warm import FIRST, reasons, refused
+from lower.custom import X, step
 
 FACTOR = 2.0
 LIST = [2.0]

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from retrotape.compile._no_ops import FILLS, UNCHANGED, unchanged_input
-from retrotape.compile._observed import Computation, NotCompilableError, array_of
-from retrotape.compile._shapes import has_known_shapes, may_fail, shaping_inputs, size_of
 from retrotape.execute import run_eqn
 from retrotape.ir import Attr, DType, Eqn, TensorType
+from retrotape.lower._no_ops import FILLS, UNCHANGED, unchanged_input
+from retrotape.lower._observed import Computation, NotCompilableError, array_of
+from retrotape.lower._shapes import has_known_shapes, may_fail, shaping_inputs, size_of
 from retrotape.record import current_stack, traits
 from retrotape.tf.core import tf
 

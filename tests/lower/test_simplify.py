@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from compile.lowering import assert_lowers, lowered, observed, ops, simplified
-from retrotape.compile._lower import guards_of, lower
-from retrotape.compile._observed import NotCompilableError, Observation
+from lower.lowering import assert_lowers, lowered, observed, ops, simplified
+from retrotape.lower._lower import guards_of, lower
+from retrotape.lower._observed import NotCompilableError, Observation
 from retrotape.record import Recorder
 
 A = tf.constant([[1.0, -2.0, 3.0], [-0.0, 5.0, float("inf")]])

@@ -8,8 +8,8 @@ import tensorflow as tf
 
 import retrotape as rt
 from helpers.warm import FIRST, refused
-from retrotape.compile import _rows
 from retrotape.execute import FEW
+from retrotape.lower import _rows
 
 W = tf.Variable(tf.linspace(0.1, 1.0, 6), name="w")
 MATRIX = tf.constant(np.random.default_rng(0).normal(size=(50, 6)).astype("float32"))

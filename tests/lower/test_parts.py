@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import retrotape as rt
 from helpers.recording import set_segment
-from retrotape.compile import _parts, _queries
+from retrotape.lower import _parts, _queries
 
 SIZE = 64  # elements of what a layer makes
 SEGMENT = 4 * 4 * SIZE  # bytes: four layers

@@ -6,11 +6,11 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from retrotape._types import Cotangent, Place, Tensor
-from retrotape.compile._compare import check_same
-from retrotape.compile._feeds import Feeds
-from retrotape.compile._lower import Lowered, lower
-from retrotape.compile._observed import Computation, NotCompilableError, array_of
 from retrotape.ir import LEAF
+from retrotape.lower._compare import check_same
+from retrotape.lower._feeds import Feeds
+from retrotape.lower._lower import Lowered, lower
+from retrotape.lower._observed import Computation, NotCompilableError, array_of
 from retrotape.record import PLAIN, Constant, Passed, Position, Template, Trace, next_times, settings
 from retrotape.tf.core import tf
 

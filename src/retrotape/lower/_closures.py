@@ -19,8 +19,8 @@ from weakref import ref
 
 import numpy as np
 
-from retrotape.compile._observed import NotCompilableError, value_bytes
 from retrotape.ir import FunctionProgram
+from retrotape.lower._observed import NotCompilableError, value_bytes
 from retrotape.record import Trace
 from retrotape.tf.closures import is_library_code
 from retrotape.tf.core import EagerTensor, concrete_function, identity_of, tf

@@ -6,15 +6,15 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from retrotape._types import Cotangent, Tensor
-from retrotape.compile._compare import check_same
-from retrotape.compile._feeds import Feeds
-from retrotape.compile._lower import guards_of, lower, small_values
-from retrotape.compile._observed import Computation, NotCompilableError, value_bytes
-from retrotape.compile._queries import find_query, observe
-from retrotape.compile._simplify import Simplifier
-from retrotape.compile._structures import QueryState
 from retrotape.execute import FEW, run
 from retrotape.ir import Program
+from retrotape.lower._compare import check_same
+from retrotape.lower._feeds import Feeds
+from retrotape.lower._lower import guards_of, lower, small_values
+from retrotape.lower._observed import Computation, NotCompilableError, value_bytes
+from retrotape.lower._queries import find_query, observe
+from retrotape.lower._simplify import Simplifier
+from retrotape.lower._structures import QueryState
 from retrotape.record import Trace
 from retrotape.tf.core import tf, traced
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import retrotape as rt
 from retrotape import compile as compiling
-from retrotape.compile._queries import RECORDED
+from retrotape.lower._queries import RECORDED
 from retrotape.record import NO_QUERY
 
 SOURCE = Path(compiling.__file__).parent

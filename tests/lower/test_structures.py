@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import retrotape as rt
 from helpers.warm import FIRST, reasons
-from retrotape.compile import _queries, _structures, cache
+from retrotape.lower import _queries, _structures, cache
 from retrotape.record._sites import forget_sites
 from retrotape.tf.core import context
 
