@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from retrotape.grads import Gradients as Gradients
     from retrotape.ir import Program as Program
     from retrotape.record import config as config
+    from retrotape.tape import keras as keras
     from retrotape.tape.accumulate import Accumulated as Accumulated
     from retrotape.tape.accumulate import accumulate as accumulate
     from retrotape.tape.compiled import CompiledStep as CompiledStep
@@ -75,6 +76,7 @@ _HOMES = {
     "install": "retrotape.tape.install",
     "installed": "retrotape.tape.install",
     "join": "retrotape.tape.joined",
+    "keras": "retrotape.tape.keras",
     "load": "retrotape.tape.loaded",
     "store": "retrotape.files.store",
     "uninstall": "retrotape.tape.install",
@@ -108,6 +110,7 @@ __all__ = [
     "install",
     "installed",
     "join",
+    "keras",
     "load",
     "store",
     "uninstall",
@@ -121,7 +124,7 @@ if not TYPE_CHECKING:  # to a type checker every name would be one of ours
         if home is None:
             raise AttributeError(f"module 'retrotape' has no attribute {name!r}")
         module = import_module(home)
-        value = module if name in ("errors", "farm", "store") else getattr(module, name)
+        value = module if name in ("errors", "farm", "keras", "store") else getattr(module, name)
         globals()[name] = value
         return value
 

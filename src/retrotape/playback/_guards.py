@@ -26,7 +26,7 @@ class _Group:
 
     def changed(self) -> Item | None:
         """Return the first name that stands for something else; equal numbers are made the expected ones."""
-        now = [self.space[item.key] if item.key in self.space else ABSENT for item in self.items]
+        now = [self.space.get(item.key, ABSENT) for item in self.items]
         for item, before, value in zip(self.items, self.expected, now, strict=True):
             if not are_equal(before, value):
                 return item

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from itertools import count
 from typing import NamedTuple
 
 from retrotape._types import Tensor
@@ -16,6 +17,9 @@ from retrotape.record import Trace
 from retrotape.tf.core import identity_of
 from retrotape.tf.hook_table import users
 from retrotape.tf.hooks_ops import stamp_writes
+from retrotape.tf.lowering import LoweredFunction
+
+_numbers = count()
 
 
 class Entry:
@@ -39,6 +43,7 @@ class Entry:
         self.path: Path = recorded.path
         self.pack: Pack = recorded.results.pack
         self.why, self.signature, self.plays = why, signature, 0
+        self.number = next(_numbers)
         self.checks = [check.place for segment in recorded.path.segments for check in segment.checks]
         self.ops = sum(len(segment.eqns) for segment in recorded.path.segments)
         self.inputs = [identity_of(tensor) for tensor in arguments.tensors]
@@ -99,6 +104,7 @@ class Variant:
         self._same = [(position, tensor) for position, tensor in enumerate(arguments.tensors) if id(tensor) in held]
         self._objects = arguments.objects  # their ids are part of the key
         self.root: Node | None = None
+        self.loops: dict[int, LoweredFunction] = {}  # by number of steps in one call
         self.entries: dict[int, Entry] = {}  # by `id` of the last node
 
     def fits(self, arguments: Arguments) -> str | None:
@@ -147,6 +153,7 @@ class Variant:
             parent, expected = node, segment.expected
         assert parent is not None
         self.entries[id(parent)] = entry
+        self.loops.clear()
 
 
 class Known:

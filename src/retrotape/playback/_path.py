@@ -24,11 +24,13 @@ class Read(NamedTuple):
       time: When, on the clock of ops.
       tensor: The tensor.
       place: The line of user code.
+      var: Its var, if the tensor itself is not on the trace.
     """
 
     time: int
     tensor: Tensor
     place: str
+    var: int | None = None
 
 
 class Check(NamedTuple):
@@ -113,8 +115,9 @@ def path_of(recorded: Trace, inputs: Sequence[Tensor], outputs: Sequence[Tensor]
     Raises:
       NotCompilableError: If it cannot be repeated.
     """
-    check_updates(recorded)
-    return _Builder(without_calls(recorded), inputs, outputs, reads).path()
+    trace = without_calls(recorded)
+    check_updates(trace)
+    return _Builder(trace, inputs, outputs, reads).path()
 
 
 class _Builder:
@@ -144,7 +147,8 @@ class _Builder:
         """Return the path."""
         pure = self._pure
         captures, constants = self._leaves()
-        read = [(one, self._trace.tensors.find(one.tensor)) for one in self._reads]
+        find = self._trace.tensors.find
+        read = [(one, find(one.tensor) if one.var is None else one.var) for one in self._reads]
         reads = [(one, self._var(var)) for one, var in read if var is not None]
         wanted = [*self._outputs, *(update.last for update in self._updates), *(var for _, var in reads)]
         computation = Computation(
@@ -185,14 +189,14 @@ class _Builder:
             captures,
             tuple(update for update in updates if update.last != update.first),
             tuple(found[:count]),
-            {var: tensor for var, tensor in zip(found[:count], self._loose_tensors(), strict=True)},
+            dict(zip(found[:count], self._loose_tensors(), strict=True)),
         )
 
     def _loose_tensors(self) -> list[Tensor]:
         return [self._loose[var] for var in self._outputs]
 
     def _leaves(self) -> tuple[dict[int, Tensor], dict[int, bytes]]:
-        """Return the leaves that are neither passed in nor variables: those that are passed in anyway, and constants."""
+        """Return the leaves that are neither inputs nor variables: those passed in each time, and constants."""
         pure, trace = self._pure, self._trace
         captures: dict[int, Tensor] = {}
         constants = dict(pure.constants)

@@ -34,7 +34,9 @@ _IMMUTABLE = (
     np.generic,
     Enum,
 )
-_UNIMPORTANT = frozenset(("_called",))  # attributes of layers that no op depends on
+_UNIMPORTANT = frozenset(
+    ("_called", "predict_function", "stop_training", "test_function", "train_function")
+)  # attributes of layers that no op depends on
 _CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 
 
@@ -87,11 +89,11 @@ def is_immutable(value: Any) -> bool:
     """Return whether equal values are interchangeable."""
     if type(value) in (tuple, frozenset):
         return all(map(is_immutable, value))
-    return isinstance(value, _IMMUTABLE) or isinstance(value, tf.TensorShape)
+    return isinstance(value, (*_IMMUTABLE, tf.TensorShape))
 
 
 def are_equal(one: Any, other: Any) -> bool:
-    """Return whether two values are the same, or immutable and indistinguishable: 1 and 1.0 are not, nor 0.0 and -0.0."""
+    """Return whether two values are interchangeable: 1 and 1.0 are not, nor 0.0 and -0.0."""
     if one is other:
         return True
     if type(one) is not type(other) or not is_immutable(one) or not is_immutable(other):
@@ -194,7 +196,7 @@ class Capture:
         if isfunction(value):
             self._function(value, label)
         elif ismethod(value):
-            self._todo.extend([(value.__self__, f"{label}.__self__"), (value.__func__, label)])
+            self._todo.extend([(value.__self__, "self"), (value.__func__, label)])
         elif isinstance(value, functools.partial):
             self._todo.extend([(value.func, label), (value.args, label), (value.keywords, label)])
         elif isclass(value):
@@ -265,14 +267,21 @@ class Capture:
             self._todo.append((kind, kind.__name__))
         space = getattr(value, "__dict__", None) or {}
         for name in list(space):
-            named = mine and self._is_named(name)
-            if named or (keras and name not in _UNIMPORTANT):
-                self._item(space, name, f"{label}.{name}", not named, follow=named or _leads_on(space[name]))
-                if not named and isinstance(space[name], _CONTAINERS):
-                    self._parts_of_library(space[name], f"{label}.{name}")
+            if mine and self._is_named(name):
+                self._item(space, name, f"{label}.{name}")
+            elif keras and name not in _UNIMPORTANT:
+                self._of_library(space, name, f"{label}.{name}")
         for name in getattr(kind, "__slots__", ()) if mine else ():
             if isinstance(name, str) and self._is_named(name):
                 self._item(_Slots(value), name, f"{label}.{name}")
+
+    def _of_library(self, space: Any, name: str, label: str) -> None:
+        """Note an attribute that Keras uses: a setting, a function, a variable, a layer."""
+        value = space[name]
+        if isinstance(value, _CONTAINERS) and not is_immutable(value):
+            self._parts_of_library(value, label)
+        elif is_immutable(value) or is_variable(unwrap(value)) or _leads_on(value):
+            self._item(space, name, label, of_library=True, follow=_leads_on(value))
 
     def _parts_of_library(self, value: Any, label: str, depth: int = 3) -> None:
         """Visit the layers, functions and objects of user code in a container that Keras keeps for itself."""
@@ -309,9 +318,14 @@ def is_keras(kind: type) -> bool:
 
 def _leads_on(value: Any) -> bool:
     """Return whether what an object of Keras refers to can contain more of them, or user code."""
-    if isinstance(value, (list, tuple, dict)):
-        return False
-    return is_keras(type(value)) or isfunction(value) or ismethod(value) or is_users(type(value))
+    kind = type(value)
+    is_part = is_keras(kind) or is_users(kind) or isfunction(value) or ismethod(value)
+    return (
+        is_part
+        and not isinstance(value, _CONTAINERS)
+        and not hasattr(kind, "__next__")
+        and not hasattr(kind, "__iter__")
+    )
 
 
 def _is_full(cell: Any) -> bool:

@@ -127,7 +127,7 @@ class Recording:
         session = self._session
         session.flush()
         trace, run = session.trace, self._run
-        if trace.facts.uninitialized:
+        if any(eqn.op == "VarHandleOp" for eqn in trace.program.eqns):
             raise NotSettledError("it created variables")
         if run.reasons:
             raise NotCompilableError(run.reasons[0])

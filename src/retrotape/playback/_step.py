@@ -10,6 +10,7 @@ from threading import RLock
 from types import MethodType
 from typing import Any
 
+from retrotape._types import Tensor
 from retrotape.errors import PlaybackError, PlaybackWarning, TapeUseError
 from retrotape.lower import NotCompilableError
 from retrotape.playback._arguments import Arguments, with_tensors
@@ -151,7 +152,7 @@ class Step:
     def recordings(self) -> Recordings:
         """Return the recordings; it prints as a table."""
         entries = [entry for known in self._known.values() for one in known.variants for entry in one.entries.values()]
-        return Recordings(entries)
+        return Recordings(sorted(entries, key=lambda entry: entry.number))
 
     def last_trace(self) -> Trace:
         """Return the last call as a trace."""
@@ -162,6 +163,15 @@ class Step:
                 "Call it once more, or record it: `with rt.Tape() as tape: ...`."
             )
         return last.trace if isinstance(last, Entry) else trace_of(last, self._options.keeps_state)
+
+    def ready(self, arguments: Arguments) -> Variant | None:
+        """Return the recordings that fit a call; None if it has to be recorded, or runs in eager code."""
+        known = self._known.get(arguments.key) if _is_plain() else None
+        return None if known is None or known.reason is not None else known.find(arguments)[0]
+
+    def played(self, entry: Entry, arguments: Arguments, values: dict[int, Tensor]) -> None:
+        """Note that a call was played back as part of a longer one."""
+        self._last, self._reason = Call(entry, arguments.tensors, values), None
 
     def forget(self) -> None:
         """Forget all recordings: the next call is recorded."""

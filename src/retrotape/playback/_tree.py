@@ -37,13 +37,14 @@ class Lowered(NamedTuple):
       fixed: Handles of variables and other tensors that are passed in each time.
       takes: The vars whose values it takes.
       gives: The vars whose values it returns.
-      size: The number of its ops.
+      dtypes: The dtypes of these.
     """
 
     function: LoweredFunction | None
     fixed: list[Tensor]
     takes: tuple[int, ...]
     gives: tuple[int, ...]
+    dtypes: tuple[int, ...]
 
 
 class Node:
@@ -116,7 +117,7 @@ class Node:
             if (var in made or var in path.handles) and not (self.is_end and self._only_assigned(var))
         ]
         if not kept and not gives and not self._effects() and not (self.is_end and path.updates):
-            return Lowered(None, [], (), ())
+            return Lowered(None, [], (), (), ())
         return _Lowering(self, kept, loose, takes, gives).run()
 
     def _only_assigned(self, var: int) -> bool:
@@ -171,7 +172,8 @@ class _Lowering:
         largest = max((size_of(types[var]) for eqn in self._kept for var in eqn.outputs), default=0)
         function = builder.build(largest <= SINGLE_THREADED, stateful=True, jit=self._node.jit)
         fixed = [*self._handles.values(), *(self._path.captures[var] for var in self._captured)]
-        return Lowered(function, fixed, tuple(self._takes), tuple(self._gives))
+        dtypes = tuple(types[var].dtype for var in self._gives)
+        return Lowered(function, fixed, tuple(self._takes), tuple(self._gives), dtypes)
 
     def _reference(self, var: int) -> str:
         if var not in self._references:
