@@ -48,15 +48,11 @@ class Entry:
         self.ops = sum(len(segment.eqns) for segment in recorded.path.segments)
         self.inputs = [identity_of(tensor) for tensor in arguments.tensors]
         self.outputs = [identity_of(tensor) for tensor in recorded.results.tensors]
-        outputs = recorded.path.outputs
-        made = {var for segment in recorded.path.segments for eqn in segment.eqns for var in eqn.outputs}
-        loose = {*recorded.path.inputs, *recorded.path.handles, *made}
         self._is_first = True
-        self._constant = {var: recorded.path.tensors[var] for var in outputs if var not in loose}
 
     def tensors(self, values: dict[int, Tensor]) -> list[Tensor]:
         """Return the tensors that the step returns, given the values of vars."""
-        constant = self._constant
+        constant = self.path.tensors
         if not constant:
             return [values[var] for var in self.path.outputs]
         return [constant[var] if var in constant else values[var] for var in self.path.outputs]
