@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from retrotape._types import Handle, Tensor
@@ -86,7 +87,7 @@ class CompiledTape:
 
 def _tree(path: Path, options: Options) -> Node:
     nodes = [Node(one, path, one is path.segments[-1], options) for one in path.segments]
-    for node, after in zip(nodes, nodes[1:], strict=False):
+    for node, after in pairwise(nodes):
         node.children[node.segment.expected] = after
     return nodes[0]
 

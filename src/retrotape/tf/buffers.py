@@ -8,6 +8,7 @@ from threading import RLock
 
 import numpy as np
 
+from retrotape._types import Tensor
 from retrotape.tf.core import EagerTensor, tf
 from retrotape.tf.scopes import Scope
 
@@ -45,6 +46,18 @@ class arrays_by_method(Scope):
             if not _users and _before is not None:
                 _slot().value = _before
                 _before = None
+
+
+def read_memory(tensor: Tensor) -> np.ndarray:
+    """Return the memory of a tensor as bytes, without a copy, also while it is hidden."""
+    with _lock:
+        if _before is not None:
+            _slot().value = _before
+        try:
+            return np.frombuffer(tensor, np.uint8)
+        finally:
+            if _before is not None:
+                _slot().value = None
 
 
 _supported: bool | None = None
