@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from itertools import count
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from retrotape._types import Tensor
 from retrotape.lower import NotCompilableError
@@ -65,7 +65,8 @@ class Entry:
             given = [trace.tensors.get(identity) for identity in self.inputs]
             first = [history.versions[0] for history in trace.facts.histories.values()]
             for var in (*given, *first):
-                trace.values.pop(var, None)
+                if var is not None:
+                    trace.values.pop(var, None)
 
 
 class Call(NamedTuple):
@@ -98,7 +99,6 @@ class Variant:
         held = recorded.guard.tensors()
         # Arguments that the step also refers to by another name: both must be one tensor again.
         self._same = [(position, tensor) for position, tensor in enumerate(arguments.tensors) if id(tensor) in held]
-        self._objects = arguments.objects  # their ids are part of the key
         self.root: Node | None = None
         self.loops: dict[int, LoweredFunction] = {}  # by number of steps in one call
         self.entries: dict[int, Entry] = {}  # by `id` of the last node
@@ -115,8 +115,7 @@ class Variant:
         assert self.root is not None
         inputs = next(iter(self.entries.values())).path.inputs
         values = dict(zip(inputs, arguments.tensors, strict=True))
-        if users:  # a tape records on another thread: it has to know of the writes
-            stamp_writes([update.handle for entry in self.entries.values() for update in entry.path.updates])
+        self.stamp()
         found = play(self.root, values)
         if not isinstance(found, Played):
             node, _ = found
@@ -125,6 +124,11 @@ class Variant:
         entry = self.entries[id(found.node)]
         entry.plays += 1
         return Call(entry, arguments.tensors, values)
+
+    def stamp(self) -> None:
+        """Assign a time to writes that are about to happen, if a tape records on another thread."""
+        if users:
+            stamp_writes([update.handle for entry in self.entries.values() for update in entry.path.updates])
 
     def add(self, entry: Entry) -> None:
         """Add a path.
@@ -161,7 +165,8 @@ class Known:
       unsettled: How many calls in a row created variables, or changed layers.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, objects: Sequence[Any]) -> None:
+        self._objects = objects  # their ids are part of the key
         self.variants: list[Variant] = []
         self.reason: str | None = None
         self.unsettled = 0

@@ -93,7 +93,7 @@ class Step:
             args = tuple(map(with_tensors, args))
             kwargs = {name: with_tensors(value) for name, value in kwargs.items()}
             arguments = Arguments(args, kwargs)
-            known = self._known.setdefault(arguments.key, Known())
+            known = self._known.setdefault(arguments.key, Known(arguments.objects))
             recording = Recording(self._function, args, kwargs, arguments)
             result = recording.run()
             try:
