@@ -129,7 +129,9 @@ def test_a_size_that_depends_on_values():
 
         return step, {}
 
-    step = alike(make, [(tf.constant(x),) for x in ([1.0, -1, 2], [1.0, -1, 3], [1.0, 1, 3], [2.0, -3, 4], [1.0, 4, 3])])
+    step = alike(
+        make, [(tf.constant(x),) for x in ([1.0, -1, 2], [1.0, -1, 3], [1.0, 1, 3], [2.0, -3, 4], [1.0, 4, 3])]
+    )
     assert plays(step) == [2, 1]
     assert "a shape differs" in step.recordings()[1].why
 
@@ -307,7 +309,9 @@ def test_a_function_that_is_replaced(monkeypatch: pytest.MonkeyPatch):
 
 def dense() -> tuple[Any, dict[str, Any]]:
     keras.utils.set_random_seed(3)
-    model = keras.Sequential([keras.Input([2]), keras.layers.Dense(3), keras.layers.Dropout(0.5), keras.layers.Dense(1)])
+    model = keras.Sequential(
+        [keras.Input([2]), keras.layers.Dense(3), keras.layers.Dropout(0.5), keras.layers.Dense(1)]
+    )
     optimizer = keras.optimizers.Adam(0.1)
 
     def step(x):

@@ -17,6 +17,7 @@ from retrotape.record import current_stack, traits
 from retrotape.tf.core import tf
 
 ASSUMABLE = 64  # elements of a value that is assumed to be the same each time
+_WITHOUT_VALUE = (20, 21)  # resources, variants
 LARGEST = 1024  # elements of a constant that is computed now
 
 
@@ -224,7 +225,8 @@ class Simplifier:
             leaves.add(var)
             return self._small[var]
         eqn = self._eqns.get(var)
-        if eqn is None or not self._is_known(var) or size_of(self._types[var]) > ASSUMABLE:
+        kind = self._types[var]
+        if eqn is None or not self._is_known(var) or size_of(kind) > ASSUMABLE or kind.dtype in _WITHOUT_VALUE:
             return None
         values = {one: self._assumed_value(one, leaves) for one in eqn.inputs}
         return None if any(value is None for value in values.values()) else self._run(eqn, values)[0].numpy()

@@ -89,7 +89,8 @@ def changes_between(before: Capture, after: Capture) -> tuple[list[Item], list[s
         if key in before.items and not are_equal(before.items[key].value, item.value)
     ]
     known = {id(item.space) for item in before.items.values()}
-    items += [item for key, item in after.items.items() if key not in before.items and id(item.space) in known]
+    new = [item for key, item in after.items.items() if key not in before.items and item.value is not ABSENT]
+    items += [item for item in new if id(item.space) in known]
     contents = [
         content.label
         for key, content in after.contents.items()

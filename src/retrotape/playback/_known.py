@@ -96,19 +96,24 @@ class Variant:
     def __init__(self, recorded: Recorded, arguments: Arguments, options: Options) -> None:
         self.guard: StateGuard = recorded.guard
         self._options = options
-        held = recorded.guard.tensors()
-        # Arguments that the step also refers to by another name: both must be one tensor again.
-        self._same = [(position, tensor) for position, tensor in enumerate(arguments.tensors) if id(tensor) in held]
+        # Tensors that the step also refers to by another name, by `id`: the same arguments must be such again.
+        self._held = recorded.guard.tensors()
+        self._same = self._also_held(arguments)
         self.root: Node | None = None
         self.loops: dict[int, LoweredFunction] = {}  # by number of steps in one call
         self.entries: dict[int, Entry] = {}  # by `id` of the last node
 
     def fits(self, arguments: Arguments) -> str | None:
         """Return what differs from the state of this variant; None if nothing does."""
-        for position, tensor in self._same:
-            if arguments.tensors[position] is not tensor:
-                return "a tensor is passed that is no longer the one that the step refers to"
+        if self._held and self._also_held(arguments) != self._same:
+            return "which arguments the step also refers to by another name"
         return self.guard.changed()
+
+    def _also_held(self, arguments: Arguments) -> list[tuple[int, int]]:
+        held = self._held
+        return (
+            [(position, id(one)) for position, one in enumerate(arguments.tensors) if id(one) in held] if held else []
+        )
 
     def play(self, arguments: Arguments) -> Call | Missing:
         """Play a call back."""
@@ -150,6 +155,7 @@ class Variant:
                     parent.children[expected] = node
             elif node.segment.key != segment.key or node.is_end != is_end or node.segment.checks != segment.checks:
                 raise NotCompilableError("it ran other ops although nothing has changed that it is known to depend on")
+            node.changed()
             parent, expected = node, segment.expected
         assert parent is not None
         self.entries[id(parent)] = entry

@@ -13,7 +13,7 @@ from retrotape.execute import Values, evaluator, run_steps
 from retrotape.ir import LEAF
 from retrotape.lower import NotCompilableError
 from retrotape.playback._arguments import Pack
-from retrotape.playback._path import Path, Read, path_of
+from retrotape.playback._path import Path, path_of, reads_of
 from retrotape.playback._tree import Node, Options, Played, play
 from retrotape.record import Trace
 from retrotape.tf.core import identity_of, tf
@@ -39,7 +39,7 @@ class CompiledTape:
             for _ in run_steps(trace.program, {var: values(var) for var in leaves}, None, evaluator(trace)):
                 pass
         try:
-            path = path_of(trace, inputs, outputs, _reads(trace))
+            path = path_of(trace, inputs, outputs, reads_of(trace))
         except NotCompilableError as error:
             raise PlaybackError("This tape", str(error)) from error
         self._inputs, self._pack = list(inputs), pack
@@ -68,10 +68,9 @@ class CompiledTape:
           ShapeMismatchError: If a value has another shape or dtype than the recorded one.
           ReplayError: If Python has read a value that would be another one now.
         """
-        given = inputs[0] if len(inputs) == 1 and isinstance(inputs[0], (list, tuple)) else inputs
-        if len(given) != len(self._inputs):
-            raise TapeUseError(f"This tape was compiled for {len(self._inputs)} inputs, got {len(given)}.")
-        tensors = [_converted(value, part) for value, part in zip(given, self._inputs, strict=True)]
+        if len(inputs) != len(self._inputs):
+            raise TapeUseError(f"This tape was compiled for {len(self._inputs)} inputs, got {len(inputs)}.")
+        tensors = [_converted(value, part) for value, part in zip(inputs, self._inputs, strict=True)]
         if users:
             stamp_writes([update.handle for update in self._path.updates])
         values = dict(zip(self._path.inputs, tensors, strict=True))
@@ -90,16 +89,6 @@ def _tree(path: Path, options: Options) -> Node:
     for node, after in pairwise(nodes):
         node.children[node.segment.expected] = after
     return nodes[0]
-
-
-def _reads(trace: Trace) -> list[Read]:
-    """Return what Python read while the tape recorded."""
-    found, values = [], Values(trace)
-    for read in trace.facts.host_reads:
-        var = trace.tensors.get(read.identity)
-        if var is not None:
-            found.append(Read(read.time, values(var), str(trace.program.frames[read.frame]), var))
-    return found
 
 
 def _first_value(trace: Trace, key: int) -> Tensor:

@@ -120,12 +120,26 @@ def path_of(recorded: Trace, inputs: Sequence[Any], outputs: Sequence[Any], read
     """
     trace = without_calls(recorded)
     check_updates(trace)
-    return _Builder(trace, inputs, outputs, reads).path()
+    if trace is not recorded:  # conditions inside functions are values that Python has read
+        reads = [*reads, *reads_of(trace)]
+    return _Builder(trace, inputs, outputs, reads, by_time=trace is recorded).path()
+
+
+def reads_of(trace: Trace) -> list[Read]:
+    """Return the values that a trace says Python has read."""
+    found, values = [], Values(trace)
+    for read in trace.facts.host_reads:
+        var = trace.tensors.get(read.identity)
+        if var is not None:
+            found.append(Read(read.time, values(var), str(trace.program.frames[read.frame]), var))
+    return found
 
 
 class _Builder:
-    def __init__(self, trace: Trace, inputs: Sequence[Any], outputs: Sequence[Any], reads: Sequence[Read]) -> None:
-        self._trace, self._reads = trace, reads
+    def __init__(
+        self, trace: Trace, inputs: Sequence[Any], outputs: Sequence[Any], reads: Sequence[Read], by_time: bool
+    ) -> None:
+        self._trace, self._reads, self._by_time = trace, reads, by_time
         given = [self._leaf(part) for part in inputs]
         self._returned = [self._var_of(part) for part in outputs]
         self._pure: Pure = purify(trace, given)
@@ -190,7 +204,7 @@ class _Builder:
         ]
         seen = zip(reads, found[count + changed :], strict=True)
         points: list[tuple[int, Check, Tensor | None]] = [
-            (self._after(one.time), Check(var, False, one.place), one.tensor)
+            (self._after(one, var), Check(var, False, one.place), one.tensor)
             for (one, _), var in seen
             if var not in simple.constants and var not in captures
         ]
@@ -231,29 +245,30 @@ class _Builder:
                 constants[number] = value_bytes(value)
         return captures, constants
 
-    def _after(self, time: int) -> int:
-        """Return the number of equations that ran before a time."""
-        return bisect_left(self._pure.origins, bisect_left(self._trace.facts.times, time))
+    def _after(self, read: Read, var: int) -> int:
+        """Return the number of equations that ran before a read; at least those that its value needs."""
+        if not self._by_time:  # inlining functions has changed the times
+            return self._pure.producers[var] + 1
+        return bisect_left(self._pure.origins, bisect_left(self._trace.facts.times, read.time))
 
     def _split(
         self, eqns: Sequence[Eqn], points: list[tuple[int, Check, Tensor | None]], constants: Mapping[int, bytes]
     ) -> list[Segment]:
         pure = self._pure
+        ends: list[tuple[int, tuple[Check, ...], tuple[Hashable, ...]]] = []
         done: set[tuple[int, bool]] = set()
-        by_point: dict[int, list[tuple[Check, Hashable]]] = {}
-        for point, check, tensor in sorted(points, key=lambda one: one[0]):
+        # One segment for each check: others may follow at once on one path, and after more ops on another.
+        for point, check, tensor in sorted(points, key=lambda one: (one[0], not one[1].of_shape)):
             if (check.var, check.of_shape) not in done:
                 done.add((check.var, check.of_shape))
                 value = pure.types[check.var].shape if tensor is None else check.value(tensor)
-                by_point.setdefault(point, []).append((check, value))
-        ends = [*sorted(by_point), len(pure.eqns)]
+                ends.append((point, (check,), (value,)))
         found, begin = [], 0
-        for number, end in enumerate(ends):
+        for end, checks, expected in [*ends, (len(pure.eqns), (), ())]:
             own = [eqn for eqn in eqns if eqn.outputs and begin <= pure.producers[eqn.outputs[0]] < end]
-            checks = by_point.get(end, []) if number < len(ends) - 1 else []
             raw = tuple(pure.eqns[begin:end])
             used = {var for eqn in raw for var in eqn.inputs}
             key = raw, tuple((var, constants[var]) for var in sorted(used) if var in constants)
-            found.append(Segment(own, key, tuple(c for c, _ in checks), tuple(v for _, v in checks)))
+            found.append(Segment(own, key, checks, expected))
             begin = end
         return found

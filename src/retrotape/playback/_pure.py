@@ -30,6 +30,7 @@ RANDOM = frozenset(
     """.split()  # noqa: SIM905
 )
 _SIMPLE = {"AssignAddVariableOp": "AddV2", "AssignSubVariableOp": "Sub"}
+_SLICES = {"ResourceStridedSliceAssign": "TensorStridedSliceUpdate"}  # with the same attributes
 
 
 class Pure(NamedTuple):
@@ -130,6 +131,8 @@ def _pure(eqn: Eqn, kinds: list[TensorType]) -> list[Eqn] | None:
         return [Eqn(CUSTOM, (0,), eqn.outputs, (), 0)]
     if eqn.op in _SIMPLE:
         return [Eqn(_SIMPLE[eqn.op], everything, eqn.outputs, (("T", DType(kinds[0].dtype)),), 0)]
+    if eqn.op in _SLICES:
+        return [eqn._replace(op=_SLICES[eqn.op], inputs=everything, frame=0)]
     if eqn.op in FORWARD or eqn.op.startswith("ResourceGather"):
         return None
     if eqn.op in EFFECTS and not eqn.outputs:

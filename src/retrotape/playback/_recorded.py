@@ -117,6 +117,11 @@ class Recording:
             session.stop()
             recorder.observer = None
 
+    @property
+    def trace(self) -> Trace:
+        """What was recorded."""
+        return self._session.trace
+
     def _exports_memory(self) -> bool:
         """Return whether the memory of tensors is read in a way that cannot be observed, or hidden from."""
         codes = self._run.before.functions

@@ -40,7 +40,7 @@ class Step:
     def __init__(self, function: Callable[..., Any], options: Options, strict: bool, limit: int) -> None:
         self._function, self._options, self._strict, self._limit = function, options, strict, limit
         self._known: dict[Any, Known] = {}
-        self._last: Call | Entry | None = None
+        self._last: Call | Entry | Trace | None = None
         self._reason: str | None = "it has not been called"
         self._noted = self._is_full = False
         self._lock = RLock()
@@ -114,6 +114,7 @@ class Step:
                 self._reason = None
             except NotSettledError as error:
                 known.unsettled += 1
+                self._last = recording.trace
                 self._reason = f"the last call was not kept: {error}"
                 if known.unsettled > UNSETTLED:
                     self._refuse(known, f"{error} each time")
@@ -177,7 +178,9 @@ class Step:
                 f"{self._name()} has no tape of its last call: {self._reason or 'the call failed'}. "
                 "Call it once more, or record it: `with rt.Tape() as tape: ...`."
             )
-        return last.trace if isinstance(last, Entry) else trace_of(last, self._options.keeps_state)
+        if isinstance(last, Call):
+            return trace_of(last, self._options.keeps_state)
+        return last.trace if isinstance(last, Entry) else last
 
     def ready(self, arguments: Arguments) -> Variant | None:
         """Return the recordings that fit a call; None if it has to be recorded, or runs in eager code."""

@@ -63,13 +63,19 @@ class Node:
         self.children: dict[tuple[Hashable, ...], Node] = {}
         self._lowered: Lowered | None = None
         self._needed: frozenset[int] = frozenset()
+        self._needs: frozenset[int] | None = None
 
-    def needs(self) -> set[int]:
+    def needs(self) -> frozenset[int]:
         """Return the vars whose values this node, and all after it, take from earlier ones or from inputs."""
-        kept, _ = self._kept()
-        made = {var for eqn in kept for var in eqn.outputs}
-        used = {var for eqn in (*kept, *self._effects()) for var in eqn.inputs} | self._wanted()
-        return {var for var in used if var not in made and not self._is_fixed(var)}
+        if self._needs is None:
+            kept, needed = self._kept()
+            made = {var for eqn in kept for var in eqn.outputs}
+            self._needs = frozenset(var for var in needed if var not in made and not self._is_fixed(var))
+        return self._needs
+
+    def changed(self) -> None:
+        """Another path goes through this node."""
+        self._needs = None
 
     def _is_fixed(self, var: int) -> bool:
         return var in self.path.constants or var in self.path.handles or var in self.path.captures

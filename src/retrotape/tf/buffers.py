@@ -5,11 +5,12 @@ from __future__ import annotations
 import ctypes
 import sysconfig
 from threading import RLock
+from typing import Any
 
 import numpy as np
 
 from retrotape._types import Tensor
-from retrotape.tf.core import EagerTensor, shape_of, tf
+from retrotape.tf.core import EagerTensor, EagerTensorBase, shape_of, tf
 from retrotape.tf.scopes import Scope
 
 _AS_BUFFER = 160  # offset of `tp_as_buffer` in a type object, the same from Python 3.8 on
@@ -36,6 +37,7 @@ class arrays_by_method(Scope):
             if _before is None and is_supported():
                 slot = _slot()
                 _before = slot.value
+                EagerTensorBase.__array__ = _array
                 slot.value = None
 
     def leave(self) -> None:
@@ -45,7 +47,17 @@ class arrays_by_method(Scope):
             _users.discard(id(self))
             if not _users and _before is not None:
                 _slot().value = _before
+                EagerTensorBase.__array__ = _array_of_stock
                 _before = None
+
+
+_array_of_stock = EagerTensorBase.__array__
+
+
+def _array(self: Any, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+    """Do what TensorFlow's method does, which knows no `copy`: NumPy would warn of that."""
+    found = np.asarray(_array_of_stock(self, dtype))
+    return found.copy() if copy else found
 
 
 _supported: bool | None = None
