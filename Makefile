@@ -54,7 +54,7 @@ format: env
 
 # Ours beside the stock tape and `tf.function`, then what each part costs. `make bench BENCH=speed` runs one program,
 # `make bench QUICK=1` most of them, for a few seconds each.
-BENCH ?= speed start forward shapes soak kept storage scale $(if $(QUICK),,parallel farm notes growth lengths imports)
+BENCH ?= speed playback start forward shapes soak kept storage scale $(if $(QUICK),,parallel farm notes growth lengths imports)
 bench bench-peers: export TF_ENABLE_ONEDNN_OPTS = 1
 bench: env
 	@for name in $(BENCH); do echo "benchmarks/$$name.py" && $(BIN)/python benchmarks/$$name.py $(if $(QUICK),--quick) || exit 1; done
@@ -62,6 +62,7 @@ bench: env
 # The same work in JAX, PyTorch and TorchJD, each in an environment of its own.
 bench-peers: env $(JAX)/.ready $(TORCH)/.ready
 	$(BIN)/python benchmarks/speed.py --peers $(if $(QUICK),--quick)
+	$(BIN)/python benchmarks/playback.py --peers $(if $(QUICK),--quick)
 	$(BIN)/python benchmarks/storage.py --peers $(if $(QUICK),--quick)
 
 # Is this checkout slower than another version? `make compare OLD=main~3`; OLD may also be a checkout or a Python.

@@ -61,7 +61,7 @@ KERAS = [
         "loss of a layer",
         "$o = l$k($a) + sum(l$k.losses)",
         make=_LAYER % "Dense(3, kernel_regularizer='l2')",
-        turns=("l$k.kernel_regularizer.l2 = 0.5", "l$k.kernel_regularizer = None"),
+        turns=("vars(l$k.kernel_regularizer or l$k).update(l2=0.5)", "l$k.kernel_regularizer = None"),
     ),
     Feature(
         "sgd",
