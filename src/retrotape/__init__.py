@@ -32,8 +32,11 @@ if TYPE_CHECKING:
     from retrotape.grads import Gradients as Gradients
     from retrotape.ir import Program as Program
     from retrotape.record import config as config
+    from retrotape.tape import keras as keras
     from retrotape.tape.accumulate import Accumulated as Accumulated
     from retrotape.tape.accumulate import accumulate as accumulate
+    from retrotape.tape.compiled import CompiledStep as CompiledStep
+    from retrotape.tape.compiled import compile as compile
     from retrotape.tape.install import install as install
     from retrotape.tape.install import installed as installed
     from retrotape.tape.install import uninstall as uninstall
@@ -49,6 +52,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Accumulated": "retrotape.tape.accumulate",
     "Cause": "retrotape.diagnose.nonfinite",
+    "CompiledStep": "retrotape.tape.compiled",
     "Confinement": "retrotape.files.isolated",
     "Gradients": "retrotape.grads",
     "Explanation": "retrotape.diagnose.why",
@@ -65,12 +69,14 @@ _HOMES = {
     "Verdict": "retrotape.diagnose.why",
     "accumulate": "retrotape.tape.accumulate",
     "backward_all": "retrotape.tape.parallel",
+    "compile": "retrotape.tape.compiled",
     "config": "retrotape.record",
     "errors": "retrotape.errors",
     "farm": "retrotape.distribute.farm",
     "install": "retrotape.tape.install",
     "installed": "retrotape.tape.install",
     "join": "retrotape.tape.joined",
+    "keras": "retrotape.tape.keras",
     "load": "retrotape.tape.loaded",
     "store": "retrotape.files.store",
     "uninstall": "retrotape.tape.install",
@@ -79,6 +85,7 @@ _HOMES = {
 __all__ = [
     "Accumulated",
     "Cause",
+    "CompiledStep",
     "Confinement",
     "Explanation",
     "GradientTape",
@@ -96,12 +103,14 @@ __all__ = [
     "__version__",
     "accumulate",
     "backward_all",
+    "compile",
     "config",
     "errors",
     "farm",
     "install",
     "installed",
     "join",
+    "keras",
     "load",
     "store",
     "uninstall",
@@ -115,7 +124,7 @@ if not TYPE_CHECKING:  # to a type checker every name would be one of ours
         if home is None:
             raise AttributeError(f"module 'retrotape' has no attribute {name!r}")
         module = import_module(home)
-        value = module if name in ("errors", "farm", "store") else getattr(module, name)
+        value = module if name in ("errors", "farm", "keras", "store") else getattr(module, name)
         globals()[name] = value
         return value
 

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 import retrotape as rt
-from retrotape.compile import cache
+from retrotape.lower import cache
 from retrotape.record._sites import forget_sites
 from retrotape.transform._known_joins import forget_joins
 

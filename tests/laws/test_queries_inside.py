@@ -12,8 +12,8 @@ import tensorflow as tf
 
 import retrotape as rt
 from laws.inside_programs import PROGRAMS, Program, forward, penalty, sparse, updates_by_hand, used_in_the_forward_pass
-from retrotape.compile import _inside
 from retrotape.execute import Values
+from retrotape.lower import _inside
 
 RUNS = 7
 

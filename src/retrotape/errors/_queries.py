@@ -229,6 +229,21 @@ class UnrepairableError(RetrotapeError, NotImplementedError):
         )
 
 
+class PlaybackError(RetrotapeError, RuntimeError):
+    """A step cannot be played back."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        self.reason = reason
+        super().__init__(
+            f"{name} cannot be played back: {reason}. Without `strict=True` it would run in eager code; the call "
+            "itself has run."
+        )
+
+
+class PlaybackWarning(UserWarning):
+    """A step runs in eager code, or does something only when it is recorded."""
+
+
 class LostValueError(RetrotapeError, RuntimeError):
     """A value is needed that was not kept and cannot be recomputed."""
 

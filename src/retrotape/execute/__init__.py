@@ -9,6 +9,7 @@ from retrotape.execute._inline import held_inputs, operands_of, run_function
 from retrotape.execute._jacobian import FEW, in_chunks, rows, vectorizes
 from retrotape.execute._past import PastVariables
 from retrotape.execute._plan import Plan, Step, make_plan
+from retrotape.execute._progress import tracked
 from retrotape.execute._query import Query, Request, differentiate, stream
 from retrotape.execute._run import evaluator, observe_ops, run, run_eqn, run_steps
 from retrotape.execute._values import Values
@@ -49,6 +50,7 @@ __all__ = [
     "run_function",
     "run_steps",
     "stream",
+    "tracked",
     "vectorizes",
     "walk",
 ]

@@ -11,11 +11,11 @@ from typing import Any, NoReturn, TypeVar
 from weakref import ref
 
 from retrotape._types import Nest, Tensor
-from retrotape.compile import compiled
 from retrotape.diagnose.missing import with_reasons
 from retrotape.diagnose.why import Explanation, explain
 from retrotape.errors import MissingGradientError
 from retrotape.execute import Request
+from retrotape.lower import compiled
 from retrotape.record import EagerSession, Session
 from retrotape.tf import core
 from retrotape.tf.core import as_is, identity_of, tf

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from retrotape._types import Tensor
-from retrotape.compile import compiled_rows
 from retrotape.errors import ShapeMismatchError
-from retrotape.execute import Query, Request, differentiate, dot, in_chunks, rows, vectorizes
-from retrotape.query._progress import tracked
+from retrotape.execute import Query, Request, differentiate, dot, in_chunks, rows, tracked, vectorizes
+from retrotape.lower import compiled_rows
 from retrotape.query._request import refuse_outside, solve
 from retrotape.record import Session, current_stack
 from retrotape.tf.core import tf, zeros

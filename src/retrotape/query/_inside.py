@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
-from retrotape.compile import is_inside, run_inside
 from retrotape.execute import Request
+from retrotape.lower import is_inside, run_inside
 from retrotape.record import TRAINABLE, EagerSession, Recorder, Session
 from retrotape.tf import core
 

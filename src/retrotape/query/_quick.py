@@ -6,9 +6,9 @@ from collections.abc import Hashable
 from functools import partial
 from typing import Any
 
-from retrotape.compile import compiled
 from retrotape.execute import Request
 from retrotape.grads import Gradients, identities_of
+from retrotape.lower import compiled
 from retrotape.query._base import Results
 from retrotape.query._inside import GradientInside, gradient_inside
 from retrotape.query._request import make_request, solve

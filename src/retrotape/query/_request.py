@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from retrotape._types import Nest
-from retrotape.compile import differentiate_in_parts
 from retrotape.errors import NotDifferentiableError, NotRecordedError, ReplicaError, TapeUseError
 from retrotape.execute import Query, Request, Values, add, differentiate, make_plan
+from retrotape.lower import differentiate_in_parts
 from retrotape.query._base import Results
 from retrotape.record import GraphSession, Session, Trace
 from retrotape.tf.core import tf

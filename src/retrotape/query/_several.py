@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from retrotape._types import Tensor
-from retrotape.compile import compiled
 from retrotape.diagnose.missing import Explain, same_reasons, with_reasons
 from retrotape.errors import ShapeMismatchError
 from retrotape.execute import Request, differentiate_each
 from retrotape.grads import Gradients, identities_of
+from retrotape.lower import compiled
 from retrotape.query._base import Results, op_by_op
 from retrotape.query._request import fill_constants, make_request, solve
 from retrotape.record import Session

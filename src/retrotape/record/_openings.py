@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any
 
+from retrotape.record._observer import Observer
 from retrotape.record._recorder import Recorder
 from retrotape.record._trace import Trace
 from retrotape.tf import hooks
@@ -111,7 +112,7 @@ class Openings(ABC):
 
     def recording(self) -> bool:
         """Return whether anything is being recorded now, to be differentiated later."""
-        return any(recorder.observer is None for recorder in self.active)
+        return any(recorder.observer is None or not recorder.observer.of_query for recorder in self.active)
 
     def observed(self) -> bool:
         """Return whether anything is notified of ops now, to differentiate them later or only to compile them."""
@@ -186,10 +187,8 @@ class _RecordedBy(Scope):
     def enter(self) -> None:
         openings = self._openings
         openings.dispatch()
-        if not self._identified:
-            for recorder in openings.active:
-                if recorder.observer is not None and recorder not in self._recorders:
-                    recorder.observer.on_gap()
+        for observer in self._not_notified():
+            observer.on_gap()
         with lock:
             self._before, self._open = openings.active, list(openings._open)
             openings._activate(self._recorders)
@@ -203,6 +202,15 @@ class _RecordedBy(Scope):
             with lock:
                 openings._activate(self._after())
             self._forget()
+            for observer in self._not_notified():
+                observer.on_gap_end()
+
+    def _not_notified(self) -> list[Observer]:
+        """Return the observers that miss what runs in the block."""
+        if self._identified:
+            return []
+        active = [recorder for recorder in self._openings.active if recorder not in self._recorders]
+        return [recorder.observer for recorder in active if recorder.observer is not None]
 
     def _forget(self) -> None:
         """Forget which values the recorders know, as others are active now."""

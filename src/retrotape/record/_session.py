@@ -108,12 +108,12 @@ class EagerSession:
         recording = self.is_recording()
         return recording or not self.is_open, recording
 
-    def start(self) -> None:
-        """Start recording on this thread."""
+    def start(self, follow: bool = True) -> None:
+        """Start recording on this thread; `follow` says whether an earlier run of the same block may be followed."""
         stack, site = current_stack(), None
         if not self._spans:
             self.trace.began = hooks.now()
-            site = self.trace.follow_at(here(_OUTSIDE))
+            site = self.trace.follow_at(here(_OUTSIDE)) if follow else None
         else:
             self.trace.build()
             self.trace.mark_stale()

@@ -281,7 +281,7 @@ class Stack(ExpectedPlaces):
         if self.active:
             for recorder in self.active:
                 if recorder.observer is not None:
-                    recorder.observer.on_host_read(tensor)
+                    recorder.observer.on_host_read(tensor, only_shown)
             place = None if only_shown else reader_place(3)
             if place is not None:
                 self._add_host_read(tensor, place, method)

@@ -63,6 +63,21 @@ def variables_of(optimizer: Any) -> list[Any]:
     return list(optimizer._trainable_variables)
 
 
+# Settings of Keras that decide which ops layers run: those of a thread, and those of the process.
+_OF_THREAD = ("autocast_scope", "dtype_policy", "flash_attention", "global_seed_generator")
+_OF_PROCESS = ("_EPSILON", "_FLOATX", "_IMAGE_DATA_FORMAT")
+
+
+def settings() -> list[tuple[dict[str, Any], str]]:
+    """Return the settings of Keras: each as a namespace, and a name there."""
+    if loaded() is None:
+        return []
+    state, config = (sys.modules[f"keras.src.backend.{name}"] for name in ("common.global_state", "config"))
+    own = vars(state.GLOBAL_STATE_TRACKER)
+    found = [(vars(state), "GLOBAL_STATE_TRACKER")]  # replaced by `keras.utils.clear_session`
+    return [*found, *((own, name) for name in _OF_THREAD), *((vars(config), name) for name in _OF_PROCESS)]
+
+
 _hooked: Any = None  # Keras, once its hooks are in the table
 
 

@@ -1,0 +1,114 @@
+"""Which code is the user's: code of these libraries depends on Python state only as far as it is told."""
+
+from __future__ import annotations
+
+import dis
+import os
+import sys
+import sysconfig
+from functools import cache, lru_cache
+from types import CodeType
+from typing import Any, NamedTuple
+
+# Packages whose code is not analysed: what they do with tensors are ops, which are recorded.
+LIBRARIES = frozenset(
+    (
+        "absl",
+        "astunparse",
+        "google",
+        "h5py",
+        "keras",
+        "ml_dtypes",
+        "namex",
+        "numpy",
+        "opt_einsum",
+        "optree",
+        "retrotape",
+        "rich",
+        "scipy",
+        "tensorflow",
+        "tqdm",
+        "tree",
+        "typing_extensions",
+        "wrapt",
+    )
+)
+_EVERY_NAME = frozenset(
+    ("__dict__", "__getattribute__", "asdict", "astuple", "attrgetter", "delattr", "getattr", "vars")
+)
+
+
+@cache
+def _standard_library() -> tuple[str, ...]:
+    paths = sysconfig.get_paths()
+    return tuple(os.path.join(paths[name], "") for name in ("stdlib", "platstdlib"))
+
+
+@lru_cache(8192)
+def is_user_code(code: CodeType) -> bool:
+    """Return whether code is neither Python's nor that of a library that is known to keep no state between calls."""
+    file = code.co_filename
+    if file.startswith("<frozen"):
+        return False
+    for module in LIBRARIES & sys.modules.keys():
+        home = getattr(sys.modules[module], "__file__", None)
+        if (
+            home is not None
+            and os.path.basename(home) == "__init__.py"
+            and file.startswith(os.path.dirname(home) + os.sep)
+        ):
+            return False
+    return not file.startswith(_standard_library()) or "site-packages" in file or "dist-packages" in file
+
+
+def is_users(value: Any) -> bool:
+    """Return whether a class or module is the user's."""
+    name = getattr(value, "__module__", None) or getattr(value, "__name__", "")
+    top = str(name).partition(".")[0]
+    return (top not in LIBRARIES and top not in sys.stdlib_module_names) or top == "__main__"
+
+
+class Names(NamedTuple):
+    """The names in code.
+
+    Attributes:
+      loaded: The names of globals and attributes, and short strings, by which attributes may be looked up.
+      every: Whether attributes may be looked up by names that are computed.
+    """
+
+    loaded: frozenset[str]
+    every: bool
+
+
+@lru_cache(4096)
+def names_in(code: CodeType) -> Names:
+    """Return the names in code, and in the functions that it defines."""
+    loaded, every = set(code.co_names), not _EVERY_NAME.isdisjoint(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            inner = names_in(constant)
+            loaded |= inner.loaded
+            every |= inner.every
+        elif isinstance(constant, str) and constant.isidentifier():
+            loaded.add(constant)
+    return Names(frozenset(loaded), every)
+
+
+def nested_in(code: CodeType) -> list[CodeType]:
+    """Return code and that of all functions that it defines."""
+    inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    return [code, *(one for found in map(nested_in, inner) for one in found)]
+
+
+_STORES = frozenset(("STORE_ATTR", "STORE_GLOBAL", "STORE_NAME", "STORE_DEREF", "DELETE_ATTR", "DELETE_GLOBAL"))
+
+
+def line_storing(codes: Any, name: str) -> str:
+    """Return the first place in code that assigns to a name, as ` at file:line`; "" if there is none."""
+    for code in codes:
+        line = code.co_firstlineno
+        for step in dis.get_instructions(code):
+            line = step.starts_line or line
+            if step.opname in _STORES and step.argval == name:
+                return f" at {code.co_filename}:{line}"
+    return ""

@@ -1,0 +1,97 @@
+"""Whether Python state is what it was when a step was recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from operator import is_, itemgetter
+from typing import Any
+
+import numpy as np
+
+from retrotape.playback._python_state import ABSENT, Capture, Content, Item, are_equal, is_unchanged
+from retrotape.tf.core import EagerTensor
+
+
+class _Group:
+    """The names of one namespace, compared at once."""
+
+    __slots__ = ("expected", "get", "items", "space")
+
+    def __init__(self, items: Sequence[Item]) -> None:
+        self.items, self.space = items, items[0].space
+        keys = [item.key for item in items]
+        pick = itemgetter(*keys)
+        self.get: Callable[[Any], tuple[Any, ...]] = pick if len(keys) > 1 else lambda space: (pick(space),)
+        self.expected = tuple(item.value for item in items)
+
+    def changed(self) -> Item | None:
+        """Return the first name that stands for something else; equal numbers are made the expected ones."""
+        now = [self.space.get(item.key, ABSENT) for item in self.items]
+        for item, before, value in zip(self.items, self.expected, now, strict=True):
+            if not are_equal(before, value):
+                return item
+        self.expected = tuple(now)
+        return None
+
+
+class StateGuard:
+    """Compares Python state with what it was.
+
+    Args:
+      items: Names and what they stood for.
+      contents: Containers and what they contained.
+    """
+
+    def __init__(self, items: Iterable[Item], contents: Iterable[Content]) -> None:
+        by_space: dict[int, list[Item]] = {}
+        absent: list[Item] = []
+        for item in items:
+            if item.value is ABSENT:
+                absent.append(item)
+            else:
+                by_space.setdefault(id(item.space), []).append(item)
+        self._groups = [_Group(found) for found in by_space.values()]
+        self._fast = [(group.get, group.space, group) for group in self._groups]
+        self._absent, self._contents = absent, list(contents)
+
+    def tensors(self) -> set[int]:
+        """Return the tensors among what names stand for, and containers contain, by `id`."""
+        values = [value for group in self._groups for value in group.expected]
+        values += [part for one in self._contents if not isinstance(one.value, np.ndarray) for part in one.value]
+        return {id(value) for value in values if isinstance(value, EagerTensor)}
+
+    def changed(self) -> str | None:
+        """Return what has changed, for a message; None if nothing has."""
+        for get, space, group in self._fast:
+            try:
+                if all(map(is_, get(space), group.expected)):
+                    continue
+            except KeyError:
+                pass
+            item = group.changed()
+            if item is not None:
+                return item.label
+        for container, value, label in self._contents:
+            if not is_unchanged(container, value):
+                return f"what {label} contains"
+        for item in self._absent:
+            if item.key in item.space:
+                return item.label
+        return None
+
+
+def changes_between(before: Capture, after: Capture) -> tuple[list[Item], list[str]]:
+    """Return what changed between two captures: names, and labels of containers."""
+    items = [
+        item
+        for key, item in after.items.items()
+        if key in before.items and not are_equal(before.items[key].value, item.value)
+    ]
+    known = {id(item.space) for item in before.items.values()}
+    items += [item for key, item in after.items.items() if key not in before.items and id(item.space) in known]
+    contents = [
+        content.label
+        for key, content in after.contents.items()
+        if key in before.contents and not is_unchanged(content.container, before.contents[key].value)
+    ]
+    return items, contents

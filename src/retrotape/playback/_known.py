@@ -1,0 +1,187 @@
+"""What is known about calls of a step with one kind of arguments: recorded paths, each with the state it depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from itertools import count
+from typing import NamedTuple
+
+from retrotape._types import Tensor
+from retrotape.lower import NotCompilableError
+from retrotape.playback._arguments import Arguments, Pack
+from retrotape.playback._guards import StateGuard
+from retrotape.playback._path import Path
+from retrotape.playback._recorded import Recorded
+from retrotape.playback._tree import Node, Options, Played, play
+from retrotape.record import Trace
+from retrotape.tf.core import identity_of
+from retrotape.tf.hook_table import users
+from retrotape.tf.hooks_ops import stamp_writes
+from retrotape.tf.lowering import LoweredFunction
+
+_numbers = count()
+
+
+class Entry:
+    """A recording, as a row of the table.
+
+    Attributes:
+      trace: Its trace, with leaves only.
+      path: Its ops.
+      pack: Makes results.
+      why: Why it was recorded.
+      plays: How often it was played back.
+      signature: The arguments, in words.
+      checks: Where Python read a value.
+      ops: How many ops it has.
+      inputs: The identities of the tensors that were passed in.
+      outputs: Those of the tensors that it returned.
+    """
+
+    def __init__(self, recorded: Recorded, arguments: Arguments, why: str, signature: str) -> None:
+        self.trace: Trace = recorded.trace
+        self.path: Path = recorded.path
+        self.pack: Pack = recorded.results.pack
+        self.why, self.signature, self.plays = why, signature, 0
+        self.number = next(_numbers)
+        self.checks = [check.place for segment in recorded.path.segments for check in segment.checks]
+        self.ops = sum(len(segment.eqns) for segment in recorded.path.segments)
+        self.inputs = [identity_of(tensor) for tensor in arguments.tensors]
+        self.outputs = [identity_of(tensor) for tensor in recorded.results.tensors]
+        outputs = recorded.path.outputs
+        made = {var for segment in recorded.path.segments for eqn in segment.eqns for var in eqn.outputs}
+        loose = {*recorded.path.inputs, *recorded.path.handles, *made}
+        self._is_first = True
+        self._constant = {var: recorded.path.tensors[var] for var in outputs if var not in loose}
+
+    def tensors(self, values: dict[int, Tensor]) -> list[Tensor]:
+        """Return the tensors that the step returns, given the values of vars."""
+        constant = self._constant
+        if not constant:
+            return [values[var] for var in self.path.outputs]
+        return [constant[var] if var in constant else values[var] for var in self.path.outputs]
+
+    def release(self) -> None:
+        """Drop the arguments of the recorded call, and what variables held before it."""
+        if self._is_first:
+            self._is_first = False
+            trace = self.trace
+            given = [trace.tensors.get(identity) for identity in self.inputs]
+            first = [history.versions[0] for history in trace.facts.histories.values()]
+            for var in (*given, *first):
+                trace.values.pop(var, None)
+
+
+class Call(NamedTuple):
+    """A call that was played back: the recording, the tensors passed in, and the values of vars."""
+
+    entry: Entry
+    tensors: Sequence[Tensor]
+    values: dict[int, Tensor]
+
+
+class Missing(NamedTuple):
+    """No recording fits a call; `why` says so in words."""
+
+    why: str
+
+
+class Variant:
+    """The recordings of one Python state.
+
+    Args:
+      guard: The state.
+      recorded: The first recording.
+      arguments: Its arguments.
+      options: How functions are made.
+    """
+
+    def __init__(self, recorded: Recorded, arguments: Arguments, options: Options) -> None:
+        self.guard: StateGuard = recorded.guard
+        self._options = options
+        held = recorded.guard.tensors()
+        # Arguments that the step also refers to by another name: both must be one tensor again.
+        self._same = [(position, tensor) for position, tensor in enumerate(arguments.tensors) if id(tensor) in held]
+        self._objects = arguments.objects  # their ids are part of the key
+        self.root: Node | None = None
+        self.loops: dict[int, LoweredFunction] = {}  # by number of steps in one call
+        self.entries: dict[int, Entry] = {}  # by `id` of the last node
+
+    def fits(self, arguments: Arguments) -> str | None:
+        """Return what differs from the state of this variant; None if nothing does."""
+        for position, tensor in self._same:
+            if arguments.tensors[position] is not tensor:
+                return "a tensor is passed that is no longer the one that the step refers to"
+        return self.guard.changed()
+
+    def play(self, arguments: Arguments) -> Call | Missing:
+        """Play a call back."""
+        assert self.root is not None
+        inputs = next(iter(self.entries.values())).path.inputs
+        values = dict(zip(inputs, arguments.tensors, strict=True))
+        if users:  # a tape records on another thread: it has to know of the writes
+            stamp_writes([update.handle for entry in self.entries.values() for update in entry.path.updates])
+        found = play(self.root, values)
+        if not isinstance(found, Played):
+            node, _ = found
+            check = node.segment.checks[0]
+            return Missing(f"{'a shape' if check.of_shape else 'a value'} differs, at {check.place}")
+        entry = self.entries[id(found.node)]
+        entry.plays += 1
+        return Call(entry, arguments.tensors, values)
+
+    def add(self, entry: Entry) -> None:
+        """Add a path.
+
+        Raises:
+          NotCompilableError: If it differs from a known one before Python read a value that differs.
+        """
+        path = entry.path
+        expected: tuple[Hashable, ...] = ()
+        parent: Node | None = None
+        for number, segment in enumerate(path.segments):
+            is_end = number == len(path.segments) - 1
+            node = self.root if parent is None else parent.children.get(expected)
+            if node is None:
+                node = Node(segment, path, is_end, self._options)
+                if parent is None:
+                    self.root = node
+                else:
+                    parent.children[expected] = node
+            elif node.segment.key != segment.key or node.is_end != is_end or node.segment.checks != segment.checks:
+                raise NotCompilableError("it ran other ops although nothing has changed that it is known to depend on")
+            parent, expected = node, segment.expected
+        assert parent is not None
+        self.entries[id(parent)] = entry
+        self.loops.clear()
+
+
+class Known:
+    """What is known about one kind of arguments.
+
+    Attributes:
+      variants: By Python state, the one used last first.
+      reason: Why such calls are not played back; None if they are.
+      unsettled: How many calls in a row created variables, or changed layers.
+    """
+
+    def __init__(self) -> None:
+        self.variants: list[Variant] = []
+        self.reason: str | None = None
+        self.unsettled = 0
+
+    def find(self, arguments: Arguments) -> tuple[Variant | None, str]:
+        """Return the variant for the current Python state; or None, and what differs."""
+        why = "first call with such arguments"
+        for position, variant in enumerate(self.variants):
+            changed = variant.fits(arguments)
+            if changed is None:
+                if position:
+                    self.variants.insert(0, self.variants.pop(position))
+                return variant, ""
+            why = f"{changed} has changed" if position == 0 else why
+        return None, why
+
+    def count(self) -> int:
+        """Return the number of recordings."""
+        return sum(len(variant.entries) for variant in self.variants)

@@ -1,0 +1,239 @@
+"""A recorded run as a path: segments of equations, each followed by checks of what Python looked at."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from retrotape._types import Handle, Tensor
+from retrotape.ir import Eqn, TensorType, bytes_of
+from retrotape.lower import Computation, Simplifier, value_bytes
+from retrotape.playback._pure import Pure, check_updates, purify, without_calls
+from retrotape.record import RESOURCE, Trace
+from retrotape.tf.core import shape_of
+
+LARGEST = 4096  # bytes of a constant inside a function; larger ones are passed in
+_VARIANT = 21
+
+
+class Read(NamedTuple):
+    """A value that Python read.
+
+    Attributes:
+      time: When, on the clock of ops.
+      tensor: The tensor.
+      place: The line of user code.
+      var: Its var, if the tensor itself is not on the trace.
+    """
+
+    time: int
+    tensor: Tensor
+    place: str
+    var: int | None = None
+
+
+class Check(NamedTuple):
+    """A value, or a shape, that must be the recorded one for the path to go on.
+
+    Attributes:
+      var: The var.
+      of_shape: Whether only the shape is compared.
+      place: Where Python read it.
+    """
+
+    var: int
+    of_shape: bool
+    place: str
+
+    def value(self, tensor: Tensor) -> Hashable:
+        """Return what is compared."""
+        return shape_of(tensor) if self.of_shape else value_bytes(tensor)
+
+
+class Update(NamedTuple):
+    """A variable that gets a new value: its handle, and the vars of its first and last value."""
+
+    handle: Handle
+    first: int
+    last: int
+
+
+class Segment(NamedTuple):
+    """Equations between two checks.
+
+    Attributes:
+      eqns: The equations.
+      key: Data that are equal if the recorded equations and constants were.
+      checks: What is checked after them.
+      expected: The recorded values of the checks.
+    """
+
+    eqns: list[Eqn]
+    key: Hashable
+    checks: tuple[Check, ...]
+    expected: tuple[Hashable, ...]
+
+
+class Path(NamedTuple):
+    """A recorded run as data.
+
+    Attributes:
+      segments: Its segments, in order.
+      effects: The equations that print, or write summaries, in order; they run at the end.
+      types: The types of vars.
+      constants: The values of vars that are the same each time, as arrays.
+      inputs: The vars of the tensors that are passed in.
+      handles: The variables that it reads: by var of the first value.
+      captures: Tensors that are passed in each time: by var.
+      updates: The variables that it assigns.
+      outputs: The vars of the tensors that it returns.
+      tensors: Returned tensors that are constants: by var.
+    """
+
+    segments: list[Segment]
+    effects: list[Eqn]
+    types: Sequence[TensorType]
+    constants: Mapping[int, Any]
+    inputs: tuple[int, ...]
+    handles: Mapping[int, Handle]
+    captures: Mapping[int, Tensor]
+    updates: tuple[Update, ...]
+    outputs: tuple[int, ...]
+    tensors: Mapping[int, Tensor]
+
+
+def path_of(recorded: Trace, inputs: Sequence[Tensor], outputs: Sequence[Tensor], reads: Sequence[Read]) -> Path:
+    """Return a recorded run as a path.
+
+    Args:
+      recorded: Its trace.
+      inputs: The tensors that were passed in, each of which is on the trace.
+      outputs: The tensors that it returned.
+      reads: The values that Python read.
+
+    Raises:
+      NotCompilableError: If it cannot be repeated.
+    """
+    trace = without_calls(recorded)
+    check_updates(trace)
+    return _Builder(trace, inputs, outputs, reads).path()
+
+
+class _Builder:
+    def __init__(
+        self, trace: Trace, inputs: Sequence[Tensor], outputs: Sequence[Tensor], reads: Sequence[Read]
+    ) -> None:
+        self._trace, self._reads = trace, reads
+        self._pure: Pure = purify(trace, [trace.var_of(tensor) for tensor in inputs])
+        self._inputs = tuple(self._of(tensor) for tensor in inputs)
+        self._outputs = tuple(self._of(tensor) for tensor in outputs)
+        self._loose = {self._of(tensor): tensor for tensor in outputs}
+        self._handles: dict[int, Handle] = {}
+        self._updates: list[Update] = []
+        for history in trace.facts.histories.values():
+            first, last = (self._var(history.versions[end]) for end in (0, -1))
+            self._handles[first] = history.handle
+            if last != first:
+                self._updates.append(Update(history.handle, first, last))
+
+    def _var(self, var: int) -> int:
+        return self._pure.var(var, self._trace.program.types[var])
+
+    def _of(self, tensor: Tensor) -> int:
+        return self._var(self._trace.var_of(tensor))
+
+    def path(self) -> Path:
+        """Return the path."""
+        pure = self._pure
+        captures, constants = self._leaves()
+        find = self._trace.tensors.find
+        read = [(one, find(one.tensor) if one.var is None else one.var) for one in self._reads]
+        reads = [(one, self._var(var)) for one, var in read if var is not None]
+        wanted = [*self._outputs, *(update.last for update in self._updates), *(var for _, var in reads)]
+        computation = Computation(
+            tuple(pure.types),
+            tuple(pure.producers),
+            tuple(pure.eqns),
+            (),
+            (),
+            tuple(constants.items()),
+            (),
+            (),
+            tuple((var,) for var in wanted),
+        )
+        simplifier = Simplifier(computation, {}, checks_shapes=True)
+        simple = simplifier.whole()
+        found = [row[0] for row in simple.results]
+        count, changed = len(self._outputs), len(self._updates)
+        updates = [
+            one._replace(last=var) for one, var in zip(self._updates, found[count : count + changed], strict=True)
+        ]
+        seen = zip(reads, found[count + changed :], strict=True)
+        points: list[tuple[int, Check, Tensor | None]] = [
+            (self._after(one.time), Check(var, False, one.place), one.tensor)
+            for (one, _), var in seen
+            if var not in simple.constants and var not in captures
+        ]
+        for var in {simplifier.same_as(var): None for var in simplifier.unsure}:
+            index = pure.producers[var]
+            place = str(self._trace.program.frame_of(self._trace.program.eqns[pure.origins[index]]))
+            points.append((index + 1, Check(var, True, place), None))
+        return Path(
+            self._split(simple.eqns, points, constants),
+            [eqn for eqn in simple.eqns if not eqn.outputs],
+            simplifier.types(),
+            simple.constants,
+            self._inputs,
+            self._handles,
+            captures,
+            tuple(update for update in updates if update.last != update.first),
+            tuple(found[:count]),
+            dict(zip(found[:count], self._loose_tensors(), strict=True)),
+        )
+
+    def _loose_tensors(self) -> list[Tensor]:
+        return [self._loose[var] for var in self._outputs]
+
+    def _leaves(self) -> tuple[dict[int, Tensor], dict[int, bytes]]:
+        """Return the leaves that are neither inputs nor variables: those passed in each time, and constants."""
+        pure, trace = self._pure, self._trace
+        captures: dict[int, Tensor] = {}
+        constants = dict(pure.constants)
+        for var, number in list(pure.number.items()):
+            if pure.producers[number] >= 0 or number in self._inputs or number in self._handles:
+                continue
+            value = trace.value(var)
+            assert value is not None
+            if pure.types[number].dtype in (RESOURCE, _VARIANT) or bytes_of(pure.types[number]) > LARGEST:
+                captures[number] = value
+            else:
+                constants[number] = value_bytes(value)
+        return captures, constants
+
+    def _after(self, time: int) -> int:
+        """Return the number of equations that ran before a time."""
+        return bisect_left(self._pure.origins, bisect_left(self._trace.facts.times, time))
+
+    def _split(
+        self, eqns: Sequence[Eqn], points: list[tuple[int, Check, Tensor | None]], constants: Mapping[int, bytes]
+    ) -> list[Segment]:
+        pure = self._pure
+        done: set[tuple[int, bool]] = set()
+        by_point: dict[int, list[tuple[Check, Hashable]]] = {}
+        for point, check, tensor in sorted(points, key=lambda one: one[0]):
+            if (check.var, check.of_shape) not in done:
+                done.add((check.var, check.of_shape))
+                value = pure.types[check.var].shape if tensor is None else check.value(tensor)
+                by_point.setdefault(point, []).append((check, value))
+        ends = [*sorted(by_point), len(pure.eqns)]
+        found, begin = [], 0
+        for number, end in enumerate(ends):
+            own = [eqn for eqn in eqns if eqn.outputs and begin <= pure.producers[eqn.outputs[0]] < end]
+            checks = by_point.get(end, []) if number < len(ends) - 1 else []
+            raw = tuple(pure.eqns[begin:end])
+            used = {var for eqn in raw for var in eqn.inputs}
+            key = raw, tuple((var, constants[var]) for var in sorted(used) if var in constants)
+            found.append(Segment(own, key, tuple(c for c, _ in checks), tuple(v for _, v in checks)))
+            begin = end
+        return found

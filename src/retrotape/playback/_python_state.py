@@ -1,0 +1,336 @@
+"""The Python state that code depends on: globals, closures, attributes, and what they contain."""
+
+from __future__ import annotations
+
+import functools
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping
+from enum import Enum
+from inspect import isclass, isfunction, ismethod, ismodule
+from types import CodeType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from retrotape.playback._code import is_user_code, is_users, names_in
+from retrotape.tf.core import EagerTensor, tf
+from retrotape.tf.nests import is_variable, unwrap
+
+ABSENT = object()
+_LARGEST = 1 << 20  # bytes of arrays that are compared before each call
+_IMMUTABLE = (
+    type(None),
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    range,
+    slice,
+    type(Ellipsis),
+    tf.DType,
+    np.dtype,
+    np.generic,
+    Enum,
+)
+_UNIMPORTANT = frozenset(
+    ("_called", "predict_function", "stop_training", "test_function", "train_function")
+)  # attributes of layers that no op depends on
+_CONTAINERS = (list, tuple, dict, set, frozenset, deque)
+
+
+class Item(NamedTuple):
+    """A name in a namespace: a module, a class, an object, a closure.
+
+    Attributes:
+      space: The namespace.
+      key: The name.
+      value: What it stands for; `ABSENT` if nothing.
+      label: What a message calls it.
+      of_library: Whether it belongs to an object of Keras, and no user code mentions it.
+    """
+
+    space: Any
+    key: Any
+    value: Any
+    label: str
+    of_library: bool = False
+
+
+class Content(NamedTuple):
+    """A list, dictionary, set or array, and what it contained."""
+
+    container: Any
+    value: Any
+    label: str
+
+
+class _Cell(Mapping):
+    """The variable of a closure as a namespace of one name."""
+
+    def __init__(self, cell: Any) -> None:
+        self.cell = cell
+
+    def __getitem__(self, key: str) -> Any:
+        try:
+            return self.cell.cell_contents
+        except ValueError:  # nothing was assigned yet
+            raise KeyError(key) from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(("cell",))
+
+    def __len__(self) -> int:
+        return 1
+
+
+def is_immutable(value: Any) -> bool:
+    """Return whether equal values are interchangeable."""
+    if type(value) in (tuple, frozenset):
+        return all(map(is_immutable, value))
+    return isinstance(value, (*_IMMUTABLE, tf.TensorShape))
+
+
+def are_equal(one: Any, other: Any) -> bool:
+    """Return whether two values are interchangeable: 1 and 1.0 are not, nor 0.0 and -0.0."""
+    if one is other:
+        return True
+    if type(one) is not type(other) or not is_immutable(one) or not is_immutable(other):
+        return False
+    if type(one) is tuple:
+        return len(one) == len(other) and all(map(are_equal, one, other))
+    if isinstance(one, (float, complex, np.generic)):
+        return repr(one) == repr(other)
+    return bool(one == other)
+
+
+def _snapshot(container: Any) -> Any:
+    if isinstance(container, np.ndarray):
+        return container.copy()
+    if isinstance(container, dict):
+        return tuple(part for pair in container.items() for part in pair)
+    return tuple(container) if not isinstance(container, set) else frozenset(container)
+
+
+def is_unchanged(container: Any, before: Any) -> bool:
+    """Return whether a container contains what it did."""
+    if isinstance(container, np.ndarray):
+        same = container.shape == before.shape and container.dtype == before.dtype
+        return same and container.tobytes() == before.tobytes()
+    if isinstance(container, set):
+        return container == before
+    now = _snapshot(container)
+    return len(now) == len(before) and all(map(are_equal, now, before))
+
+
+class Capture:
+    """Walks through everything that is reachable from functions and values, and notes what it finds.
+
+    Args:
+      codes: The code that has run; None if that is not known yet. Then everything counts that might be used.
+    """
+
+    def __init__(self, codes: Collection[CodeType] | None = None) -> None:
+        self._codes = codes
+        self._names = None if codes is None else frozenset().union(*(names_in(code).loaded for code in codes))
+        if codes is not None and any(names_in(code).every for code in codes):
+            self._names = None
+        self.items: dict[tuple[int, Any], Item] = {}
+        self.contents: dict[int, Content] = {}
+        self.functions: set[CodeType] = set()
+        self.generators: list[Any] = []  # of random numbers
+        self.iterators: list[str] = []
+        self._seen: dict[int, Any] = {}
+        self._spaces: dict[int, Any] = {}
+        self._todo: deque[tuple[Any, str]] = deque()
+
+    def add(self, value: Any, label: str) -> None:
+        """Note what is reachable from a value."""
+        self._todo.append((value, label))
+        while self._todo:
+            self._visit(*self._todo.popleft())
+
+    def add_globals(self, space: dict[str, Any], names: Collection[str]) -> None:
+        """Note globals."""
+        for name in names:
+            if name in space:
+                self._item(space, name, f"the global {name!r}")
+                value = space[name]
+                if ismodule(value):
+                    self._module(value, names, name)
+
+    def add_setting(self, space: Any, name: str) -> None:
+        """Note a setting of Keras."""
+        self._item(space, name, f"the setting {name.strip('_').lower()!r} of Keras", of_library=True, follow=False)
+
+    def add_code(self, code: CodeType, space: dict[str, Any]) -> None:
+        """Note the globals that code names."""
+        self.functions.add(code)
+        self.add_globals(space, names_in(code).loaded)
+        while self._todo:
+            self._visit(*self._todo.popleft())
+
+    def _is_named(self, name: str) -> bool:
+        return self._names is None or name in self._names
+
+    def _item(self, space: Any, key: Any, label: str, of_library: bool = False, follow: bool = True) -> None:
+        where = id(space.cell) if isinstance(space, _Cell) else id(space)
+        if (where, key) in self.items:
+            return
+        self._spaces[where] = space
+        try:
+            value = space[key]
+        except KeyError:
+            value = ABSENT
+        self.items[where, key] = Item(space, key, value, label, of_library)
+        if follow:
+            self._todo.append((value, label))
+
+    def _visit(self, value: Any, label: str) -> None:
+        if isinstance(value, _IMMUTABLE) or id(value) in self._seen:
+            return
+        self._seen[id(value)] = value
+        if type(value) is EagerTensor or is_variable(unwrap(value)) or ismodule(value):
+            return
+        if isfunction(value):
+            self._function(value, label)
+        elif ismethod(value):
+            self._todo.extend([(value.__self__, "self"), (value.__func__, label)])
+        elif isinstance(value, functools.partial):
+            self._todo.extend([(value.func, label), (value.args, label), (value.keywords, label)])
+        elif isclass(value):
+            self._class(value, label)
+        elif isinstance(value, np.ndarray):
+            self.contents[id(value)] = Content(value, _snapshot(value), label)
+        elif isinstance(value, _CONTAINERS):
+            self._container(value, label)
+        elif isinstance(value, (np.random.Generator, np.random.RandomState, np.random.BitGenerator)):
+            self.generators.append(value)
+        elif hasattr(type(value), "__next__"):
+            self.iterators.append(label)
+        else:
+            self._object(value, label)
+
+    def _function(self, function: Any, label: str) -> None:
+        code = function.__code__
+        if not is_user_code(code):
+            wrapped = [cell.cell_contents for cell in function.__closure__ or () if _is_full(cell)]
+            self._todo.extend((one, label) for one in wrapped if isfunction(one) or ismethod(one))
+            return
+        self.functions.add(code)
+        if self._codes is not None and code not in self._codes:
+            return
+        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+            self._item(_Cell(cell), "cell", f"{name!r} in the closure of {function.__name__!r}")
+        self.add_globals(function.__globals__, names_in(code).loaded)
+        for default in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
+            self._todo.append((default, f"a default of {function.__name__!r}"))
+
+    def _module(self, module: Any, names: Collection[str], label: str, depth: int = 4) -> None:
+        space = vars(module)
+        for name in names:
+            if name in space and depth:
+                value = space[name]
+                leads_on = is_users(module) or (isfunction(value) and is_user_code(value.__code__))
+                self._item(space, name, f"{label}.{name}", follow=leads_on)
+                if ismodule(value):
+                    self._module(value, names, f"{label}.{name}", depth - 1)
+
+    def _class(self, value: type, label: str) -> None:
+        for kind in value.__mro__:
+            if not is_users(kind) or (id(kind) in self._seen and kind is not value):
+                continue
+            self._seen[id(kind)] = kind
+            for name in list(vars(kind)):
+                if self._is_named(name) or (name.startswith("__") and isfunction(vars(kind)[name])):
+                    member = vars(kind)[name]
+                    self._item(vars(kind), name, f"{kind.__name__}.{name}", follow=False)
+                    inner = [member, *(getattr(member, part, None) for part in ("fget", "fset", "__func__", "func"))]
+                    self._todo.extend((one, f"{kind.__name__}.{name}") for one in inner if one is not None)
+
+    def _container(self, value: Any, label: str) -> None:
+        if not isinstance(value, (tuple, frozenset)):
+            self.contents[id(value)] = Content(value, _snapshot(value), label)
+        parts = value.values() if isinstance(value, dict) else value
+        self._todo.extend((one, f"an element of {label}") for one in list(parts))
+
+    def _object(self, value: Any, label: str) -> None:
+        kind = type(value)
+        mine, keras = is_users(kind), is_keras(kind)
+        inner = getattr(value, "python_function", None) or getattr(value, "__wrapped__", None)
+        if inner is not None:
+            self._todo.append((inner, label))
+        if not mine and not keras:
+            return
+        if mine:
+            self._todo.append((kind, kind.__name__))
+        space = getattr(value, "__dict__", None) or {}
+        for name in list(space):
+            if mine and self._is_named(name):
+                self._item(space, name, f"{label}.{name}")
+            elif keras and name not in _UNIMPORTANT:
+                self._of_library(space, name, f"{label}.{name}")
+        for name in getattr(kind, "__slots__", ()) if mine else ():
+            if isinstance(name, str) and self._is_named(name):
+                self._item(_Slots(value), name, f"{label}.{name}")
+
+    def _of_library(self, space: Any, name: str, label: str) -> None:
+        """Note an attribute that Keras uses: a setting, a function, a variable, a layer."""
+        value = space[name]
+        if isinstance(value, _CONTAINERS) and not is_immutable(value):
+            self._parts_of_library(value, label)
+        elif is_immutable(value) or is_variable(unwrap(value)) or _leads_on(value):
+            self._item(space, name, label, of_library=True, follow=_leads_on(value))
+
+    def _parts_of_library(self, value: Any, label: str, depth: int = 3) -> None:
+        """Visit the layers, functions and objects of user code in a container that Keras keeps for itself."""
+        for part in list(value.values()) if isinstance(value, dict) else list(value):
+            if isinstance(part, _CONTAINERS) and depth:
+                self._parts_of_library(part, label, depth - 1)
+            elif _leads_on(part):
+                self._todo.append((part, getattr(part, "name", None) or label))
+
+
+class _Slots(Mapping):
+    """The attributes of an object without a dictionary."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def __getitem__(self, key: str) -> Any:
+        found = getattr(self._value, key, ABSENT)
+        if found is ABSENT:
+            raise KeyError(key)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
+def is_keras(kind: type) -> bool:
+    """Return whether a class is one of Keras', or derived from one."""
+    return any(base.__module__.startswith("keras.") for base in kind.__mro__)
+
+
+def _leads_on(value: Any) -> bool:
+    """Return whether what an object of Keras refers to can contain more of them, or user code."""
+    kind = type(value)
+    is_part = is_keras(kind) or is_users(kind) or isfunction(value) or ismethod(value)
+    return (
+        is_part
+        and not isinstance(value, _CONTAINERS)
+        and not hasattr(kind, "__next__")
+        and not hasattr(kind, "__iter__")
+    )
+
+
+def _is_full(cell: Any) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018 - an empty cell raises
+    except ValueError:
+        return False
+    return True

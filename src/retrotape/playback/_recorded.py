@@ -1,0 +1,174 @@
+"""Record one call of a step: its ops, its Python code, and the Python state that it depends on."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from retrotape._types import Tensor
+from retrotape.ir import LEAF
+from retrotape.lower import NotCompilableError
+from retrotape.playback._arguments import Arguments, Results
+from retrotape.playback._code import line_storing
+from retrotape.playback._guards import StateGuard, changes_between
+from retrotape.playback._path import Path, Read, path_of
+from retrotape.playback._python_run import PythonRun, place_of
+from retrotape.playback._python_state import Capture
+from retrotape.record import EagerSession, Trace, next_time
+from retrotape.tf import core, keras_api
+from retrotape.tf.core import identity_of
+
+
+class NotSettledError(Exception):
+    """The call created variables, or built layers: the next one may be another. The message says what."""
+
+
+class Recorded(NamedTuple):
+    """A call that was recorded.
+
+    Attributes:
+      trace: Its trace.
+      path: Its ops.
+      guard: The Python state that it depends on.
+      results: What it returned.
+      notes: What later calls will not do.
+      reads: The values that Python read.
+    """
+
+    trace: Trace
+    path: Path
+    guard: StateGuard
+    results: Results
+    notes: list[str]
+
+
+class StepObserver:
+    """Is notified of what Python reads, and of ops that are not recorded."""
+
+    of_query = False
+
+    def __init__(self) -> None:
+        self.reads: list[Read] = []
+        self.shown: list[str] = []
+        self._gaps: list[tuple[int, int]] = []
+        self._open: list[int] = []
+
+    def on_gap(self) -> None:
+        """Ops are about to run that are not recorded."""
+        self._open.append(core.next_id())
+
+    def on_gap_end(self) -> None:
+        """Ops are recorded again."""
+        if self._open:
+            self._gaps.append((self._open.pop(), core.next_id()))
+
+    def on_host_read(self, tensor: Tensor, only_shown: bool) -> None:
+        """Python is about to read the value of a tensor."""
+        place = place_of(sys._getframe(1))
+        if only_shown:
+            self.shown.append(place)
+        else:
+            self.reads.append(Read(next_time(), tensor, place.removeprefix(" at ")))
+
+    def missed(self, identity: int) -> bool:
+        """Return whether a tensor was made while ops were not recorded."""
+        return any(begin < identity < end for begin, end in self._gaps)
+
+
+class Recording:
+    """Runs a step once, and records it.
+
+    Args:
+      function: The step.
+      args: Its arguments; arrays are tensors.
+      kwargs: Its arguments by name.
+      arguments: The same, taken apart.
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], arguments: Arguments
+    ) -> None:
+        self._function, self._args, self._kwargs, self._arguments = function, args, kwargs, arguments
+        self._observer = StepObserver()
+        self._session = EagerSession("leaves")
+        self._run = PythonRun(self._captured(Capture()))
+        self._result: Any = None
+
+    def _captured(self, capture: Capture) -> Capture:
+        capture.add(self._function, getattr(self._function, "__name__", "the step"))
+        for value in self._arguments.objects:
+            capture.add(value, f"the argument of type {type(value).__name__}")
+        for space, name in keras_api.settings():
+            capture.add_setting(space, name)
+        return capture
+
+    def run(self) -> Any:
+        """Run the step, and return its result."""
+        session, recorder = self._session, self._session.trace
+        recorder.observer = self._observer
+        session.start(follow=False)
+        try:
+            for tensor in self._arguments.tensors:
+                session.var_of(tensor)
+            self._result = self._run(lambda: self._function(*self._args, **self._kwargs))
+            return self._result
+        finally:
+            session.stop()
+            recorder.observer = None
+
+    def recorded(self) -> Recorded:
+        """Return what was recorded.
+
+        Raises:
+          NotSettledError: If the next call should be recorded instead.
+          NotCompilableError: If no later call can be played back.
+        """
+        session = self._session
+        session.flush()
+        trace, run = session.trace, self._run
+        if any(eqn.op == "VarHandleOp" for eqn in trace.program.eqns):
+            raise NotSettledError("it created variables")
+        if run.reasons:
+            raise NotCompilableError(run.reasons[0])
+        after = self._captured(Capture(run.codes))
+        for code, space in run.foreign.items():
+            after.add_code(code, space)
+        self._check_state(after)
+        self._check_gaps(trace)
+        results = Results(self._result)
+        path = path_of(trace, self._arguments.tensors, results.tensors, self._observer.reads)
+        guard = StateGuard(after.items.values(), after.contents.values())
+        shown = [f"a tensor was shown as text{place}" for place in self._observer.shown]
+        return Recorded(trace, path, guard, results, [*run.notes, *shown])
+
+    def _check_state(self, after: Capture) -> None:
+        if after.iterators:
+            raise NotCompilableError(f"it depends on {after.iterators[0]}, an iterator: pass what it yields instead")
+        if sum(getattr(one.value, "nbytes", 0) for one in after.contents.values()) > _LARGEST:
+            raise NotCompilableError("it depends on large NumPy arrays, which may change: pass them as arguments")
+        items, contents = changes_between(self._run.before, after)
+        mine = [item for item in items if not item.of_library]
+        if mine:
+            raise NotCompilableError(f"it changes {mine[0].label}{line_storing(self._run.codes, str(mine[0].key))}")
+        if contents:
+            raise NotCompilableError(f"it changes what {contents[0]} contains")
+        if items:
+            raise NotSettledError(f"it changed {items[0].label}")
+
+    def _check_gaps(self, trace: Trace) -> None:
+        """Raise if a leaf was computed by ops that were not recorded."""
+        producers = trace.program.producers
+        given = set(map(identity_of, self._arguments.tensors))
+        for identity, var in trace.tensors.items():
+            if producers[var] == LEAF and identity not in given and self._observer.missed(identity):
+                raise NotCompilableError("part of it is computed by ops that are not recorded")
+
+
+_LARGEST = 4 << 20  # bytes of arrays that are compared before each call
+
+
+def aliases(arguments: Sequence[Tensor], guard: StateGuard) -> tuple[tuple[int, Tensor], ...]:
+    """Return the positions of arguments that the step also refers to by another name, with the tensors."""
+    held = guard.tensors()
+    return tuple((position, tensor) for position, tensor in enumerate(arguments) if id(tensor) in held)

@@ -1,0 +1,191 @@
+"""A step that is recorded once, and played back as one function."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable
+from functools import update_wrapper
+from threading import RLock
+from types import MethodType
+from typing import Any
+
+from retrotape._types import Tensor
+from retrotape.errors import PlaybackError, PlaybackWarning, TapeUseError
+from retrotape.lower import NotCompilableError
+from retrotape.playback._arguments import Arguments, with_tensors
+from retrotape.playback._known import Call, Entry, Known, Missing, Variant
+from retrotape.playback._last_call import trace_of
+from retrotape.playback._recorded import NotSettledError, Recorded, Recording
+from retrotape.playback._table import Recordings, in_words
+from retrotape.playback._tree import Options
+from retrotape.record import Trace, current_stack, stacklevel
+from retrotape.tf import core
+from retrotape.tf.core import tf
+
+UNSETTLED = 4  # calls that may create variables, or build layers, before the step counts as one that always does
+KINDS = 8  # kinds of arguments, times the limit of recordings of one kind
+
+
+class Step:
+    """A step that is recorded when it is first called, and played back later; see `rt.compile`.
+
+    Args:
+      function: The step.
+      options: How functions are made.
+      strict: Whether to raise if calls cannot be played back.
+      limit: How many recordings there may be for one kind of arguments.
+    """
+
+    def __init__(self, function: Callable[..., Any], options: Options, strict: bool, limit: int) -> None:
+        self._function, self._options, self._strict, self._limit = function, options, strict, limit
+        self._known: dict[Any, Known] = {}
+        self._last: Call | Entry | None = None
+        self._reason: str | None = "it has not been called"
+        self._noted = False
+        self._lock = RLock()
+        update_wrapper(self, function)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """Return the step as a method of an object."""
+        return self if instance is None else MethodType(self, instance)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the step."""
+        if not _is_plain():
+            return self._function(*args, **kwargs)
+        last, self._last = self._last, None  # so that the old values of variables are free
+        if isinstance(last, Entry):
+            last.release()
+        del last
+        arguments = Arguments(args, kwargs)
+        known = self._known.get(arguments.key)
+        why = "first call with such arguments"
+        variant: Variant | None = None
+        if known is not None:
+            if known.reason is not None:
+                self._reason = known.reason
+                return self._function(*args, **kwargs)
+            variant, why = known.find(arguments)
+            if variant is not None:
+                found = self._play(variant, arguments)
+                if isinstance(found, Call):
+                    self._last, self._reason = found, None
+                    return found.entry.pack(found.entry.tensors(found.values))
+                why = found.why
+        return self._record(args, kwargs, variant, why)
+
+    def _play(self, variant: Variant, arguments: Arguments) -> Call | Missing:
+        try:
+            return variant.play(arguments)
+        except Exception as error:
+            return Missing(f"playing it back raised {type(error).__name__}: {str(error).splitlines()[0][:200]}")
+
+    # ------------------------------------------------------------------ recording
+
+    def _record(self, args: tuple[Any, ...], kwargs: dict[str, Any], variant: Variant | None, why: str) -> Any:
+        if sys.getprofile() is not None:
+            self._reason = "a profiler is active"
+            return self._function(*args, **kwargs)
+        with self._lock:
+            args = tuple(map(with_tensors, args))
+            kwargs = {name: with_tensors(value) for name, value in kwargs.items()}
+            arguments = Arguments(args, kwargs)
+            known = self._known.setdefault(arguments.key, Known())
+            recording = Recording(self._function, args, kwargs, arguments)
+            result = recording.run()
+            try:
+                self._add(known, recording.recorded(), variant, arguments, why)
+                self._reason = None
+            except NotSettledError as error:
+                known.unsettled += 1
+                self._reason = f"the last call was not kept: {error}"
+                if known.unsettled > UNSETTLED:
+                    self._refuse(known, f"{error} each time")
+            except NotCompilableError as error:
+                self._refuse(known, str(error))
+            return result
+
+    def _add(self, known: Known, recorded: Recorded, variant: Variant | None, arguments: Arguments, why: str) -> None:
+        if why.startswith("playing it back raised") and variant is not None:
+            raise NotCompilableError(why)
+        if known.count() >= self._limit or len(self._known) > KINDS * self._limit:
+            raise NotCompilableError(
+                f"it was recorded {known.count()} times already, and again since {why}; "
+                f"raise `limit={self._limit}`, or pass what changes as a tensor"
+            )
+        if variant is None:
+            variant = Variant(recorded, arguments, self._options)
+            known.variants.insert(0, variant)
+        entry = Entry(recorded, arguments, why, in_words(arguments.key))
+        variant.add(entry)
+        self._last = entry
+        self._note(recorded.notes)
+
+    def _note(self, notes: list[str]) -> None:
+        if notes and not self._noted:
+            self._noted = True
+            warnings.warn(
+                f"While {self._name()} was recorded, {notes[0]}. It does not do so when it is played back; use "
+                "`tf.print`, or do it outside the step.",
+                PlaybackWarning,
+                stacklevel=stacklevel(),
+            )
+
+    def _refuse(self, known: Known, reason: str) -> None:
+        known.reason = self._reason = reason
+        known.variants.clear()
+        if self._strict:
+            raise PlaybackError(self._name(), reason)
+        text = f"{self._name()} runs in eager code, it is not played back: {reason}."
+        warnings.warn(text, PlaybackWarning, stacklevel=stacklevel())
+
+    def _name(self) -> str:
+        return repr(getattr(self._function, "__name__", type(self._function).__name__))
+
+    # ------------------------------------------------------------------ what is known
+
+    def why_not_compiled(self) -> str | None:
+        """Return why the last call was not played back, or will not be the next time; None if it was."""
+        return self._reason
+
+    def recordings(self) -> Recordings:
+        """Return the recordings; it prints as a table."""
+        entries = [entry for known in self._known.values() for one in known.variants for entry in one.entries.values()]
+        return Recordings(sorted(entries, key=lambda entry: entry.number))
+
+    def last_trace(self) -> Trace:
+        """Return the last call as a trace."""
+        last = self._last
+        if last is None:
+            raise TapeUseError(
+                f"{self._name()} has no tape of its last call: {self._reason or 'the call failed'}. "
+                "Call it once more, or record it: `with rt.Tape() as tape: ...`."
+            )
+        return last.trace if isinstance(last, Entry) else trace_of(last, self._options.keeps_state)
+
+    def ready(self, arguments: Arguments) -> Variant | None:
+        """Return the recordings that fit a call; None if it has to be recorded, or runs in eager code."""
+        known = self._known.get(arguments.key) if _is_plain() else None
+        return None if known is None or known.reason is not None else known.find(arguments)[0]
+
+    def played(self, entry: Entry, arguments: Arguments, values: dict[int, Tensor]) -> None:
+        """Note that a call was played back as part of a longer one."""
+        self._last, self._reason = Call(entry, arguments.tensors, values), None
+
+    def forget(self) -> None:
+        """Forget all recordings: the next call is recorded."""
+        with self._lock:
+            self._known.clear()
+            self._last = None
+
+
+def _is_plain() -> bool:
+    """Return whether this is eager code that nothing records."""
+    return (
+        tf.executing_eagerly()
+        and not current_stack().observed()
+        and not core.stock_tape_listens()
+        and not core.accumulating()
+        and not tf.distribute.has_strategy()
+    )
