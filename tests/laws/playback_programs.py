@@ -137,7 +137,7 @@ class Run:
             try:
                 way = {"function": called}.get(call.way, step)
                 found = self._call(way, call.way, (x, x if call.data == "twice" else y, call.n, mode))
-            except rt.PlaybackError:
+            except rt.errors.PlaybackError:
                 raise
             except Exception as error:
                 found = type(error).__name__
@@ -175,7 +175,7 @@ def settings_restored() -> Iterator[None]:
 def run(seed: int, wrap: Callable[[Any], Any], feature: Feature | None = None) -> list[Any]:
     """Return what each call gave, up to the first that is refused."""
     found: list[Any] = []
-    with settings_restored(), contextlib.suppress(rt.PlaybackError):
+    with settings_restored(), contextlib.suppress(rt.errors.PlaybackError):
         made = build(lambda: Run(seed, feature), seed)
         for outcome in made.calls(wrap(made.step)):
             found.append(outcome)  # noqa: PERF402  # what came before the error is kept
