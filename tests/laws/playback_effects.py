@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from laws.playback_features import READS, SHAPES, STATE, Feature
+from laws.playback_objects import FUNCTIONS, LAZY, OBJECTS
 
 _LAYER = "l$k = keras.layers.%s\nl$k(tf.zeros([2, 3]))\nstate.append(l$k)"
 _APPLY = """with rt.Tape() as t$k:
@@ -355,4 +356,4 @@ EFFECTS = [
     ),
 ]
 
-FEATURES = [*READS, *SHAPES, *STATE, *KERAS, *RESULTS, *UPDATES, *EFFECTS]
+FEATURES = [*READS, *SHAPES, *STATE, *OBJECTS, *FUNCTIONS, *LAZY, *KERAS, *RESULTS, *UPDATES, *EFFECTS]
