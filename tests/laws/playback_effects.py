@@ -200,7 +200,11 @@ UPDATES = [
     ),
     Feature("scatter", "$v.scatter_nd_update([[1]], [tf.tanh($b[0, 0])])\n$o = $a + $v"),
     Feature("slice", "$v[1:2].assign(tf.tanh($b[0, :1]))\n$o = $a + $v"),
-    Feature("variable of the call", "w$k = tf.Variable(tf.tanh($a))\nw$k.assign_add($b + 0.0 * $a)\n$o = w$k * 1.0"),
+    Feature(
+        "variable of the call",
+        "w$k = tf.Variable(tf.tanh($a))\nw$k.assign_add($b + 0.0 * $a)\n$o = w$k * 1.0",
+        plays=False,
+    ),
     Feature(
         "variable of the first call",
         "if c$k[0] is None:\n    c$k[0] = tf.Variable([1.0, 2.0, 0.5])\nc$k[0].assign(c$k[0] * 0.9)\n$o = $a * c$k[0]",

@@ -29,6 +29,7 @@ READS = [
     Feature(
         "branch of three",
         "s$k = float(tf.reduce_mean($b))\n$o = $a * (2.0 if s$k > 0.2 else 3.0 if s$k > -0.2 else 4.0)",
+        plays=False,
     ),
     Feature("integer", "$o = $a * [0.5, 1.0, 1.5][int(tf.argmax($b[0]))]"),
     Feature(
@@ -37,15 +38,15 @@ READS = [
     ),
     Feature("while", "$o = $a\nwhile tf.reduce_max(tf.abs($o)) > 0.6:\n    $o = $o * 0.5"),
     Feature("any and all", "$o = $a + (1.0 if all($b[0] > -0.5) and any($b[0] > 0.0) else 0.0)"),
-    Feature("sign by numpy", "$o = $a * np.sign($b.numpy()[0, 0])"),
+    Feature("sign by numpy", "$o = $a * np.sign($b.numpy()[0, 0])", plays=False),
     Feature("text of a value", "$o = $a * (2.0 if '-' in str(tf.sign($b[0, 0]).numpy()) else 1.0)"),
     Feature("repr of a tensor", "$o = $a * (2.0 if '-' in repr(tf.sign($b[0, 0])) else 1.0)"),
     Feature("format of a tensor", "$o = $a * (2.0 if f'{tf.sign($b[0, 0]):.0f}' == '-1' else 1.0)"),
     Feature("comparison chain", "$o = $a if -0.5 < $b[0, 0] < 0.5 else $a * $a"),
     Feature("membership", "$o = $a * (2.0 if 1 in [int(one > 0) for one in $b[0]] else 1.0)"),
-    Feature("largest of a list", "$o = max([$a[:1], $b[:1]], key=lambda one: float(one[0, 0])) * $a"),
+    Feature("largest of a list", "$o = max([$a[:1], $b[:1]], key=lambda one: float(one[0, 0])) * $a", plays=False),
     Feature("list of a tensor", "$o = $a + sum(1.0 for one in tf.sign($b[0]).numpy().tolist() if one > 0)"),
-    Feature("array of a tensor", "$o = $a * float(np.round(np.asarray(tf.tanh($b))[0, 0]))"),
+    Feature("array of a tensor", "$o = $a * float(np.round(np.asarray(tf.tanh($b))[0, 0]))", plays=False),
     Feature("numpy function of a tensor", "$o = $a * float(np.sum(tf.sign($b[0])))"),
     Feature("index by a tensor", "$o = $a * [1.0, 2.0, 3.0][tf.argmin($b[0])]"),
     Feature("key by a value", "$o = $a * {True: 0.5, False: 1.5}[bool($b[0, 1] > 0)]"),
@@ -60,8 +61,8 @@ READS = [
     Feature("identity of tensors", "$o = $a if x is y else $a * 0.5"),
     Feature("static value", "$o = $a * (2.0 if (tf.get_static_value(tf.sign($b[0, 0])) or 0.0) > 0 else 1.0)"),
     Feature("deep copy of a tensor", "import copy\n$o = $a * copy.deepcopy($b)"),
-    Feature("dlpack", "$o = $a * np.sign(np.from_dlpack(tf.identity($b))[0, 0])"),
-    Feature("memory of a tensor", "$o = $a * (2.0 if memoryview($b)[0, 0] > 0 else 1.0)"),
+    Feature("dlpack", "$o = $a * np.sign(np.from_dlpack(tf.identity($b))[0, 0])", plays=False),
+    Feature("memory of a tensor", "$o = $a * (2.0 if memoryview($b)[0, 0] > 0 else 1.0)", plays=False),
 ]
 
 # ------------------------------------------------------------------ shapes that depend on values
@@ -146,6 +147,7 @@ STATE = [
         "$o = $a * G$k['a']",
         "import collections\nG$k = collections.defaultdict(lambda: 0.5)",
         turns=("G$k['a'] = 2.0",),
+        plays=False,
     ),
     Feature(
         "deque",
