@@ -72,26 +72,29 @@ class Names(NamedTuple):
     """The names in code.
 
     Attributes:
-      loaded: The names of globals and attributes, and short strings, by which attributes may be looked up.
+      loaded: The names of globals and attributes, and `texts`.
+      texts: Strings by which attributes may be looked up.
       every: Whether attributes may be looked up by names that are computed.
     """
 
     loaded: frozenset[str]
+    texts: frozenset[str]
     every: bool
 
 
 @lru_cache(4096)
 def names_in(code: CodeType) -> Names:
     """Return the names in code, and in the functions that it defines."""
-    loaded, every = set(code.co_names), not _EVERY_NAME.isdisjoint(code.co_names)
+    loaded, texts, every = set(code.co_names), set[str](), not _EVERY_NAME.isdisjoint(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             inner = names_in(constant)
             loaded |= inner.loaded
+            texts |= inner.texts
             every |= inner.every
         elif isinstance(constant, str) and constant.isidentifier():
-            loaded.add(constant)
-    return Names(frozenset(loaded), every)
+            texts.add(constant)
+    return Names(frozenset(loaded | texts), frozenset(texts), every)
 
 
 def nested_in(code: CodeType) -> list[CodeType]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from itertools import count
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from retrotape._types import Tensor
 from retrotape.lower import NotCompilableError
@@ -48,15 +48,11 @@ class Entry:
         self.ops = sum(len(segment.eqns) for segment in recorded.path.segments)
         self.inputs = [identity_of(tensor) for tensor in arguments.tensors]
         self.outputs = [identity_of(tensor) for tensor in recorded.results.tensors]
-        outputs = recorded.path.outputs
-        made = {var for segment in recorded.path.segments for eqn in segment.eqns for var in eqn.outputs}
-        loose = {*recorded.path.inputs, *recorded.path.handles, *made}
         self._is_first = True
-        self._constant = {var: recorded.path.tensors[var] for var in outputs if var not in loose}
 
     def tensors(self, values: dict[int, Tensor]) -> list[Tensor]:
         """Return the tensors that the step returns, given the values of vars."""
-        constant = self._constant
+        constant = self.path.tensors
         if not constant:
             return [values[var] for var in self.path.outputs]
         return [constant[var] if var in constant else values[var] for var in self.path.outputs]
@@ -69,7 +65,8 @@ class Entry:
             given = [trace.tensors.get(identity) for identity in self.inputs]
             first = [history.versions[0] for history in trace.facts.histories.values()]
             for var in (*given, *first):
-                trace.values.pop(var, None)
+                if var is not None:
+                    trace.values.pop(var, None)
 
 
 class Call(NamedTuple):
@@ -102,7 +99,6 @@ class Variant:
         held = recorded.guard.tensors()
         # Arguments that the step also refers to by another name: both must be one tensor again.
         self._same = [(position, tensor) for position, tensor in enumerate(arguments.tensors) if id(tensor) in held]
-        self._objects = arguments.objects  # their ids are part of the key
         self.root: Node | None = None
         self.loops: dict[int, LoweredFunction] = {}  # by number of steps in one call
         self.entries: dict[int, Entry] = {}  # by `id` of the last node
@@ -119,8 +115,7 @@ class Variant:
         assert self.root is not None
         inputs = next(iter(self.entries.values())).path.inputs
         values = dict(zip(inputs, arguments.tensors, strict=True))
-        if users:  # a tape records on another thread: it has to know of the writes
-            stamp_writes([update.handle for entry in self.entries.values() for update in entry.path.updates])
+        self.stamp()
         found = play(self.root, values)
         if not isinstance(found, Played):
             node, _ = found
@@ -129,6 +124,11 @@ class Variant:
         entry = self.entries[id(found.node)]
         entry.plays += 1
         return Call(entry, arguments.tensors, values)
+
+    def stamp(self) -> None:
+        """Assign a time to writes that are about to happen, if a tape records on another thread."""
+        if users:
+            stamp_writes([update.handle for entry in self.entries.values() for update in entry.path.updates])
 
     def add(self, entry: Entry) -> None:
         """Add a path.
@@ -165,7 +165,8 @@ class Known:
       unsettled: How many calls in a row created variables, or changed layers.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, objects: Sequence[Any]) -> None:
+        self._objects = objects  # their ids are part of the key
         self.variants: list[Variant] = []
         self.reason: str | None = None
         self.unsettled = 0

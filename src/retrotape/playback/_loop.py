@@ -85,10 +85,11 @@ def _together(step: Step, variant: Variant, arguments: Sequence[Arguments]) -> l
     lowered = variant.root.lowered()
     values = [dict(zip(entry.path.inputs, one.tensors, strict=True)) for one in arguments]
     given = [[one[var] for var in lowered.takes] for one in values]
-    key = len(arguments)
-    if key not in variant.loops:
-        variant.loops[key] = _loop(lowered, len(arguments), given[0])
-    flat = variant.loops[key]([*lowered.fixed, *(tensor for one in given for tensor in one)])
+    steps = len(arguments)
+    if steps not in variant.loops:
+        variant.loops[steps] = _loop(lowered, steps, given[0])
+    variant.stamp()
+    flat = variant.loops[steps]([*lowered.fixed, *(tensor for one in given for tensor in one)])
     width = len(lowered.gives)
     for number, one in enumerate(values):
         one.update(zip(lowered.gives, flat[number * width : (number + 1) * width], strict=True))

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Container, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from retrotape._types import Handle, Tensor
-from retrotape.ir import Eqn, TensorType, bytes_of
+from retrotape.errors import NotRecordedError, TapeUseError
+from retrotape.execute import Values
+from retrotape.ir import LEAF, Eqn, TensorType, bytes_of
 from retrotape.lower import Computation, Simplifier, value_bytes
 from retrotape.playback._pure import Pure, check_updates, purify, without_calls
 from retrotape.record import RESOURCE, Trace
 from retrotape.tf.core import shape_of
+from retrotape.tf.nests import describe, is_variable
 
 LARGEST = 4096  # bytes of a constant inside a function; larger ones are passed in
 _VARIANT = 21
@@ -103,13 +106,13 @@ class Path(NamedTuple):
     tensors: Mapping[int, Tensor]
 
 
-def path_of(recorded: Trace, inputs: Sequence[Tensor], outputs: Sequence[Tensor], reads: Sequence[Read]) -> Path:
+def path_of(recorded: Trace, inputs: Sequence[Any], outputs: Sequence[Any], reads: Sequence[Read]) -> Path:
     """Return a recorded run as a path.
 
     Args:
       recorded: Its trace.
-      inputs: The tensors that were passed in, each of which is on the trace.
-      outputs: The tensors that it returned.
+      inputs: What is passed in: tensors that no op has made, and variables.
+      outputs: What is returned: tensors, and variables.
       reads: The values that Python read.
 
     Raises:
@@ -121,27 +124,43 @@ def path_of(recorded: Trace, inputs: Sequence[Tensor], outputs: Sequence[Tensor]
 
 
 class _Builder:
-    def __init__(
-        self, trace: Trace, inputs: Sequence[Tensor], outputs: Sequence[Tensor], reads: Sequence[Read]
-    ) -> None:
+    def __init__(self, trace: Trace, inputs: Sequence[Any], outputs: Sequence[Any], reads: Sequence[Read]) -> None:
         self._trace, self._reads = trace, reads
-        self._pure: Pure = purify(trace, [trace.var_of(tensor) for tensor in inputs])
-        self._inputs = tuple(self._of(tensor) for tensor in inputs)
-        self._outputs = tuple(self._of(tensor) for tensor in outputs)
-        self._loose = {self._of(tensor): tensor for tensor in outputs}
+        given = [self._leaf(part) for part in inputs]
+        self._returned = [self._var_of(part) for part in outputs]
+        self._pure: Pure = purify(trace, given)
+        self._inputs, self._outputs = tuple(map(self._var, given)), tuple(map(self._var, self._returned))
         self._handles: dict[int, Handle] = {}
         self._updates: list[Update] = []
         for history in trace.facts.histories.values():
             first, last = (self._var(history.versions[end]) for end in (0, -1))
-            self._handles[first] = history.handle
-            if last != first:
-                self._updates.append(Update(history.handle, first, last))
+            if first not in self._inputs:
+                self._handles[first] = history.handle
+                self._updates += [Update(history.handle, first, last)] if last != first else []
 
     def _var(self, var: int) -> int:
         return self._pure.var(var, self._trace.program.types[var])
 
-    def _of(self, tensor: Tensor) -> int:
-        return self._var(self._trace.var_of(tensor))
+    def _var_of(self, part: Any) -> int:
+        """Return the var of a tensor, or of the last value of a variable."""
+        if not is_variable(part):
+            return self._trace.var_of(part)
+        history = self._trace.history(part.handle)
+        if history is None:
+            raise NotRecordedError(describe(part), "it was not used in what was recorded", "Use it inside the block.")
+        return history.current
+
+    def _leaf(self, part: Any) -> int:
+        history = self._trace.history(part.handle) if is_variable(part) else None
+        found = self._trace.tensors.find(part) if history is None else history.versions[0]
+        if found is None:
+            raise NotRecordedError(describe(part), "it was not used in what was recorded", "Use it inside the block.")
+        if self._trace.program.producers[found] != LEAF:
+            raise TapeUseError(
+                f"{describe(part)} was computed on this tape, so it cannot be passed in. "
+                "Name as inputs what the tape started from."
+            )
+        return found
 
     def path(self) -> Path:
         """Return the path."""
@@ -189,22 +208,23 @@ class _Builder:
             captures,
             tuple(update for update in updates if update.last != update.first),
             tuple(found[:count]),
-            dict(zip(found[:count], self._loose_tensors(), strict=True)),
+            self._constant_outputs(found[:count], simple.constants.keys() | captures.keys()),
         )
 
-    def _loose_tensors(self) -> list[Tensor]:
-        return [self._loose[var] for var in self._outputs]
+    def _constant_outputs(self, found: Sequence[int], known: Container[int]) -> dict[int, Tensor]:
+        """Return the values of outputs that are the same each time, by var."""
+        values = Values(self._trace)
+        return {var: values(returned) for returned, var in zip(self._returned, found, strict=True) if var in known}
 
     def _leaves(self) -> tuple[dict[int, Tensor], dict[int, bytes]]:
         """Return the leaves that are neither inputs nor variables: those passed in each time, and constants."""
-        pure, trace = self._pure, self._trace
+        pure, values = self._pure, Values(self._trace)
         captures: dict[int, Tensor] = {}
         constants = dict(pure.constants)
         for var, number in list(pure.number.items()):
             if pure.producers[number] >= 0 or number in self._inputs or number in self._handles:
                 continue
-            value = trace.value(var)
-            assert value is not None
+            value = values(var)
             if pure.types[number].dtype in (RESOURCE, _VARIANT) or bytes_of(pure.types[number]) > LARGEST:
                 captures[number] = value
             else:

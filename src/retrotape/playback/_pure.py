@@ -78,6 +78,9 @@ def check_updates(trace: Trace) -> None:
     facts = trace.facts
     for var in facts.opaque:
         raise NotCompilableError(f"it updates {trace.name_of(facts.history_of[var])} by an op that has no rule")
+    for key, variable in trace.variables.items():
+        if not variable.shape.is_fully_defined():
+            raise NotCompilableError(f"it uses {trace.name_of(facts.histories[key])}, whose shape may change")
     for var in facts.unrecorded_updates:
         raise NotCompilableError(f"it changes {trace.name_of(facts.history_of[var])} by an op that was not recorded")
 

@@ -47,36 +47,27 @@ class PythonRun:
         self.codes: set[CodeType] = set()
         self.reasons: list[str] = []
         self.notes: list[str] = []
+        self._seen: set[CodeType] = set()
         self._known: set[CodeType] = {one for code in before.functions for one in nested_in(code)}
         self.foreign: dict[CodeType, dict[str, Any]] = {}  # user code that was not reachable before, with its globals
 
     def __call__(self, function: Callable[[], Any]) -> Any:
         """Run a function."""
-        random_before = random.getstate()
-        numpy_before = np.random.get_state(legacy=False)
-        generators = [(one, repr(_state_of(one))) for one in self.before.generators]
+        states = _random_states(self.before.generators)
         sys.setprofile(self._on_event)
         try:
             return function()
         finally:
             sys.setprofile(None)
-            if random.getstate() != random_before:
-                self.reasons.append("it draws random numbers of Python's `random`")
-            now = np.random.get_state(legacy=False)
-            drawn = now["state"]["pos"] != numpy_before["state"]["pos"] or bool(
-                (now["state"]["key"] != numpy_before["state"]["key"]).any()
-            )
-            if (
-                drawn
-                or now["gauss"] != numpy_before["gauss"]
-                or any(repr(_state_of(one)) != old for one, old in generators)
-            ):
-                self.reasons.append("it draws random numbers of NumPy")
+            now = _random_states(self.before.generators)
+            drawn = [name.rstrip("+") for name, state in states.items() if now[name] != state]
+            self.reasons += [f"it draws random numbers of {name}" for name in drawn]
 
     def _on_event(self, frame: FrameType, event: str, arg: Any) -> None:
         if event == "call":
             code = frame.f_code
-            if code not in self.codes:
+            if code not in self._seen:
+                self._seen.add(code)
                 self._on_code(frame, code)
         elif event == "c_call" and frame.f_code in self.codes:
             self._on_c_call(frame, arg)
@@ -112,6 +103,12 @@ class PythonRun:
 def _begin(code: CodeType) -> int:
     """Return where a function begins: a generator is there when it runs for the first time."""
     return next((step.offset for step in dis.get_instructions(code) if step.opname == "RESUME"), 0)
+
+
+def _random_states(generators: list[Any]) -> dict[str, Any]:
+    """Return the states of generators of random numbers: those of Python and NumPy, and others that are known."""
+    found: dict[str, Any] = {"Python's `random`": random.getstate(), "NumPy": repr(np.random.get_state(legacy=False))}
+    return {**found, **{f"NumPy{'+' * number}": repr(_state_of(one)) for number, one in enumerate(generators, 1)}}
 
 
 def _state_of(generator: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import functools
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
@@ -12,12 +13,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from retrotape.lower import NotCompilableError
 from retrotape.playback._code import is_user_code, is_users, names_in
 from retrotape.tf.core import EagerTensor, tf
 from retrotape.tf.nests import is_variable, unwrap
 
 ABSENT = object()
-_LARGEST = 1 << 20  # bytes of arrays that are compared before each call
 _IMMUTABLE = (
     type(None),
     bool,
@@ -37,6 +38,9 @@ _IMMUTABLE = (
 _UNIMPORTANT = frozenset(
     ("_called", "predict_function", "stop_training", "test_function", "train_function")
 )  # attributes of layers that no op depends on
+_MANY = 50_000  # objects
+# Modules of the standard library with classes whose objects have attributes of user code.
+_NAMESPACES = frozenset(("_thread", "argparse", "collections", "configparser", "dataclasses", "threading", "types"))
 _CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 
 
@@ -107,7 +111,7 @@ def are_equal(one: Any, other: Any) -> bool:
 
 def _snapshot(container: Any) -> Any:
     if isinstance(container, np.ndarray):
-        return container.copy()
+        return container.copy(order="C")
     if isinstance(container, dict):
         return tuple(part for pair in container.items() for part in pair)
     return tuple(container) if not isinstance(container, set) else frozenset(container)
@@ -117,7 +121,9 @@ def is_unchanged(container: Any, before: Any) -> bool:
     """Return whether a container contains what it did."""
     if isinstance(container, np.ndarray):
         same = container.shape == before.shape and container.dtype == before.dtype
-        return same and container.tobytes() == before.tobytes()
+        if not same or not container.flags.c_contiguous:
+            return same and container.tobytes() == before.tobytes()
+        return np.array_equal(container.reshape(-1).view(np.uint8), before.reshape(-1).view(np.uint8))
     if isinstance(container, set):
         return container == before
     now = _snapshot(container)
@@ -134,6 +140,7 @@ class Capture:
     def __init__(self, codes: Collection[CodeType] | None = None) -> None:
         self._codes = codes
         self._names = None if codes is None else frozenset().union(*(names_in(code).loaded for code in codes))
+        self._texts = frozenset().union(*(names_in(code).texts for code in codes or ()))
         if codes is not None and any(names_in(code).every for code in codes):
             self._names = None
         self.items: dict[tuple[int, Any], Item] = {}
@@ -154,9 +161,9 @@ class Capture:
     def add_globals(self, space: dict[str, Any], names: Collection[str]) -> None:
         """Note globals."""
         for name in names:
-            if name in space:
+            if name in space or hasattr(builtins, name):
                 self._item(space, name, f"the global {name!r}")
-                value = space[name]
+                value = space.get(name)
                 if ismodule(value):
                     self._module(value, names, name)
 
@@ -191,6 +198,8 @@ class Capture:
         if isinstance(value, _IMMUTABLE) or id(value) in self._seen:
             return
         self._seen[id(value)] = value
+        if len(self._seen) > _MANY:
+            raise NotCompilableError(f"it refers to more than {_MANY} objects, which may change")
         if type(value) is EagerTensor or is_variable(unwrap(value)) or ismodule(value):
             return
         if isfunction(value):
@@ -257,15 +266,19 @@ class Capture:
 
     def _object(self, value: Any, label: str) -> None:
         kind = type(value)
-        mine, keras = is_users(kind), is_keras(kind)
+        mine, keras = is_users(kind) or kind.__module__ in _NAMESPACES, is_keras(kind)
         inner = getattr(value, "python_function", None) or getattr(value, "__wrapped__", None)
         if inner is not None:
             self._todo.append((inner, label))
         if not mine and not keras:
             return
-        if mine:
+        if mine and is_users(kind):
             self._todo.append((kind, kind.__name__))
-        space = getattr(value, "__dict__", None) or {}
+        space = getattr(value, "__dict__", None)
+        if space is None:
+            space = {}
+        elif mine:
+            self._not_there(space, kind, label)
         for name in list(space):
             if mine and self._is_named(name):
                 self._item(space, name, f"{label}.{name}")
@@ -274,6 +287,13 @@ class Capture:
         for name in getattr(kind, "__slots__", ()) if mine else ():
             if isinstance(name, str) and self._is_named(name):
                 self._item(_Slots(value), name, f"{label}.{name}")
+
+    def _not_there(self, space: Any, kind: type, label: str) -> None:
+        """Note the attributes that the class has, or user code asks for, and the object has not."""
+        of_class = {name for one in kind.__mro__ if is_users(one) for name in vars(one)}
+        for name in self._names or ():
+            if name not in space and (name in of_class or name in self._texts):
+                self._item(space, name, f"{label}.{name}", follow=False)
 
     def _of_library(self, space: Any, name: str, label: str) -> None:
         """Note an attribute that Keras uses: a setting, a function, a variable, a layer."""

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 from retrotape._types import Tensor
 from retrotape.ir import LEAF
 from retrotape.lower import NotCompilableError
 from retrotape.playback._arguments import Arguments, Results
-from retrotape.playback._code import line_storing
+from retrotape.playback._code import line_storing, names_in
 from retrotape.playback._guards import StateGuard, changes_between
 from retrotape.playback._path import Path, Read, path_of
 from retrotape.playback._python_run import PythonRun, place_of
 from retrotape.playback._python_state import Capture
 from retrotape.record import EagerSession, Trace, next_time
 from retrotape.tf import core, keras_api
+from retrotape.tf.buffers import arrays_by_method, is_supported
 from retrotape.tf.core import identity_of
 
 
@@ -50,7 +52,7 @@ class StepObserver:
 
     def __init__(self) -> None:
         self.reads: list[Read] = []
-        self.shown: list[str] = []
+        self.shown: list[Read] = []
         self._gaps: list[tuple[int, int]] = []
         self._open: list[int] = []
 
@@ -65,11 +67,8 @@ class StepObserver:
 
     def on_host_read(self, tensor: Tensor, only_shown: bool) -> None:
         """Python is about to read the value of a tensor."""
-        place = place_of(sys._getframe(1))
-        if only_shown:
-            self.shown.append(place)
-        else:
-            self.reads.append(Read(next_time(), tensor, place.removeprefix(" at ")))
+        place = place_of(sys._getframe(1)).removeprefix(" at ")
+        (self.shown if only_shown else self.reads).append(Read(next_time(), tensor, place))
 
     def missed(self, identity: int) -> bool:
         """Return whether a tensor was made while ops were not recorded."""
@@ -111,11 +110,17 @@ class Recording:
         try:
             for tensor in self._arguments.tensors:
                 session.var_of(tensor)
-            self._result = self._run(lambda: self._function(*self._args, **self._kwargs))
+            with nullcontext() if self._exports_memory() else arrays_by_method():
+                self._result = self._run(lambda: self._function(*self._args, **self._kwargs))
             return self._result
         finally:
             session.stop()
             recorder.observer = None
+
+    def _exports_memory(self) -> bool:
+        """Return whether the memory of tensors is read in a way that cannot be observed, or hidden from."""
+        codes = self._run.before.functions
+        return not is_supported() or any(not _EXPORTS.isdisjoint(names_in(code).loaded) for code in codes)
 
     def recorded(self) -> Recorded:
         """Return what was recorded.
@@ -129,6 +134,8 @@ class Recording:
         trace, run = session.trace, self._run
         if any(eqn.op == "VarHandleOp" for eqn in trace.program.eqns):
             raise NotSettledError("it created variables")
+        if self._exports_memory():
+            raise NotCompilableError("it may read the memory of tensors, by `memoryview` for instance: use `numpy()`")
         if run.reasons:
             raise NotCompilableError(run.reasons[0])
         after = self._captured(Capture(run.codes))
@@ -137,10 +144,10 @@ class Recording:
         self._check_state(after)
         self._check_gaps(trace)
         results = Results(self._result)
-        path = path_of(trace, self._arguments.tensors, results.tensors, self._observer.reads)
+        reads = self._observer.reads if run.notes else [*self._observer.reads, *self._observer.shown]
+        path = path_of(trace, self._arguments.tensors, results.tensors, reads)
         guard = StateGuard(after.items.values(), after.contents.values())
-        shown = [f"a tensor was shown as text{place}" for place in self._observer.shown]
-        return Recorded(trace, path, guard, results, [*run.notes, *shown])
+        return Recorded(trace, path, guard, results, run.notes)
 
     def _check_state(self, after: Capture) -> None:
         if after.iterators:
@@ -165,6 +172,7 @@ class Recording:
                 raise NotCompilableError("part of it is computed by ops that are not recorded")
 
 
+_EXPORTS = frozenset(("bytearray", "bytes", "memoryview"))
 _LARGEST = 4 << 20  # bytes of arrays that are compared before each call
 
 

@@ -87,11 +87,13 @@ class Step:
         if sys.getprofile() is not None:
             self._reason = "a profiler is active"
             return self._function(*args, **kwargs)
+        if variant is None and len(self._known) >= KINDS * self._limit:
+            return self._function(*args, **kwargs)
         with self._lock:
             args = tuple(map(with_tensors, args))
             kwargs = {name: with_tensors(value) for name, value in kwargs.items()}
             arguments = Arguments(args, kwargs)
-            known = self._known.setdefault(arguments.key, Known())
+            known = self._known.setdefault(arguments.key, Known(arguments.objects))
             recording = Recording(self._function, args, kwargs, arguments)
             result = recording.run()
             try:

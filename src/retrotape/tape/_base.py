@@ -10,6 +10,7 @@ from retrotape._types import Nest
 from retrotape.diagnose.diagnosis import IN_EAGER_CODE, Diagnosis
 from retrotape.errors import ShapeMismatchError, TapeUseError
 from retrotape.files.saved import Saved
+from retrotape.playback import Playable
 from retrotape.query import Queries, make_request
 from retrotape.record import EagerSession, Session, Trace
 from retrotape.tf.core import tf
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from retrotape.tape.loaded import LoadedTape
 
 
-class AnyTape(Queries, Diagnosis, Saved):
+class AnyTape(Queries, Diagnosis, Saved, Playable):
     """A tape of any kind: live, loaded or joined. They differ in where their program comes from."""
 
     @abstractmethod

@@ -39,7 +39,7 @@ def playback(model: _Model, *, jit: bool = False, strict: bool = False, limit: i
             f"playback takes a Keras model on the TensorFlow backend, got {type(model).__name__}: "
             "`rt.keras.playback(model)`."
         )
-    if not getattr(model, "compiled", False) or not model.run_eagerly:  # type: ignore[attr-defined]
+    if not getattr(model, "compiled", False) or not model.run_eagerly:
         raise TapeUseError(
             "playback records steps that run in eager code. First call `model.compile(..., run_eagerly=True)`."
         )

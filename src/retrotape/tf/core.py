@@ -158,10 +158,20 @@ def op_def(op: str) -> Any | None:
     return op_def_registry.get(op)
 
 
+def memory_of(tensor: Tensor) -> np.ndarray:
+    """Return the memory of a tensor on a CPU as bytes, without a copy."""
+    try:
+        return np.frombuffer(tensor, np.uint8)
+    except TypeError:  # it is hidden, while a step is recorded
+        from retrotape.tf.buffers import read_memory
+
+        return read_memory(tensor)
+
+
 def _buffer_of(tensor: Tensor) -> int | None:
     """Return the address of an eager tensor's buffer; None if it is not available."""
     if "CPU" in tensor.backing_device:
-        return np.frombuffer(tensor, np.uint8).__array_interface__["data"][0]
+        return memory_of(tensor).__array_interface__["data"][0]
     if not tensor.dtype.is_floating:
         return None
     capsule = tf.experimental.dlpack.to_dlpack(tensor)

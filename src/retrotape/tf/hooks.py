@@ -163,6 +163,12 @@ def _py_func_common(func: Any = None, inp: Any = None, *rest: Any, **kw: Any) ->
     return original[script_ops, "py_func_common"](func, inp, *rest, **kw)
 
 
+def _to_dlpack(tensor: Any) -> Any:
+    if thread.listener is not None:
+        thread.listener.on_host_read(tensor, "__dlpack__")
+    return original[pywrap_tfe, "TFE_ToDlpackCapsule"](tensor)
+
+
 def _get_gradient_function(op: Any) -> Any:
     found = original[ops, "get_gradient_function"](op)
     if thread.keeps_recomputed and op.type == "IdentityN" and is_recompute(found):
@@ -172,6 +178,7 @@ def _get_gradient_function(op: Any) -> Any:
 
 hook_table.add_hooks(
     (pywrap_tfe, "TFE_Py_FastPathExecute", fast_path),
+    (pywrap_tfe, "TFE_ToDlpackCapsule", _to_dlpack),
     (execute, "quick_execute", make_run_op()),
     (execute, "execute_with_callbacks", make_run_op()),
     (execute, "execute", make_run_op()),

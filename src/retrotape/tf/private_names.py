@@ -14,6 +14,7 @@ HOOKED = {
     "eager.execute:execute_with_callbacks(op_name, num_outputs, inputs, attrs, ctx, name)": "the same, with callbacks",
     "eager.execute:execute_with_cancellation(op_name, num_outputs, inputs, attrs, ctx, ...)": "calls of functions",
     "pywrap_tfe:TFE_Py_FastPathExecute": "variables given straight to an op are read without a callback",
+    "pywrap_tfe:TFE_ToDlpackCapsule": "where other libraries read a value",
     "eager.record:record_operation(op_type, output_tensors, input_tensors, backward_function, forward_function)": (
         "custom gradients and function calls give their backward function here"
     ),
