@@ -132,6 +132,8 @@ def _pure(eqn: Eqn, kinds: list[TensorType]) -> list[Eqn] | None:
         return [Eqn(_SIMPLE[eqn.op], everything, eqn.outputs, (("T", DType(kinds[0].dtype)),), 0)]
     if eqn.op in FORWARD or eqn.op.startswith("ResourceGather"):
         return None
+    if eqn.op in EFFECTS and not eqn.outputs:
+        return [eqn._replace(inputs=everything, frame=0)]
     if traits(eqn.op).kind is not Kind.PLAIN:
         raise NotCompilableError(f"it runs {eqn.op}, which has an effect that cannot be repeated")
     if eqn.op in RANDOM and any(value for name, value in eqn.attrs if name in ("seed", "seed2")):
@@ -139,7 +141,7 @@ def _pure(eqn: Eqn, kinds: list[TensorType]) -> list[Eqn] | None:
             f"it runs {eqn.op} with a seed, which eager code would continue from another state; use `keras.random` "
             "with a `SeedGenerator`, or `tf.random.stateless_*`"
         )
-    if eqn.op not in EFFECTS and eqn.op not in RANDOM and not is_deterministic(eqn.op):
+    if eqn.op not in RANDOM and not is_deterministic(eqn.op):
         raise NotCompilableError(f"it runs {eqn.op}, which has an effect, or another result each time")
     return [eqn._replace(inputs=everything, frame=0)]
 

@@ -167,9 +167,10 @@ class Capture:
                 if ismodule(value):
                     self._module(value, names, name)
 
-    def add_setting(self, space: Any, name: str) -> None:
-        """Note a setting of Keras."""
-        self._item(space, name, f"the setting {name.strip('_').lower()!r} of Keras", of_library=True, follow=False)
+    def add_setting(self, space: Any, name: str, owner: str = "Keras") -> None:
+        """Note a setting of a library."""
+        label = f"the setting {name.strip('_').lower()!r} of {owner}"
+        self._item(space, name, label, of_library=True, follow=False)
 
     def add_code(self, code: CodeType, space: dict[str, Any]) -> None:
         """Note the globals that code names."""

@@ -17,7 +17,7 @@ from retrotape.playback._path import Path, Read, path_of
 from retrotape.playback._python_run import PythonRun, place_of
 from retrotape.playback._python_state import Capture
 from retrotape.record import EagerSession, Trace, next_time
-from retrotape.tf import core, keras_api
+from retrotape.tf import core, keras_api, summaries
 from retrotape.tf.buffers import arrays_by_method, is_supported
 from retrotape.tf.core import identity_of
 
@@ -146,6 +146,9 @@ class Recording:
         results = Results(self._result)
         reads = self._observer.reads if run.notes else [*self._observer.reads, *self._observer.shown]
         path = path_of(trace, self._arguments.tensors, results.tensors, reads)
+        if any("Summary" in eqn.op for eqn in path.effects):
+            for space, name in summaries.settings():
+                after.add_setting(space, name, "tf.summary")
         guard = StateGuard(after.items.values(), after.contents.values())
         return Recorded(trace, path, guard, results, run.notes)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import update_wrapper
 from threading import RLock
 from types import MethodType
@@ -42,7 +42,7 @@ class Step:
         self._known: dict[Any, Known] = {}
         self._last: Call | Entry | None = None
         self._reason: str | None = "it has not been called"
-        self._noted = False
+        self._noted = self._is_full = False
         self._lock = RLock()
         update_wrapper(self, function)
 
@@ -73,7 +73,7 @@ class Step:
                     self._last, self._reason = found, None
                     return found.entry.pack(found.entry.tensors(found.values))
                 why = found.why
-        return self._record(args, kwargs, variant, why)
+        return self._record(arguments.key, args, kwargs, variant, why)
 
     def _play(self, variant: Variant, arguments: Arguments) -> Call | Missing:
         try:
@@ -83,12 +83,25 @@ class Step:
 
     # ------------------------------------------------------------------ recording
 
-    def _record(self, args: tuple[Any, ...], kwargs: dict[str, Any], variant: Variant | None, why: str) -> Any:
+    def _run_as_new_kind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a call of one kind of arguments too many in eager code."""
+        if not self._is_full:
+            self._is_full = True
+            self._refuse(
+                Known([]),
+                f"it was called with more than {KINDS * self._limit} kinds of arguments; pass numbers that change as "
+                "tensors, and pad to a few shapes",
+            )
+        return self._function(*args, **kwargs)
+
+    def _record(
+        self, key: Hashable, args: tuple[Any, ...], kwargs: dict[str, Any], variant: Variant | None, why: str
+    ) -> Any:
         if sys.getprofile() is not None:
             self._reason = "a profiler is active"
             return self._function(*args, **kwargs)
-        if variant is None and len(self._known) >= KINDS * self._limit:
-            return self._function(*args, **kwargs)
+        if key not in self._known and len(self._known) >= KINDS * self._limit:
+            return self._run_as_new_kind(args, kwargs)
         with self._lock:
             args = tuple(map(with_tensors, args))
             kwargs = {name: with_tensors(value) for name, value in kwargs.items()}
@@ -111,7 +124,7 @@ class Step:
     def _add(self, known: Known, recorded: Recorded, variant: Variant | None, arguments: Arguments, why: str) -> None:
         if why.startswith("playing it back raised") and variant is not None:
             raise NotCompilableError(why)
-        if known.count() >= self._limit or len(self._known) > KINDS * self._limit:
+        if known.count() >= self._limit:
             raise NotCompilableError(
                 f"it was recorded {known.count()} times already, and again since {why}; "
                 f"raise `limit={self._limit}`, or pass what changes as a tensor"

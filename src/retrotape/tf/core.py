@@ -60,6 +60,7 @@ try:
     from tensorflow.python.ops import handle_data_util as handle_data_util
     from tensorflow.python.ops import resource_variable_ops as resource_variable_ops
     from tensorflow.python.ops import script_ops as script_ops
+    from tensorflow.python.ops import summary_ops_v2 as summary_ops_v2
 except ImportError as error:
     raise IncompatibleTensorFlowError(version, str(error)) from error
 

@@ -57,6 +57,7 @@ CALLED = {
     "eager.context:Context.op_callbacks": "callbacks run on the slow path",
     "eager.context:Context._thread_local_data": "every eager op is recorded; an interrupt leaves no callback behind",
     "pywrap_tfe:EagerContextThreadLocalData.op_callbacks": "the same",
+    "ops.summary_ops_v2:_summary_state": "where a step that is played back writes summaries",
     "eager.core:_FallbackException": "says that the fast path has not run an op",
     "eager.execute:must_record_gradient()": "whether a stock tape is open",
     "eager.execute:record_gradient(op_name, inputs, attrs, outputs)": "stock tapes see ops that are run by name",
