@@ -1,7 +1,7 @@
 """The workloads as steps: in eager mode, in `tf.function` without and with XLA, and played back by `rt.compile`.
 
 Each contender has variables of its own, as some steps update them. The step is the same Python function for all, under
-the stock tape or under ours; only in `hyper` the stock tape needs the update written by hand.
+the stock tape or under ours; only in `hyper` the stock tape needs the update written by hand. A step that cannot be played back raises.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ WAYS: dict[str, tuple[Any, Callable[..., Any]]] = {
     STOCK: (tf.GradientTape, lambda step: step),
     "tf.function": (tf.GradientTape, function),
     "tf.function, XLA": (tf.GradientTape, partial(function, jit_compile=True)),
-    OURS: (rt.Tape, lambda step: rt.compile(step)),
-    f"{OURS}, XLA": (rt.Tape, lambda step: rt.compile(step, jit=True)),
+    OURS: (rt.Tape, lambda step: rt.compile(step, strict=True)),
+    f"{OURS}, XLA": (rt.Tape, lambda step: rt.compile(step, jit=True, strict=True)),
 }
 
 
