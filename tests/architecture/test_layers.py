@@ -172,7 +172,7 @@ def for_type_checkers() -> dict[str, str]:
         assert isinstance(node, ast.ImportFrom)
         for alias in node.names:
             assert alias.asname == alias.name, "`x as x` says that the name is public"
-            is_module = node.module in ("retrotape", "retrotape.distribute", "retrotape.files")
+            is_module = node.module in ("retrotape", "retrotape.distribute", "retrotape.files", "retrotape.tape")
             home = f"{node.module}.{alias.name}" if is_module else node.module
             found[alias.name] = home
     return found

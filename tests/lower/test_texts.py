@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import retrotape as rt
-from retrotape import compile as compiling
+from retrotape import lower as compiling
 from retrotape.lower._queries import RECORDED
 from retrotape.record import NO_QUERY
 

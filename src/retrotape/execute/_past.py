@@ -10,6 +10,7 @@ from retrotape._types import Tensor
 from retrotape.errors import TapeUseError
 from retrotape.record import Trace, current_stack, same
 from retrotape.tf import core, hooks, tangents
+from retrotape.tf.buffers import share_buffer
 from retrotape.tf.core import identity_of, tf
 
 _stand_ins: set[int] = set()  # ids of handles of stand-ins, which hold recorded values already
@@ -64,7 +65,7 @@ class PastVariables:
                 continue
             with current_stack().unrecorded():
                 now = hooks.live_value(handle, value.dtype)
-            if not (core.share_buffer(now, value) or same(now, value)):
+            if not (share_buffer(now, value) or same(now, value)):
                 history = self._trace.facts.histories.get(identity_of(handle))
                 name = "a variable" if history is None else self._trace.name_of(history)
                 raise TapeUseError(

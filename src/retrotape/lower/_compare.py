@@ -8,7 +8,8 @@ import numpy as np
 
 from retrotape._types import Cotangent
 from retrotape.lower._observed import NotCompilableError
-from retrotape.tf.core import memory_of, tf
+from retrotape.tf.buffers import memory_of
+from retrotape.tf.core import tf
 
 TOLERANCE = 1e-6  # relative to the largest element; only kernels that differ need it
 

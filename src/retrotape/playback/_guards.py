@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from retrotape.playback._python_state import ABSENT, Capture, Content, Item, are_equal, is_unchanged
+from retrotape.playback._python_state import Capture
+from retrotape.playback._values import ABSENT, Content, Item, are_equal, is_unchanged
 from retrotape.tf.core import EagerTensor
 
 

@@ -29,7 +29,7 @@ _CLOCK = frozenset(
 _NOW = frozenset(("now", "utcnow", "today"))
 _FILES = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom, io.FileIO)
 _THREADS = {threading.Thread.start.__code__, concurrent.futures.ThreadPoolExecutor.submit.__code__}
-_LOGGING = logging.Logger._log.__code__
+_LOGGING = logging.Logger.handle.__code__
 
 
 class PythonRun:
@@ -112,8 +112,9 @@ def _random_states(generators: list[Any]) -> dict[str, Any]:
 
 
 def _state_of(generator: Any) -> Any:
-    source = getattr(generator, "bit_generator", getattr(generator, "_bit_generator", generator))
-    return source.state
+    if isinstance(generator, np.random.RandomState):
+        return generator.get_state(legacy=False)
+    return getattr(generator, "bit_generator", generator).state
 
 
 def place_of(frame: FrameType | None) -> str:

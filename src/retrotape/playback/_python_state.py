@@ -5,36 +5,19 @@ from __future__ import annotations
 import builtins
 import functools
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping
-from enum import Enum
+from collections.abc import Collection
 from inspect import isclass, isfunction, ismethod, ismodule
 from types import CodeType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from retrotape.lower import NotCompilableError
 from retrotape.playback._code import is_user_code, is_users, names_in
-from retrotape.tf.core import EagerTensor, tf
+from retrotape.playback._values import ABSENT, IMMUTABLE, Cell, Content, Item, Slots, is_immutable, snapshot
+from retrotape.tf.core import EagerTensor
 from retrotape.tf.nests import is_variable, unwrap
 
-ABSENT = object()
-_IMMUTABLE = (
-    type(None),
-    bool,
-    int,
-    float,
-    complex,
-    str,
-    bytes,
-    range,
-    slice,
-    type(Ellipsis),
-    tf.DType,
-    np.dtype,
-    np.generic,
-    Enum,
-)
 _UNIMPORTANT = frozenset(
     ("_called", "predict_function", "stop_training", "test_function", "train_function")
 )  # attributes of layers that no op depends on
@@ -42,92 +25,6 @@ _MANY = 50_000  # objects
 # Modules of the standard library with classes whose objects have attributes of user code.
 _NAMESPACES = frozenset(("_thread", "argparse", "collections", "configparser", "dataclasses", "threading", "types"))
 _CONTAINERS = (list, tuple, dict, set, frozenset, deque)
-
-
-class Item(NamedTuple):
-    """A name in a namespace: a module, a class, an object, a closure.
-
-    Attributes:
-      space: The namespace.
-      key: The name.
-      value: What it stands for; `ABSENT` if nothing.
-      label: What a message calls it.
-      of_library: Whether it belongs to an object of Keras, and no user code mentions it.
-    """
-
-    space: Any
-    key: Any
-    value: Any
-    label: str
-    of_library: bool = False
-
-
-class Content(NamedTuple):
-    """A list, dictionary, set or array, and what it contained."""
-
-    container: Any
-    value: Any
-    label: str
-
-
-class _Cell(Mapping):
-    """The variable of a closure as a namespace of one name."""
-
-    def __init__(self, cell: Any) -> None:
-        self.cell = cell
-
-    def __getitem__(self, key: str) -> Any:
-        try:
-            return self.cell.cell_contents
-        except ValueError:  # nothing was assigned yet
-            raise KeyError(key) from None
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(("cell",))
-
-    def __len__(self) -> int:
-        return 1
-
-
-def is_immutable(value: Any) -> bool:
-    """Return whether equal values are interchangeable."""
-    if type(value) in (tuple, frozenset):
-        return all(map(is_immutable, value))
-    return isinstance(value, (*_IMMUTABLE, tf.TensorShape))
-
-
-def are_equal(one: Any, other: Any) -> bool:
-    """Return whether two values are interchangeable: 1 and 1.0 are not, nor 0.0 and -0.0."""
-    if one is other:
-        return True
-    if type(one) is not type(other) or not is_immutable(one) or not is_immutable(other):
-        return False
-    if type(one) is tuple:
-        return len(one) == len(other) and all(map(are_equal, one, other))
-    if isinstance(one, (float, complex, np.generic)):
-        return repr(one) == repr(other)
-    return bool(one == other)
-
-
-def _snapshot(container: Any) -> Any:
-    if isinstance(container, np.ndarray):
-        return container.copy(order="C")
-    if isinstance(container, dict):
-        return tuple(part for pair in container.items() for part in pair)
-    return tuple(container) if not isinstance(container, set) else frozenset(container)
-
-
-def is_unchanged(container: Any, before: Any) -> bool:
-    """Return whether a container contains what it did."""
-    if isinstance(container, np.ndarray):
-        same = container.shape == before.shape and container.dtype == before.dtype
-        if not same or not container.flags.c_contiguous:
-            return same and container.tobytes() == before.tobytes()
-        return np.array_equal(container.reshape(-1).view(np.uint8), before.reshape(-1).view(np.uint8))
-    if isinstance(container, set):
-        return container == before
-    now = _snapshot(container)
-    return len(now) == len(before) and all(map(are_equal, now, before))
 
 
 class Capture:
@@ -183,7 +80,7 @@ class Capture:
         return self._names is None or name in self._names
 
     def _item(self, space: Any, key: Any, label: str, of_library: bool = False, follow: bool = True) -> None:
-        where = id(space.cell) if isinstance(space, _Cell) else id(space)
+        where = id(space.cell) if isinstance(space, Cell) else id(space)
         if (where, key) in self.items:
             return
         self._spaces[where] = space
@@ -196,7 +93,7 @@ class Capture:
             self._todo.append((value, label))
 
     def _visit(self, value: Any, label: str) -> None:
-        if isinstance(value, _IMMUTABLE) or id(value) in self._seen:
+        if isinstance(value, IMMUTABLE) or id(value) in self._seen:
             return
         self._seen[id(value)] = value
         if len(self._seen) > _MANY:
@@ -212,7 +109,7 @@ class Capture:
         elif isclass(value):
             self._class(value, label)
         elif isinstance(value, np.ndarray):
-            self.contents[id(value)] = Content(value, _snapshot(value), label)
+            self.contents[id(value)] = Content(value, snapshot(value), label)
         elif isinstance(value, _CONTAINERS):
             self._container(value, label)
         elif isinstance(value, (np.random.Generator, np.random.RandomState, np.random.BitGenerator)):
@@ -232,7 +129,7 @@ class Capture:
         if self._codes is not None and code not in self._codes:
             return
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-            self._item(_Cell(cell), "cell", f"{name!r} in the closure of {function.__name__!r}")
+            self._item(Cell(cell), "cell", f"{name!r} in the closure of {function.__name__!r}")
         self.add_globals(function.__globals__, names_in(code).loaded)
         for default in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
             self._todo.append((default, f"a default of {function.__name__!r}"))
@@ -261,7 +158,7 @@ class Capture:
 
     def _container(self, value: Any, label: str) -> None:
         if not isinstance(value, (tuple, frozenset)):
-            self.contents[id(value)] = Content(value, _snapshot(value), label)
+            self.contents[id(value)] = Content(value, snapshot(value), label)
         parts = value.values() if isinstance(value, dict) else value
         self._todo.extend((one, f"an element of {label}") for one in list(parts))
 
@@ -287,7 +184,7 @@ class Capture:
                 self._of_library(space, name, f"{label}.{name}")
         for name in getattr(kind, "__slots__", ()) if mine else ():
             if isinstance(name, str) and self._is_named(name):
-                self._item(_Slots(value), name, f"{label}.{name}")
+                self._item(Slots(value), name, f"{label}.{name}")
 
     def _not_there(self, space: Any, kind: type, label: str) -> None:
         """Note the attributes that the class has, or user code asks for, and the object has not."""
@@ -311,25 +208,6 @@ class Capture:
                 self._parts_of_library(part, label, depth - 1)
             elif _leads_on(part):
                 self._todo.append((part, getattr(part, "name", None) or label))
-
-
-class _Slots(Mapping):
-    """The attributes of an object without a dictionary."""
-
-    def __init__(self, value: Any) -> None:
-        self._value = value
-
-    def __getitem__(self, key: str) -> Any:
-        found = getattr(self._value, key, ABSENT)
-        if found is ABSENT:
-            raise KeyError(key)
-        return found
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(())
-
-    def __len__(self) -> int:
-        return 0
 
 
 def is_keras(kind: type) -> bool:

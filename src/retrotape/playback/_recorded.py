@@ -146,7 +146,8 @@ class Recording:
         results = Results(self._result)
         reads = self._observer.reads if run.notes else [*self._observer.reads, *self._observer.shown]
         path = path_of(trace, self._arguments.tensors, results.tensors, reads)
-        if any("Summary" in eqn.op for eqn in path.effects):
+        named = any("summary" in names_in(code).loaded for code in run.codes)
+        if named or any("Summary" in eqn.op for eqn in path.effects):
             for space, name in summaries.settings():
                 after.add_setting(space, name, "tf.summary")
         guard = StateGuard(after.items.values(), after.contents.values())

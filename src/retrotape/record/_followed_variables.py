@@ -11,6 +11,7 @@ from retrotape.record._choice import Choice
 from retrotape.record._template import Template
 from retrotape.record._traits import RESOURCE, makes_copies
 from retrotape.tf import core, functions
+from retrotape.tf.buffers import share_buffer
 from retrotape.tf.core import identity_of, shape_of
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class FollowedVariables(Choice):
         if shape_of(output) != shape or not self._enter(handle, version, core.eager_dtype(output), shape):
             return False
         held = None if is_new else values.get(version)
-        if held is not None and not core.share_buffer(held, output):
+        if held is not None and not share_buffer(held, output):
             return False  # a copy, or an update that was not recorded: the recorder finds out
         self._known[identity_of(output)] = var
         values.setdefault(version, output)

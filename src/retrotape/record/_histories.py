@@ -12,7 +12,8 @@ from retrotape.ir import Builder, GrowingFacts, TensorType, VariableHistory
 from retrotape.record._offload import is_offloaded
 from retrotape.record._trace import Trace
 from retrotape.record._traits import TRAINABLE
-from retrotape.tf import core, functions, hooks
+from retrotape.tf import functions, hooks
+from retrotape.tf.buffers import share_buffer
 from retrotape.tf.core import identity_of
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
@@ -148,9 +149,7 @@ class Histories(Trace):
         if self.symbolic or (written is False and self._is_unchanged(history, value)):
             return
         held = self.values.get(history.current)
-        if written is None and (
-            held is None or is_offloaded(held) or core.share_buffer(held, value) or same(held, value)
-        ):
+        if written is None and (held is None or is_offloaded(held) or share_buffer(held, value) or same(held, value)):
             return  # the last comparison is for variables whose reads are copies
         self._add_unrecorded_update(history)
 
@@ -164,7 +163,7 @@ class Histories(Trace):
 
     def _is_unchanged(self, history: VariableHistory, value: Tensor) -> bool:
         held = self.value(history.current)
-        return held is not None and core.share_buffer(held, value)
+        return held is not None and share_buffer(held, value)
 
     def adopt(self, handle: Handle, value: Tensor) -> None:
         """Start the history of a new variable with `value`."""

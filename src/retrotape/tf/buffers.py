@@ -1,4 +1,4 @@
-"""Make NumPy read tensors by `__array__`, which is hooked, and not by the buffer protocol, which cannot be."""
+"""The buffers of tensors: which tensors share one, and how to make NumPy read tensors without."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from threading import RLock
 import numpy as np
 
 from retrotape._types import Tensor
-from retrotape.tf.core import EagerTensor, tf
+from retrotape.tf.core import EagerTensor, shape_of, tf
 from retrotape.tf.scopes import Scope
 
 _AS_BUFFER = 160  # offset of `tp_as_buffer` in a type object, the same from Python 3.8 on
@@ -26,7 +26,7 @@ def _slot() -> ctypes.c_void_p:
 
 
 class arrays_by_method(Scope):
-    """Tensors have no buffer in this block, so that whatever reads one calls a method."""
+    """Tensors have no buffer in this block: NumPy then reads them by `__array__`, which is hooked."""
 
     def enter(self) -> None:
         """Begin the block."""
@@ -46,18 +46,6 @@ class arrays_by_method(Scope):
             if not _users and _before is not None:
                 _slot().value = _before
                 _before = None
-
-
-def read_memory(tensor: Tensor) -> np.ndarray:
-    """Return the memory of a tensor as bytes, without a copy, also while it is hidden."""
-    with _lock:
-        if _before is not None:
-            _slot().value = _before
-        try:
-            return np.frombuffer(tensor, np.uint8)
-        finally:
-            if _before is not None:
-                _slot().value = None
 
 
 _supported: bool | None = None
@@ -85,3 +73,46 @@ def _try() -> bool:
         return False
     finally:
         slot.value = before
+
+
+def memory_of(tensor: Tensor) -> np.ndarray:
+    """Return the memory of a tensor on a CPU as bytes, without a copy."""
+    try:
+        return np.frombuffer(tensor, np.uint8)
+    except TypeError:
+        if _before is None:
+            raise
+    with _lock:  # it is hidden, while a step is recorded
+        slot = _slot()
+        hidden, slot.value = slot.value, _before
+        try:
+            return np.frombuffer(tensor, np.uint8)
+        finally:
+            slot.value = hidden
+
+
+def _buffer_of(tensor: Tensor) -> int | None:
+    """Return the address of an eager tensor's buffer; None if it is not available."""
+    if "CPU" in tensor.backing_device:
+        return memory_of(tensor).__array_interface__["data"][0]
+    if not tensor.dtype.is_floating:
+        return None
+    capsule = tf.experimental.dlpack.to_dlpack(tensor)
+    # The first field of a DLTensor is its data pointer.
+    return ctypes.c_void_p.from_address(_capsule_pointer(capsule, b"dltensor")).value
+
+
+_capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_capsule_pointer.restype, _capsule_pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+
+
+def share_buffer(left: Tensor, right: Tensor) -> bool:
+    """Return whether two eager tensors share a buffer.
+
+    Reading a variable returns its own buffer, and a write copies it first if it is referenced elsewhere. So two reads
+    return the same buffer if and only if nothing was assigned in between, as long as the first result is held.
+    """
+    if left is right or 0 in shape_of(left):
+        return shape_of(left) == shape_of(right)
+    place = _buffer_of(left)
+    return place is not None and place == _buffer_of(right)

@@ -8,7 +8,6 @@ table is checked here, before anything else uses TensorFlow.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Sequence
 from operator import attrgetter, methodcaller
 from typing import Any, TypeVar
@@ -157,43 +156,6 @@ def next_id() -> int:
 def op_def(op: str) -> Any | None:
     """Return the definition of `op`; None if it is the name of a function."""
     return op_def_registry.get(op)
-
-
-def memory_of(tensor: Tensor) -> np.ndarray:
-    """Return the memory of a tensor on a CPU as bytes, without a copy."""
-    try:
-        return np.frombuffer(tensor, np.uint8)
-    except TypeError:  # it is hidden, while a step is recorded
-        from retrotape.tf.buffers import read_memory
-
-        return read_memory(tensor)
-
-
-def _buffer_of(tensor: Tensor) -> int | None:
-    """Return the address of an eager tensor's buffer; None if it is not available."""
-    if "CPU" in tensor.backing_device:
-        return memory_of(tensor).__array_interface__["data"][0]
-    if not tensor.dtype.is_floating:
-        return None
-    capsule = tf.experimental.dlpack.to_dlpack(tensor)
-    # The first field of a DLTensor is its data pointer.
-    return ctypes.c_void_p.from_address(_capsule_pointer(capsule, b"dltensor")).value
-
-
-_capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
-_capsule_pointer.restype, _capsule_pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
-
-
-def share_buffer(left: Tensor, right: Tensor) -> bool:
-    """Return whether two eager tensors share a buffer.
-
-    Reading a variable returns its own buffer, and a write copies it first if it is referenced elsewhere. So two reads
-    return the same buffer if and only if nothing was assigned in between, as long as the first result is held.
-    """
-    if left is right or 0 in shape_of(left):
-        return shape_of(left) == shape_of(right)
-    place = _buffer_of(left)
-    return place is not None and place == _buffer_of(right)
 
 
 _written: WeakKeyDictionary[Any, tuple[int, ...]] = WeakKeyDictionary()

@@ -8,7 +8,8 @@ from retrotape._types import Handle
 from retrotape.errors import TapeUseError
 from retrotape.ir import BackwardFunction, Builder, Eqn, Facts, VariableHistory
 from retrotape.record import RESOURCE, FrameTable, Trace, new_trace, next_time
-from retrotape.tf.core import identity_of, share_buffer
+from retrotape.tf.buffers import share_buffer
+from retrotape.tf.core import identity_of
 
 TraceVar = tuple[int, int]  # which trace, and a var of it
 

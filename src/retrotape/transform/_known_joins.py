@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 from retrotape._types import Tensor
 from retrotape.ir import BackwardFunction
 from retrotape.record import EQUATIONS, Run, Template, Trace, can_follow, settings, trace_of
-from retrotape.tf.core import EagerTensor, share_buffer
+from retrotape.tf.buffers import share_buffer
+from retrotape.tf.core import EagerTensor
 
 JOINS = 64  # most that are remembered
 TOTAL = 200_000  # equations of all that are remembered
