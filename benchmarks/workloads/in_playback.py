@@ -1,7 +1,8 @@
 """The workloads as steps: in eager mode, in `tf.function` without and with XLA, and played back by `rt.compile`.
 
 Each contender has variables of its own, as some steps update them. The step is the same Python function for all, under
-the stock tape or under ours; only in `hyper` the stock tape needs the update written by hand. A step that cannot be played back raises.
+the stock tape or under ours; only in `hyper` the stock tape needs the update written by hand. A step that cannot be
+played back raises.
 """
 
 from __future__ import annotations
