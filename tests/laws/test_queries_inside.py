@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 import retrotape as rt
+from helpers.warm import forgetful
 from laws.inside_programs import PROGRAMS, Program, forward, penalty, sparse, updates_by_hand, used_in_the_forward_pass
 from retrotape.execute import Values
 from retrotape.lower import _inside
@@ -217,6 +218,30 @@ def test_a_backward_function_that_changes_later(used: list[int]):
 
     check(loop(True), loop(False), 1e-6)
     assert used[0]
+
+
+@pytest.mark.parametrize("first", ["compiled", "op by op"])
+@pytest.mark.parametrize("later", [[2] * 7, [0, 2, 1, 0, 1, 2, 2], [2, 1, 4, 3, 5, 6, 0]], ids=["one", "some", "many"])
+def test_constants_that_an_earlier_query_made_from_values(later: list[int], first: str, used: list[int]):
+    """The rule of a slice reads in Python where it begins. What the first query records has that as a constant."""
+
+    def loop(compile: bool) -> list[list[Any]]:
+        w, rows = tf.Variable(np.arange(1.0, 9.0, dtype=np.float32) / 4.0), []
+        for number, begin in enumerate([0] * 7 + later):
+            x = tf.constant(np.random.default_rng(number).normal(size=8), tf.float32)
+            with rt.config(compile=compile), rt.Tape() as tape:
+                part = (w * x)[begin : begin + 2]
+                with rt.config(compile=compile and (first == "compiled" or number < 7)):
+                    (grad,) = tape.gradient(tf.reduce_sum(part**3), [w])
+                (slope,) = tape.gradient(tf.reduce_sum(grad**2), [part])
+                out = tf.reduce_sum(slope**2)
+            with rt.config(compile=compile):
+                rows.append([one.numpy() for one in (grad, slope, *tape.gradient(out, [w, x, part]))])
+        return rows
+
+    with forgetful():
+        check(loop(True), loop(False), 1e-5)
+    assert used[0] >= 7
 
 
 def test_another_line_is_another_place(used: list[int]):

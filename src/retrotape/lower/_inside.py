@@ -82,7 +82,7 @@ def _find(
 def _run(trace: Recorder, template: Template, span: Span, inputs: Sequence[Tensor]) -> list[Cotangent | None] | None:
     value_of = Feeds(trace)
     for variant in span.variants:
-        if variant.lowered.fits(value_of):
+        if variant.fits(trace, value_of):
             try:
                 found, passed = variant(inputs, value_of)
             except tf.errors.OpError:  # computed op by op, the error says where
@@ -131,7 +131,7 @@ def _observe(
         template.fixed.update(constants_in(template, extent, computation))
         if span.refused is None and span.learn(extent, computation):
             with stack.aside():
-                span.add(lower_span(trace, template, span, inputs, found))
+                span.add(lower_span(trace, template, span, inputs, found, observation.assumed))
     except (NotCompilableError, tf.errors.OpError) as error:
         observation.end()
         span.refuse(error.message if isinstance(error, tf.errors.OpError) else str(error))

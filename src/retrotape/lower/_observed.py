@@ -56,6 +56,10 @@ class Observation:
       trace: The trace whose values it reads.
       inputs: What it reads besides.
       size: How many vars the trace had before, if the ops are also recorded there.
+
+    Attributes:
+      var_by_identity: Of each tensor that was used or made, its var in the computation.
+      assumed: The vars of the trace that were taken for constants.
     """
 
     of_query = True
@@ -67,13 +71,18 @@ class Observation:
         self._recorder.observer = self
         self._read: dict[int, Tensor] = {}
         self._gap = False
-        self.var_by_identity: dict[int, int] = {}  # of each tensor that was used or made: its var in the computation
+        self.var_by_identity: dict[int, int] = {}
+        self.assumed: set[int] = set()
 
     def _on_trace(self, identity: int) -> int | None:
         """Return the var that a tensor had on the trace before; None if it had none, or was a constant."""
         var = self._trace.tensors.get(identity)
-        is_new = var is not None and self._size is not None and var >= self._size
-        return None if is_new or var in self._fixed else var
+        if var is None or (self._size is not None and var >= self._size):
+            return None
+        if var in self._fixed:
+            self.assumed.add(var)
+            return None
+        return var
 
     def on_gap(self) -> None:
         """Ops are about to run that are not observed."""

@@ -10,7 +10,7 @@ from retrotape.ir import LEAF
 from retrotape.lower._compare import check_same
 from retrotape.lower._feeds import Feeds
 from retrotape.lower._lower import Lowered, lower
-from retrotape.lower._observed import Computation, NotCompilableError, array_of
+from retrotape.lower._observed import Computation, NotCompilableError, array_of, value_bytes
 from retrotape.record import PLAIN, Constant, Passed, Position, Template, Trace, next_times, settings
 from retrotape.tf.core import tf
 
@@ -127,6 +127,7 @@ class Variant(NamedTuple):
       kept: The positions of tensors whose values are kept, by var.
       given: The positions of inputs that are leaves of the extent, by var.
       constants: The other leaves.
+      assumed: Constants of earlier queries that the function depends on without taking them, with their bytes.
       extent: The extent.
     """
 
@@ -136,12 +137,18 @@ class Variant(NamedTuple):
     kept: Mapping[int, int]
     given: Mapping[int, int]
     constants: Mapping[int, Constant]
+    assumed: Mapping[int, bytes]
     extent: Extent
 
     @property
     def takes(self) -> list[int]:
         """The vars whose values it takes, or compares."""
         return [*self.lowered.feeds, *(var for var, _ in self.lowered.guards)]
+
+    def fits(self, trace: Trace, value_of: Feeds) -> bool:
+        """Return whether it is right for the values of a trace."""
+        kept = trace.values.get
+        return all(_data(kept(var)) == data for var, data in self.assumed.items()) and self.lowered.fits(value_of)
 
     def __call__(self, inputs: Sequence[Tensor], value_of: Feeds) -> tuple[list[Cotangent | None], Passed]:
         """Return the results, and what the trace gets in place of the equations."""
@@ -152,6 +159,12 @@ class Variant(NamedTuple):
         eqns, size = self.extent.end
         passed = Passed(eqns, size, {**tensors, **given}, values, next_times(eqns - self.extent.eqns))
         return [_result([flat[position] for position in row]) for row in self.rows], passed
+
+
+def _data(value: Any) -> bytes | None:
+    if isinstance(value, Constant):
+        return value.data
+    return None if value is None else value_bytes(value)
 
 
 def _result(tensors: list[Tensor]) -> Cotangent | None:
@@ -204,8 +217,21 @@ def lower_span(
     span: Span,
     inputs: Sequence[Tensor],
     found: Sequence[Cotangent | None],
+    assumed: Iterable[int],
 ) -> Variant:
-    """Return a function that takes the place of an observed query; it returned `found`, op by op."""
+    """Return a function that takes the place of an observed query.
+
+    Args:
+      trace: The trace on which it was observed.
+      template: The template.
+      span: What is known about it.
+      inputs: Its inputs.
+      found: What it returned, op by op.
+      assumed: The vars of the trace that were taken for constants.
+
+    Raises:
+      NotCompilableError: If there is none.
+    """
     extent, computation, value_of = span.extent, span.computation, Feeds(trace)
     assert extent is not None
     assert computation is not None
@@ -229,7 +255,8 @@ def lower_span(
         tuple(names.get(var) for var in flat),
         {var: position[own[var]] for var in kept},
         given,
-        {var: Constant(array_of(template.types[var], data)) for var, data in constants.items()},
+        {var: Constant(array_of(template.types[var], data), data) for var, data in constants.items()},
+        {var: value_bytes(value_of(var)) for var in assumed},
         extent,
     )
     again, passed = variant(inputs, value_of)

@@ -44,14 +44,19 @@ class _OnDisk:
 
 
 class Constant:
-    """A value that is the same in every run: made again where it is needed."""
+    """A value that is the same in every run: made again where it is needed.
 
-    __slots__ = ("_array", "nbytes")
+    Attributes:
+      data: Its bytes, to compare it with another one.
+      nbytes: Its size.
+    """
+
+    __slots__ = ("_array", "data", "nbytes")
     identity: int | None = None
     stays = True
 
-    def __init__(self, array: np.ndarray) -> None:
-        self._array, self.nbytes = array, array.nbytes
+    def __init__(self, array: np.ndarray, data: bytes) -> None:
+        self._array, self.data, self.nbytes = array, data, array.nbytes
 
     def load(self) -> Tensor:
         """Return the value as a new tensor."""
