@@ -192,6 +192,12 @@ RESULTS = [
 # ------------------------------------------------------------------ updates, random numbers
 
 UPDATES = [
+    Feature(
+        "rows of a variable",
+        "with rt.Tape() as t$k:\n    s$k = tf.reduce_sum(tf.gather(v$k, tf.argmax($b, 1)) ** 2)\n"
+        "v$k.assign_sub(0.1 * tf.convert_to_tensor(t$k.gradient(s$k, v$k)))\n$o = $a * tf.tanh(s$k)",
+        make="v$k = tf.Variable(tf.ones([3, 3]))\nstate.append(v$k)",
+    ),
     Feature("assign", "$v.assign(tf.tanh($v + $b[0]))\n$o = $a * $v"),
     Feature(
         "assign on a path",

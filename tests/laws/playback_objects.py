@@ -174,6 +174,35 @@ OBJECTS = [
         "G$k = np.array([None], object)\nG$k[0] = [2.0]",
         turns=("G$k[0][0] = 3.0", "G$k[0] = [4.0]"),
     ),
+    Feature(
+        "view of a dictionary",
+        "$o = $a * G$k['by']",
+        "import types\nB$k = {'by': 2.0}\nG$k = types.MappingProxyType(B$k)",
+        turns=("B$k['by'] = 3.0",),
+        plays=False,
+    ),
+    Feature(
+        "array of Python",
+        "$o = $a * G$k[0]",
+        "import array\nG$k = array.array('d', [2.0])",
+        turns=("G$k[0] = 3.0",),
+        plays=False,
+    ),
+    Feature(
+        "weak reference",
+        "$o = $a * G$k().by",
+        "import weakref\nclass S$k:\n    pass\nB$k = S$k()\nB$k.by = 2.0\nG$k = weakref.ref(B$k)",
+        turns=("B$k.by = 3.0",),
+        plays=False,
+    ),
+    Feature(
+        "variable of a thread",
+        "$o = $a * G$k.by",
+        "import threading\nG$k = threading.local()\nG$k.by = 2.0",
+        turns=("G$k.by = 3.0",),
+        plays=False,
+    ),
+    Feature("generator of Python", "$o = $a * c$k.random()", "import random", "c$k = random.Random(3)", plays=False),
 ]
 
 # ------------------------------------------------------------------ functions of TensorFlow, compiled steps
