@@ -24,6 +24,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 PYTHONS = {
     "tensorflow": Path(sys.executable),
+    "playback": Path(sys.executable),
     "jax": ROOT / ".venv-jax" / "bin" / "python",
     "torch": ROOT / ".venv-torch" / "bin" / "python",
 }
@@ -60,7 +61,11 @@ class Worker:
         self._errors.close()
 
     def first(self, contender: str, result: Path) -> float:
-        """Make the first call, save what it returns as an npz file, warm up, and return the CPU seconds of the call."""
+        """Make the first calls, save what the last returns as an npz file, and return the CPU seconds of the first."""
+        return self.first_calls(contender, result)[0]
+
+    def first_calls(self, contender: str, result: Path) -> list[float]:
+        """Make the first calls, save what the last returns as an npz file, and return the CPU seconds of each."""
         return self._ask(first=contender, result=str(result))
 
     def block(self, contender: str, calls: int) -> _measure.Seconds:
@@ -105,9 +110,13 @@ def difference(result: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarr
 # ------------------------------------------------------------------ in the process
 
 
-def call(contender: _measure.Contender) -> Any:
+def timed(contender: _measure.Contender) -> tuple[Any, float]:
+    """Return the result of a call and its CPU seconds."""
     run, prepare, _ = contender
-    return run() if prepare is None else run(prepare())
+    args = () if prepare is None else (prepare(),)
+    start = time.process_time()
+    result = run(*args)
+    return result, time.process_time() - start
 
 
 def serve(
@@ -123,11 +132,10 @@ def serve(
             send(_measure.run_block(contenders[request["block"]], request["calls"]))
             continue
         contender = contenders[request["first"]]
-        start = time.process_time()
-        result = call(contender)
-        seconds = time.process_time() - start
-        for _ in range(_WARM_UP):
-            result = call(contender)
+        seconds = []
+        for _ in range(1 + _WARM_UP):
+            result, taken = timed(contender)
+            seconds.append(taken)
         # The last one: it runs as those that are timed.
         np.savez(request["result"], **{name: to_numpy(value) for name, value in contender.named(result).items()})
         del result

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import statistics
 import tempfile
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +23,7 @@ import numpy as np
 from _worker import Worker, difference
 
 STOCK, TOLERANCE = "stock tape", 1e-4
+PEERS = ["jax", "torch"]
 
 
 class Work(NamedTuple):
@@ -52,22 +54,21 @@ class Options(NamedTuple):
 
     rounds: int
     block: float
-    peers: bool
 
 
 class Found(NamedTuple):
     """The figures of one contender."""
 
-    first: float
+    first: list[float]  # CPU seconds of the first calls
     difference: float  # from the stock tape's results
     cpu: list[float]
     wall: list[float]
 
 
-def check(worker: Worker, name: str, folder: Path) -> tuple[float, float]:
-    """Make the first call; return its seconds, and how far its results are from those of the stock tape."""
+def check(worker: Worker, name: str, folder: Path) -> tuple[list[float], float]:
+    """Make the first calls; return their seconds, and how far their results are from those of the stock tape."""
     path = folder / f"{name}.npz"
-    seconds = worker.first(name, path)
+    seconds = worker.first_calls(name, path)
     with np.load(path) as result, np.load(folder / f"{STOCK}.npz") as expected:
         apart = difference(dict(result), dict(expected))
     if not apart <= TOLERANCE:
@@ -75,13 +76,11 @@ def check(worker: Worker, name: str, folder: Path) -> tuple[float, float]:
     return seconds, apart
 
 
-def measure(work: str, threads: int, options: Options) -> dict[str, Found]:
+def measure(work: str, threads: int, options: Options, frameworks: Sequence[str]) -> dict[str, Found]:
     """Return the figures of all contenders."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        with_peers = options.peers and WORKS[work].peers
-        names = ["tensorflow", "jax", "torch"] if with_peers else ["tensorflow"]
-        workers = [stack.enter_context(Worker(name, work, threads)) for name in names]
+        workers = [stack.enter_context(Worker(name, work, threads)) for name in frameworks]
         running = {name: worker for worker in workers for name in worker.contenders}
         found = {name: Found(*check(worker, name, folder), [], []) for name, worker in running.items()}
         sizes = {
@@ -101,7 +100,7 @@ def show(work: str, threads: int, found: dict[str, Found]) -> None:
     stock, rows = found[STOCK], []
     for name, one in found.items():
         row = [name, f"{statistics.median(one.cpu) * 1e3:.3f}", str(_measure.ratio(one.cpu, stock.cpu))]
-        row += [f"{one.first * 1e3:.0f}", f"{one.difference:.0e}"]
+        row += [f"{one.first[0] * 1e3:.0f}", f"{one.difference:.0e}"]
         rows.append(row if threads else [*row, str(_measure.ratio(one.wall, stock.wall))])
     columns = ["", "CPU ms", "/ stock tape", "first call, ms", "difference"]
     title = f"{WORKS[work].title}, {'one thread' if threads else 'default threads'}"
@@ -128,12 +127,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15, help="turns that each contender takes (%(default)s)")
     parser.add_argument("--goals", action="store_true", help="show the ratios that we aim at")
     given = parser.parse_args()
-    options = Options(2 if given.quick else given.rounds, 0.0 if given.quick else _measure.BLOCK, given.peers)
+    options = Options(2 if given.quick else given.rounds, 0.0 if given.quick else _measure.BLOCK)
     figures: dict[int, dict[str, dict[str, Found]]] = {}
     for threads in given.threads[:1] if given.quick else given.threads:
         figures[threads] = {}
         for work in given.only or (["mlp", "tapes"] if given.quick else WORKS):
-            figures[threads][work] = measure(work, threads, options)
+            peers = PEERS if given.peers and WORKS[work].peers else []
+            figures[threads][work] = measure(work, threads, options, ["tensorflow", *peers])
             show(work, threads, figures[threads][work])
     summarize(figures, given.goals)
     _measure.write_json(given.json, _as_data(figures))

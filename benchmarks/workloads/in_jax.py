@@ -146,6 +146,27 @@ def step(model: str) -> Contenders:
     return {"jax.jit": Contender(ready(jax.value_and_grad(LOSSES[model]), params, *inputs.values()), named=with_loss)}
 
 
+def update(model: str) -> Contenders:
+    """The gradient, and a step of SGD."""
+    start, inputs = getattr(data, model)()
+    params, args = jax.tree.map(jnp.asarray, (start, tuple(inputs.values())))
+
+    @jax.jit
+    def updated(p: Params, *args: Any) -> Any:
+        loss, grads = jax.value_and_grad(LOSSES[model])(p, *args)
+        return loss, jax.tree.map(lambda w, g: w - data.RATE * g, p, grads)
+
+    def run() -> Any:
+        nonlocal params
+        loss, params = jax.block_until_ready(updated(params, *args))
+        return loss
+
+    def named(loss: Any) -> dict[str, Any]:
+        return {"loss": loss, **{name: value - start[name] for name, value in params.items()}}
+
+    return {"jax.jit": Contender(run, named=named)}
+
+
 def losses(make: Callable[[], data.Data], compute: Callable[..., Any], batched: bool) -> Contenders:
     params, inputs = make()
 
@@ -216,6 +237,9 @@ WORKLOADS: dict[str, Callable[[], Contenders]] = {
     "mlp": partial(step, "mlp"),
     "cnn": partial(step, "cnn"),
     "transformer": partial(step, "transformer"),
+    "mlp-update": partial(update, "mlp"),
+    "cnn-update": partial(update, "cnn"),
+    "transformer-update": partial(update, "transformer"),
     "mlp-losses": partial(losses, data.mlp_losses, mlp_losses, batched=True),
     # Batched, this one is compiled to wrong gradients (JAX 0.10.2, CPU); without `jit` they are right.
     "transformer-losses": partial(losses, data.transformer_losses, transformer_losses, batched=False),

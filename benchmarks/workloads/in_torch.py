@@ -139,17 +139,42 @@ LOSSES = {"mlp": mlp, "cnn": cnn, "transformer": transformer}
 # ------------------------------------------------------------------ workloads
 
 
-def step(model: str) -> Contenders:
+def with_data(model: str) -> tuple[Params, Callable[[], Any]]:
+    """Return the parameters of a model, and a function that computes its loss."""
     arrays, inputs = getattr(data, model)()
     params, x, y = parameters(arrays), tensor(inputs["x"]), tensor(inputs["y"])
     if model == "cnn":
         x = x.permute(0, 3, 1, 2).contiguous()
+    return params, partial(LOSSES[model], params, x, y)
+
+
+def step(model: str) -> Contenders:
+    params, loss_of = with_data(model)
 
     def run() -> Any:
-        loss = LOSSES[model](params, x, y)
+        loss = loss_of()
         return {"loss": loss, **gradient(loss, params)}
 
     return {"torch": Contender(run)}
+
+
+def update(model: str) -> Contenders:
+    """The gradient, and a step of SGD."""
+    params, loss_of = with_data(model)
+    start = {name: value.detach().clone() for name, value in params.items()}
+
+    def run() -> Any:
+        loss = loss_of()
+        grads = gradient(loss, params)
+        with torch.no_grad():
+            for name, value in params.items():
+                value.sub_(grads[name], alpha=data.RATE)
+        return loss
+
+    def named(loss: Any) -> dict[str, Any]:
+        return {"loss": loss, **{name: value.detach() - start[name] for name, value in params.items()}}
+
+    return {"torch": Contender(run, named=named)}
 
 
 def losses(make: Callable[[], data.Data], compute: Callable[..., Any]) -> Contenders:
@@ -227,6 +252,9 @@ WORKLOADS: dict[str, Callable[[], Contenders]] = {
     "mlp": partial(step, "mlp"),
     "cnn": partial(step, "cnn"),
     "transformer": partial(step, "transformer"),
+    "mlp-update": partial(update, "mlp"),
+    "cnn-update": partial(update, "cnn"),
+    "transformer-update": partial(update, "transformer"),
     "mlp-losses": partial(losses, data.mlp_losses, mlp_losses),
     "transformer-losses": partial(losses, data.transformer_losses, transformer_losses),
     "hvp": hvp,

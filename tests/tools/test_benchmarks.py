@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import importlib.util
 import json
 import subprocess
 import sys
@@ -96,6 +97,7 @@ def test_a_process_computes_and_runs_blocks(worker, tmp_path, monkeypatch):
     with worker.Worker("tensorflow", "sum", 1, "abc") as process:
         assert process.contenders == ["one"]
         assert process.first("one", tmp_path / "result.npz") >= 0.0
+        assert len(process.first_calls("one", tmp_path / "result.npz")) > 1
         assert process.block("one", 5).wall > 0.0
     with np.load(tmp_path / "result.npz") as result:
         assert result["text"] == 3
@@ -113,8 +115,33 @@ def test_every_workload_has_data_and_a_title(worker):
         assert all(value.dtype == np.float32 for value in params.values())
 
 
+@pytest.fixture
+def playback(worker: ModuleType) -> ModuleType:
+    """The benchmark, by its path: a folder of tests has the same name."""
+    spec = importlib.util.spec_from_file_location("benchmark_of_playback", FOLDER / "playback.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_step_that_is_played_back_has_data_and_peers(playback):
+    data = importlib.import_module("workloads.data")
+    for name in playback.WORKS:
+        assert getattr(data, name.replace("-update", "").replace("-", "_"))().params
+        for framework in ("jax", "torch", "playback"):
+            assert f'    "{name}": ' in (FOLDER / "workloads" / f"in_{framework}.py").read_text()
+
+
+def test_a_start_is_the_calls_up_to_the_last_cold_one(playback):
+    assert doctest.testmod(playback).failed == 0
+    assert playback.until_hot([0.5, 0.001, 0.25, 0.001], 0.001) == pytest.approx(0.751)
+    assert playback.until_hot([0.001, 0.0014], 0.001) == 0.0
+
+
 @pytest.mark.slow  # starts TensorFlow several times
-@pytest.mark.parametrize("program", ["speed", "start", "forward", "shapes", "soak", "kept", "storage"])
+@pytest.mark.parametrize("program", ["speed", "playback", "start", "forward", "shapes", "soak", "kept", "storage"])
 def test_every_program_runs(program, tmp_path):
     path = tmp_path / "figures.json"
     command = [sys.executable, FOLDER / f"{program}.py", "--quick", "--json", path]

@@ -1,0 +1,68 @@
+"""Steps that are played back in changing surroundings: what they give is what eager code gives, or they raise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import retrotape as rt
+from laws.playback_effects import FEATURES, Feature
+from laws.playback_programs import Run, run
+from playback.twins import assert_same, plays
+
+SEEDS = [*range(12), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(12, 600))]
+TOLERANCE = 1e-6
+
+
+def check(seed: int, feature: Feature | None = None, **options: Any) -> Any:
+    """Compare a run with that of a twin in eager mode, as far as it went, and return the compiled step."""
+    made: list[Any] = []
+
+    def wrap(step: Any) -> Any:
+        made.append(rt.compile(step, **options))
+        return made[-1]
+
+    ours, theirs = run(seed, wrap, feature), run(seed, lambda step: step, feature)
+    assert len(ours) == len(theirs) or options.get("strict")
+    source = Run(seed, feature).source
+    assert feature is None or any(isinstance(found, dict) for _, (_, found, *_) in theirs[:4]), f"it fails:\n{source}"
+    for number, ((call, one), (_, other)) in enumerate(zip(ours, theirs, strict=False)):
+        assert_same(one, other, TOLERANCE, f"{source}\n\ncall {number}, {call}")
+    return made[-1]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("feature", FEATURES, ids=lambda feature: feature.name)
+def test_a_step_with_one_feature(feature: Feature) -> None:
+    compiled = check(1, feature, limit=100)
+    if feature.plays:
+        assert compiled.why_not_compiled() is None
+        assert plays(compiled) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("feature", FEATURES, ids=lambda feature: feature.name)
+def test_a_step_with_one_feature_gives_the_same_or_raises(feature: Feature) -> None:
+    check(2, feature, strict=True)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("seed", SEEDS)
+def test_played_back_is_eager(seed: int) -> None:
+    check(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("seed", range(600, 700))
+def test_played_back_is_eager_if_few_recordings_are_kept(seed: int) -> None:
+    check(seed, limit=2)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("seed", range(700, 800))
+def test_played_back_is_eager_or_raises(seed: int) -> None:
+    check(seed, strict=True)
