@@ -21,6 +21,7 @@ import numpy as np
 
 from retrotape.playback._code import is_user_code, nested_in
 from retrotape.playback._python_state import Capture
+from retrotape.tf.core import FAILURES
 
 _CLOCK = frozenset(
     getattr(time, name)
@@ -76,6 +77,8 @@ class PythonRun:
         if not is_user_code(code):
             if code in _THREADS:
                 self.reasons.append(f"it starts a thread{place_of(frame)}")
+            elif code in FAILURES:
+                self.reasons.append(f"an op in it fails{place_of(frame)}")
             elif code is _LOGGING:
                 self.notes.append(f"a message was logged{place_of(frame)}")
             return
@@ -112,6 +115,8 @@ def _random_states(generators: list[Any]) -> dict[str, Any]:
 
 
 def _state_of(generator: Any) -> Any:
+    if isinstance(generator, random.Random):
+        return generator.getstate()
     if isinstance(generator, np.random.RandomState):
         return generator.get_state(legacy=False)
     return getattr(generator, "bit_generator", generator).state

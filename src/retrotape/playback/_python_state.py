@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import builtins
 import functools
+import os
+import random
 from collections import deque
 from collections.abc import Collection
-from inspect import isclass, isfunction, ismethod, ismodule
+from inspect import getattr_static, isclass, isfunction, ismethod, ismodule
 from types import CodeType
 from typing import Any
 
@@ -14,7 +16,18 @@ import numpy as np
 
 from retrotape.lower import NotCompilableError
 from retrotape.playback._code import is_user_code, is_users, names_in
-from retrotape.playback._values import ABSENT, IMMUTABLE, Cell, Content, Item, Slots, is_immutable, snapshot
+from retrotape.playback._values import (
+    ABSENT,
+    CONTAINERS,
+    IMMUTABLE,
+    Cell,
+    Content,
+    Item,
+    Slots,
+    is_immutable,
+    parts_of,
+    snapshot,
+)
 from retrotape.tf.core import EagerTensor
 from retrotape.tf.nests import is_variable, unwrap
 
@@ -24,7 +37,6 @@ _UNIMPORTANT = frozenset(
 _MANY = 50_000  # objects
 # Modules of the standard library with classes whose objects have attributes of user code.
 _NAMESPACES = frozenset(("_thread", "argparse", "collections", "configparser", "dataclasses", "threading", "types"))
-_CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 
 
 class Capture:
@@ -47,6 +59,7 @@ class Capture:
         self.iterators: list[str] = []
         self._seen: dict[int, Any] = {}
         self._spaces: dict[int, Any] = {}
+        self._slots: dict[int, Slots] = {}
         self._todo: deque[tuple[Any, str]] = deque()
 
     def add(self, value: Any, label: str) -> None:
@@ -54,6 +67,18 @@ class Capture:
         self._todo.append((value, label))
         while self._todo:
             self._visit(*self._todo.popleft())
+
+    def objects(self) -> list[Any]:
+        """Return the objects of user code."""
+        return [one for one in self._seen.values() if not isclass(one) and is_users(type(one))]
+
+    def kinds(self) -> list[type]:
+        """Return their classes."""
+        return [type(one) for one in self.objects()]
+
+    def knows(self, space: Any) -> bool:
+        """Return whether a namespace was seen."""
+        return id(space.cell if isinstance(space, Cell) else space) in self._spaces
 
     def add_globals(self, space: dict[str, Any], names: Collection[str]) -> None:
         """Note globals."""
@@ -108,11 +133,9 @@ class Capture:
             self._todo.extend([(value.func, label), (value.args, label), (value.keywords, label)])
         elif isclass(value):
             self._class(value, label)
-        elif isinstance(value, np.ndarray):
-            self.contents[id(value)] = Content(value, snapshot(value), label)
-        elif isinstance(value, _CONTAINERS):
+        elif isinstance(value, CONTAINERS):
             self._container(value, label)
-        elif isinstance(value, (np.random.Generator, np.random.RandomState, np.random.BitGenerator)):
+        elif isinstance(value, (random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator)):
             self.generators.append(value)
         elif hasattr(type(value), "__next__"):
             self.iterators.append(label)
@@ -131,8 +154,13 @@ class Capture:
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
             self._item(Cell(cell), "cell", f"{name!r} in the closure of {function.__name__!r}")
         self.add_globals(function.__globals__, names_in(code).loaded)
-        for default in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
-            self._todo.append((default, f"a default of {function.__name__!r}"))
+        for name in ("__code__", "__defaults__", "__kwdefaults__"):
+            self._slot(function, name, f"{function.__name__}.{name}")
+        for name in vars(function):
+            self._item(vars(function), name, f"{function.__name__}.{name}")
+
+    def _slot(self, value: Any, name: str, label: str) -> None:
+        self._item(self._slots.setdefault(id(value), Slots(value)), name, label)
 
     def _module(self, module: Any, names: Collection[str], label: str, depth: int = 4) -> None:
         space = vars(module)
@@ -140,7 +168,7 @@ class Capture:
             if name in space and depth:
                 value = space[name]
                 leads_on = is_users(module) or (isfunction(value) and is_user_code(value.__code__))
-                self._item(space, name, f"{label}.{name}", follow=leads_on)
+                self._item(space, name, f"{label}.{name}", follow=leads_on or value is os.environ)
                 if ismodule(value):
                     self._module(value, names, f"{label}.{name}", depth - 1)
 
@@ -159,23 +187,26 @@ class Capture:
     def _container(self, value: Any, label: str) -> None:
         if not isinstance(value, (tuple, frozenset)):
             self.contents[id(value)] = Content(value, snapshot(value), label)
-        parts = value.values() if isinstance(value, dict) else value
-        self._todo.extend((one, f"an element of {label}") for one in list(parts))
+        if not isinstance(value, np.ndarray) or value.dtype.hasobject:
+            self._todo.extend((one, f"an element of {label}") for one in parts_of(value))
+        inner = vars(value).get("__wrapped__") if hasattr(value, "cache_info") else None
+        if inner is not None:
+            self._todo.append((inner, label))
 
     def _object(self, value: Any, label: str) -> None:
         kind = type(value)
         mine, keras = is_users(kind) or kind.__module__ in _NAMESPACES, is_keras(kind)
-        inner = getattr(value, "python_function", None) or getattr(value, "__wrapped__", None)
+        own = kind.__module__.startswith("tensorflow")
+        inner = getattr(value, "python_function", None) if own else getattr_static(value, "__wrapped__", None)
         if inner is not None:
             self._todo.append((inner, label))
         if not mine and not keras:
             return
         if mine and is_users(kind):
             self._todo.append((kind, kind.__name__))
-        space = getattr(value, "__dict__", None)
-        if space is None:
-            space = {}
-        elif mine:
+        space = object.__getattribute__(value, "__dict__") if _has_dict(value) else {}
+        self._spaces[id(space)] = space
+        if mine:
             self._not_there(space, kind, label)
         for name in list(space):
             if mine and self._is_named(name):
@@ -184,10 +215,12 @@ class Capture:
                 self._of_library(space, name, f"{label}.{name}")
         for name in getattr(kind, "__slots__", ()) if mine else ():
             if isinstance(name, str) and self._is_named(name):
-                self._item(Slots(value), name, f"{label}.{name}")
+                self._slot(value, name, f"{label}.{name}")
 
     def _not_there(self, space: Any, kind: type, label: str) -> None:
         """Note the attributes that the class has, or user code asks for, and the object has not."""
+        if self._names is None:  # attributes are looked up by names that are computed
+            self.contents[id(space)] = Content(space, snapshot(space), label)
         of_class = {name for one in kind.__mro__ if is_users(one) for name in vars(one)}
         for name in self._names or ():
             if name not in space and (name in of_class or name in self._texts):
@@ -196,7 +229,7 @@ class Capture:
     def _of_library(self, space: Any, name: str, label: str) -> None:
         """Note an attribute that Keras uses: a setting, a function, a variable, a layer."""
         value = space[name]
-        if isinstance(value, _CONTAINERS) and not is_immutable(value):
+        if isinstance(value, CONTAINERS) and not is_immutable(value):
             self._parts_of_library(value, label)
         elif is_immutable(value) or is_variable(unwrap(value)) or _leads_on(value):
             self._item(space, name, label, of_library=True, follow=_leads_on(value))
@@ -204,7 +237,7 @@ class Capture:
     def _parts_of_library(self, value: Any, label: str, depth: int = 3) -> None:
         """Visit the layers, functions and objects of user code in a container that Keras keeps for itself."""
         for part in list(value.values()) if isinstance(value, dict) else list(value):
-            if isinstance(part, _CONTAINERS) and depth:
+            if isinstance(part, CONTAINERS) and depth:
                 self._parts_of_library(part, label, depth - 1)
             elif _leads_on(part):
                 self._todo.append((part, getattr(part, "name", None) or label))
@@ -221,7 +254,7 @@ def _leads_on(value: Any) -> bool:
     is_part = is_keras(kind) or is_users(kind) or isfunction(value) or ismethod(value)
     return (
         is_part
-        and not isinstance(value, _CONTAINERS)
+        and not isinstance(value, CONTAINERS)
         and not hasattr(kind, "__next__")
         and not hasattr(kind, "__iter__")
     )
@@ -231,5 +264,13 @@ def _is_full(cell: Any) -> bool:
     try:
         cell.cell_contents  # noqa: B018 - an empty cell raises
     except ValueError:
+        return False
+    return True
+
+
+def _has_dict(value: Any) -> bool:
+    try:
+        object.__getattribute__(value, "__dict__")
+    except AttributeError:
         return False
     return True

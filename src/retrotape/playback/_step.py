@@ -116,10 +116,12 @@ class Step:
                 known.unsettled += 1
                 self._last = recording.trace
                 self._reason = f"the last call was not kept: {error}"
-                if known.unsettled > UNSETTLED:
-                    self._refuse(known, f"{error} each time")
+                if known.unsettled > (1 if error.is_users else UNSETTLED):
+                    self._refuse(known, str(error))
             except NotCompilableError as error:
                 self._refuse(known, str(error))
+            except Exception as error:
+                self._refuse(known, f"making a function of it raised {type(error).__name__}: {error}")
             return result
 
     def _add(self, known: Known, recorded: Recorded, variant: Variant | None, arguments: Arguments, why: str) -> None:
