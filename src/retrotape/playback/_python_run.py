@@ -21,7 +21,6 @@ import numpy as np
 
 from retrotape.playback._code import is_user_code, nested_in
 from retrotape.playback._python_state import Capture
-from retrotape.tf.core import FAILURES
 
 _CLOCK = frozenset(
     getattr(time, name)
@@ -30,6 +29,7 @@ _CLOCK = frozenset(
 _NOW = frozenset(("now", "utcnow", "today"))
 _FILES = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom, io.FileIO)
 _THREADS = {threading.Thread.start.__code__, concurrent.futures.ThreadPoolExecutor.submit.__code__}
+_EXECUTE = frozenset(("TFE_Py_Execute", "TFE_Py_ExecuteCancelable"))  # while a step is recorded, ops run through them
 _LOGGING = logging.Logger.handle.__code__
 
 
@@ -72,13 +72,13 @@ class PythonRun:
                 self._on_code(frame, code)
         elif event == "c_call" and frame.f_code in self.codes:
             self._on_c_call(frame, arg)
+        elif event == "c_exception" and getattr(arg, "__name__", "") in _EXECUTE:
+            self.reasons.append(f"an op in it fails{place_of(frame)}")
 
     def _on_code(self, frame: FrameType, code: CodeType) -> None:
         if not is_user_code(code):
             if code in _THREADS:
                 self.reasons.append(f"it starts a thread{place_of(frame)}")
-            elif code in FAILURES:
-                self.reasons.append(f"an op in it fails{place_of(frame)}")
             elif code is _LOGGING:
                 self.notes.append(f"a message was logged{place_of(frame)}")
             return

@@ -6,6 +6,7 @@ import builtins
 import functools
 import os
 import random
+import threading
 from collections import deque
 from collections.abc import Collection
 from inspect import getattr_static, isclass, isfunction, ismethod, ismodule
@@ -24,12 +25,12 @@ from retrotape.playback._values import (
     Content,
     Item,
     Slots,
+    holds_variable,
     is_immutable,
     parts_of,
     snapshot,
 )
 from retrotape.tf.core import EagerTensor
-from retrotape.tf.nests import is_variable, unwrap
 
 _UNIMPORTANT = frozenset(
     ("_called", "predict_function", "stop_training", "test_function", "train_function")
@@ -123,7 +124,10 @@ class Capture:
         self._seen[id(value)] = value
         if len(self._seen) > _MANY:
             raise NotCompilableError(f"it refers to more than {_MANY} objects, which may change")
-        if type(value) is EagerTensor or is_variable(unwrap(value)) or ismodule(value):
+        if type(value) is EagerTensor or ismodule(value):
+            return
+        if holds_variable(value):
+            self._variable(value, label)
             return
         if isfunction(value):
             self._function(value, label)
@@ -142,6 +146,14 @@ class Capture:
         else:
             self._object(value, label)
 
+    def _variable(self, value: Any, label: str) -> None:
+        """Note the attributes that user code has given to a variable."""
+        space = vars(value)
+        self._spaces[id(space)] = space
+        names = [name for name in space if not name.startswith("_") and self._is_named(name)]
+        for name in {*names, *self._texts}:
+            self._item(space, name, f"{label}.{name}", follow=False)
+
     def _function(self, function: Any, label: str) -> None:
         code = function.__code__
         if not is_user_code(code):
@@ -149,6 +161,8 @@ class Capture:
             self._todo.extend((one, label) for one in wrapped if isfunction(one) or ismethod(one))
             return
         self.functions.add(code)
+        for name in vars(function):
+            self._item(vars(function), name, f"{function.__name__}.{name}")
         if self._codes is not None and code not in self._codes:
             return
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
@@ -156,8 +170,6 @@ class Capture:
         self.add_globals(function.__globals__, names_in(code).loaded)
         for name in ("__code__", "__defaults__", "__kwdefaults__"):
             self._slot(function, name, f"{function.__name__}.{name}")
-        for name in vars(function):
-            self._item(vars(function), name, f"{function.__name__}.{name}")
 
     def _slot(self, value: Any, name: str, label: str) -> None:
         self._item(self._slots.setdefault(id(value), Slots(value)), name, label)
@@ -204,7 +216,7 @@ class Capture:
             return
         if mine and is_users(kind):
             self._todo.append((kind, kind.__name__))
-        space = object.__getattribute__(value, "__dict__") if _has_dict(value) else {}
+        space = _attributes(value)
         self._spaces[id(space)] = space
         if mine:
             self._not_there(space, kind, label)
@@ -222,7 +234,9 @@ class Capture:
         if self._names is None:  # attributes are looked up by names that are computed
             self.contents[id(space)] = Content(space, snapshot(space), label)
         of_class = {name for one in kind.__mro__ if is_users(one) for name in vars(one)}
-        for name in self._names or ():
+        if is_keras(kind):  # which calls methods that no user code names
+            of_class = {name for name in of_class if not name.startswith("__")}
+        for name in of_class if is_keras(kind) else self._names or ():
             if name not in space and (name in of_class or name in self._texts):
                 self._item(space, name, f"{label}.{name}", follow=False)
 
@@ -231,7 +245,7 @@ class Capture:
         value = space[name]
         if isinstance(value, CONTAINERS) and not is_immutable(value):
             self._parts_of_library(value, label)
-        elif is_immutable(value) or is_variable(unwrap(value)) or _leads_on(value):
+        elif is_immutable(value) or holds_variable(value) or _leads_on(value):
             self._item(space, name, label, of_library=True, follow=_leads_on(value))
 
     def _parts_of_library(self, value: Any, label: str, depth: int = 3) -> None:
@@ -268,9 +282,11 @@ def _is_full(cell: Any) -> bool:
     return True
 
 
-def _has_dict(value: Any) -> bool:
+def _attributes(value: Any) -> dict[str, Any]:
+    """Return the dictionary of an object, without running user code."""
     try:
-        object.__getattribute__(value, "__dict__")
+        if type(value) is threading.local:  # each thread has another one
+            return value.__dict__
+        return object.__getattribute__(value, "__dict__")
     except AttributeError:
-        return False
-    return True
+        return {}

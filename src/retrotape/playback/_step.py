@@ -111,7 +111,7 @@ class Step:
             result = recording.run()
             try:
                 self._add(known, recording.recorded(), variant, arguments, why)
-                self._reason = None
+                self._reason, known.unsettled = None, 0
             except NotSettledError as error:
                 known.unsettled += 1
                 self._last = recording.trace

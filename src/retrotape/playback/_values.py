@@ -8,12 +8,14 @@ from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from enum import Enum
 from functools import lru_cache
+from inspect import getattr_static
 from typing import Any, NamedTuple
 from weakref import ref
 
 import numpy as np
 
 from retrotape.tf.core import tf
+from retrotape.tf.nests import is_variable
 
 ABSENT = object()
 IMMUTABLE = (
@@ -77,6 +79,11 @@ class Cell(Mapping):
 
     def __len__(self) -> int:
         return 1
+
+
+def holds_variable(value: Any) -> bool:
+    """Return whether a value is a variable, of TensorFlow or Keras, without running user code."""
+    return is_variable(value) or is_variable(getattr_static(value, "_value", None))
 
 
 def is_immutable(value: Any) -> bool:

@@ -71,8 +71,6 @@ CollectiveStrategy = collective_all_reduce_strategy.CollectiveAllReduceExtended
 Mirrored = distribute_values.Mirrored
 AggregatingVariable = ps_values.AggregatingVariable
 EagerTensorBase = ops._EagerTensorBase
-# The code that turns the failure of an op into an exception.
-FAILURES = frozenset((ops.raise_from_not_ok_status.__code__, eager_core._status_to_exception.__code__))
 FallbackException = eager_core._FallbackException
 TensorProto = type(tf.make_tensor_proto(0))
 StockTape = backprop.GradientTape  # not `tf.GradientTape`, which `rt.install` may have replaced

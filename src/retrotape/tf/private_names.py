@@ -58,8 +58,6 @@ CALLED = {
     "eager.context:Context._thread_local_data": "every eager op is recorded; an interrupt leaves no callback behind",
     "pywrap_tfe:EagerContextThreadLocalData.op_callbacks": "the same",
     "ops.summary_ops_v2:_summary_state": "where a step that is played back writes summaries",
-    "eager.core:_status_to_exception": "a step in which an op fails is not played back",
-    "framework.ops:raise_from_not_ok_status": "the same",
     "eager.core:_FallbackException": "says that the fast path has not run an op",
     "eager.execute:must_record_gradient()": "whether a stock tape is open",
     "eager.execute:record_gradient(op_name, inputs, attrs, outputs)": "stock tapes see ops that are run by name",
