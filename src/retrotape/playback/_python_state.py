@@ -19,6 +19,7 @@ from retrotape.lower import NotCompilableError
 from retrotape.playback._code import is_user_code, is_users, names_in
 from retrotape.playback._values import (
     ABSENT,
+    CACHED,
     CONTAINERS,
     IMMUTABLE,
     Cell,
@@ -57,7 +58,7 @@ class Capture:
         self.contents: dict[int, Content] = {}
         self.functions: set[CodeType] = set()
         self.generators: list[Any] = []  # of random numbers
-        self.iterators: list[str] = []
+        self.hidden: list[str] = []  # what has state that cannot be compared, and what to do about it
         self._seen: dict[int, Any] = {}
         self._spaces: dict[int, Any] = {}
         self._slots: dict[int, Slots] = {}
@@ -141,8 +142,10 @@ class Capture:
             self._container(value, label)
         elif isinstance(value, (random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator)):
             self.generators.append(value)
+        elif isinstance(value, CACHED):
+            self.hidden.append(f"{label}, which remembers results: call it outside, and pass what it returns")
         elif hasattr(type(value), "__next__"):
-            self.iterators.append(label)
+            self.hidden.append(f"{label}, an iterator: pass what it yields instead")
         else:
             self._object(value, label)
 
@@ -201,9 +204,6 @@ class Capture:
             self.contents[id(value)] = Content(value, snapshot(value), label)
         if not isinstance(value, np.ndarray) or value.dtype.hasobject:
             self._todo.extend((one, f"an element of {label}") for one in parts_of(value))
-        inner = vars(value).get("__wrapped__") if hasattr(value, "cache_info") else None
-        if inner is not None:
-            self._todo.append((inner, label))
 
     def _object(self, value: Any, label: str) -> None:
         kind = type(value)

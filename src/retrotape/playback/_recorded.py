@@ -170,8 +170,8 @@ class Recording:
         return Recorded(trace, path, guard, results, run.notes)
 
     def _check_state(self, after: Capture) -> None:
-        if after.iterators:
-            raise NotCompilableError(f"it depends on {after.iterators[0]}, an iterator: pass what it yields instead")
+        if after.hidden:
+            raise NotCompilableError(f"it depends on {after.hidden[0]}")
         if sum(getattr(one.value, "nbytes", 0) for one in after.contents.values()) > _LARGEST:
             raise NotCompilableError("it depends on large NumPy arrays, which may change: pass them as arguments")
         if not all(is_unchanged(one, before) for one, before in self._passed):

@@ -119,8 +119,8 @@ CONTAINERS = (
     ref,
     ContextVar,
     np.ndarray,
-    type(lru_cache(lambda: None)),
 )
+CACHED = type(lru_cache(lambda: None))  # a function that remembers its results
 
 
 def parts_of(container: Any) -> list[Any]:
@@ -131,8 +131,6 @@ def parts_of(container: Any) -> list[Any]:
         return [container()]
     if isinstance(container, ContextVar):
         return [container.get(ABSENT)]
-    if hasattr(container, "cache_info"):  # of a function that remembers its results
-        return list(container.cache_info()[1:])
     if isinstance(container, np.ndarray):
         return [container.shape, *container.reshape(-1).tolist()]
     return list(container)
