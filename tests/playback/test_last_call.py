@@ -132,3 +132,13 @@ def test_the_table_of_recordings():
     assert [one.plays for one in step.recordings()] == [1, 0]
     step.forget()
     assert len(step.recordings()) == 0
+
+
+def test_the_report():
+    step = rt.compile(lambda x: x * 2.0)
+    assert "not played back: it has not been called" in step.report()
+    for _ in range(3):
+        step(tf.constant(1.0))
+    text = step.report()
+    assert text.startswith("1 recording, played back 2 times\narguments")
+    assert "Mul" in text

@@ -234,10 +234,7 @@ class PlaybackError(RetrotapeError, RuntimeError):
 
     def __init__(self, name: str, reason: str) -> None:
         self.reason = reason
-        super().__init__(
-            f"{name} cannot be played back: {reason}. Without `strict=True` it would run in eager code; the call "
-            "itself has run."
-        )
+        super().__init__(f"{name} cannot be played back: {reason}.")
 
 
 class PlaybackWarning(UserWarning):

@@ -20,6 +20,7 @@ from retrotape.tf.nests import is_variable, unwrap
 _PLAIN = frozenset((type(None), bool, int, str, bytes))
 _EXACT = (float, complex, np.generic)
 _SEQUENCES, _DICTIONARIES = frozenset((tuple, list)), frozenset((dict, OrderedDict))
+_OWN = frozenset(("_handle_data", "_tensor_shape", "_id"))  # attributes of tensors that TensorFlow sets
 Pack = Callable[[Sequence[Any]], Any]
 
 
@@ -51,6 +52,10 @@ class Arguments:
         kind = type(value)
         if kind is EagerTensor:
             self.tensors.append(value)
+            more = value.__dict__
+            if more:  # a mask that Keras has set, or attributes of user code
+                named = [(name, self._of(part)) for name, part in more.items() if name not in _OWN]
+                return eager_dtype(value), shape_of(value), *named
             return eager_dtype(value), shape_of(value)
         if kind in _PLAIN:
             return kind, value
@@ -61,15 +66,11 @@ class Arguments:
         if kind in _SEQUENCES or hasattr(kind, "_fields"):
             return kind, tuple([self._of(part) for part in value])
         if kind in _DICTIONARIES:
-            return kind, tuple([(_named(name), self._of(part)) for name, part in value.items()])
+            return kind, tuple([(self._of(name), self._of(part)) for name, part in value.items()])
         if isinstance(value, CompositeTensor) and not is_variable(value):
             return tf.type_spec_from_value(value), tuple([self._of(part) for part in _parts(value)])
         self.objects.append(value)
         return "object", id(value)
-
-
-def _named(name: Any) -> Hashable:
-    return (type(name), name) if isinstance(name, (str, int)) else ("object", id(name))
 
 
 def _parts(value: Any) -> list[Any]:

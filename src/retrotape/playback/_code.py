@@ -61,6 +61,13 @@ def is_user_code(code: CodeType) -> bool:
     return not file.startswith(_standard_library()) or "site-packages" in file or "dist-packages" in file
 
 
+@lru_cache(8192)
+def is_standard(code: CodeType) -> bool:
+    """Return whether code belongs to Python's standard library."""
+    file = code.co_filename
+    return file.startswith(("<frozen", *_standard_library())) and "-packages" not in file
+
+
 def is_users(value: Any) -> bool:
     """Return whether a class or module is the user's."""
     name = getattr(value, "__module__", None) or getattr(value, "__name__", "")
@@ -92,9 +99,16 @@ def names_in(code: CodeType) -> Names:
             loaded |= inner.loaded
             texts |= inner.texts
             every |= inner.every
-        elif isinstance(constant, str) and constant.isidentifier():
-            texts.add(constant)
+        else:
+            parts = constant if isinstance(constant, (tuple, frozenset)) else (constant,)
+            texts.update(one for one in parts if isinstance(one, str) and one.isidentifier())
     return Names(frozenset(loaded | texts), frozenset(texts), every)
+
+
+@lru_cache(4096)
+def imports_in(code: CodeType) -> tuple[str, ...]:
+    """Return the modules that code imports when it runs."""
+    return tuple(step.argval for step in dis.get_instructions(code) if step.opname == "IMPORT_NAME")
 
 
 def nested_in(code: CodeType) -> list[CodeType]:

@@ -6,11 +6,8 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter, is_, itemgetter
 from typing import Any
 
-import numpy as np
-
 from retrotape.playback._python_state import Capture
 from retrotape.playback._values import ABSENT, Item, Slots, are_equal, is_unchanged
-from retrotape.tf.core import EagerTensor
 
 
 class _Group:
@@ -42,28 +39,28 @@ class StateGuard:
     """Compares Python state with what it was.
 
     Args:
-      captured: The state.
+      captured: The state, as the calls of one variant have found it.
+
+    Attributes:
+      tensors: The tensors that it refers to, by `id`.
     """
 
-    def __init__(self, captured: Capture) -> None:
-        items, contents = captured.items.values(), captured.contents.values()
-        self._objects, self._kinds = captured.objects(), captured.kinds()
+    def __init__(self, captured: Sequence[Capture]) -> None:
+        items = {key: item for one in captured for key, item in one.items.items()}
+        contents = {key: content for one in captured for key, content in one.contents.items()}
+        self.tensors = {key: tensor for one in captured for key, tensor in one.tensors.items()}
+        objects = {id(one): one for part in captured for one in part.objects()}
+        self._objects, self._kinds = list(objects.values()), [type(one) for one in objects.values()]
         by_space: dict[int, list[Item]] = {}
         absent: list[Item] = []
-        for item in items:
+        for (where, _), item in items.items():
             if item.value is ABSENT:
                 absent.append(item)
             else:
-                by_space.setdefault(id(item.space), []).append(item)
-        self._groups = [_Group(found) for found in by_space.values()]
-        self._fast = [(group.get, group.space, group) for group in self._groups]
-        self._absent, self._contents = absent, list(contents)
-
-    def tensors(self) -> set[int]:
-        """Return the tensors among what names stand for, and containers contain, by `id`."""
-        values = [value for group in self._groups for value in group.expected]
-        values += [part for one in self._contents if not isinstance(one.value, np.ndarray) for part in one.value]
-        return {id(value) for value in values if isinstance(value, EagerTensor)}
+                by_space.setdefault(where, []).append(item)
+        groups = [_Group(found) for found in by_space.values()]
+        self._fast = [(group.get, group.space, group) for group in groups]
+        self._absent, self._contents = absent, list(contents.values())
 
     def changed(self) -> str | None:
         """Return what has changed, for a message; None if nothing has."""
@@ -94,8 +91,8 @@ def changes_between(before: Capture, after: Capture) -> tuple[list[Item], list[s
         for key, item in after.items.items()
         if key in before.items and not are_equal(before.items[key].value, item.value)
     ]
-    new = [item for key, item in after.items.items() if key not in before.items and item.value is not ABSENT]
-    items += [item for item in new if before.knows(item.space)]
+    new = [key for key, item in after.items.items() if key not in before.items and item.value is not ABSENT]
+    items += [after.items[key] for key in new if before.knows(key[0])]
     contents = [
         content.label
         for key, content in after.contents.items()

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Hashable, Sequence
 from itertools import count
 from typing import Any, NamedTuple
+from weakref import ref
 
 from retrotape._types import Tensor
 from retrotape.lower import NotCompilableError
 from retrotape.playback._arguments import Arguments, Pack
 from retrotape.playback._guards import StateGuard
 from retrotape.playback._path import Path
+from retrotape.playback._python_state import Capture
 from retrotape.playback._recorded import Recorded
 from retrotape.playback._tree import Node, Options, Played, play
 from retrotape.record import Trace
@@ -27,6 +30,7 @@ class Entry:
 
     Attributes:
       trace: Its trace, with leaves only.
+      state: The Python state that it depends on.
       path: Its ops.
       pack: Makes results.
       why: Why it was recorded.
@@ -40,6 +44,7 @@ class Entry:
 
     def __init__(self, recorded: Recorded, arguments: Arguments, why: str, signature: str) -> None:
         self.trace: Trace = recorded.trace
+        self.state = recorded.state
         self.path: Path = recorded.path
         self.pack: Pack = recorded.results.pack
         self.why, self.signature, self.plays = why, signature, 0
@@ -78,42 +83,51 @@ class Call(NamedTuple):
 
 
 class Missing(NamedTuple):
-    """No recording fits a call; `why` says so in words."""
+    """No recording fits a call; `why` says so in words, and `failed` whether playing one back has raised."""
 
     why: str
+    failed: bool = False
+
+
+class _Here(threading.local):
+    def __init__(self) -> None:
+        self.token = object()
+
+
+_here = _Here()
+playing = threading.RLock()  # held while variables are read and assigned: eager updates lose nothing either
 
 
 class Variant:
-    """The recordings of one Python state.
+    """The recordings of one Python state, on one thread: some settings of Keras are different on another.
 
     Args:
-      guard: The state.
-      recorded: The first recording.
-      arguments: Its arguments.
+      arguments: The arguments of the first recording.
       options: How functions are made.
     """
 
-    def __init__(self, recorded: Recorded, arguments: Arguments, options: Options) -> None:
-        self.guard: StateGuard = recorded.guard
-        self._options = options
-        # Tensors that the step also refers to by another name, by `id`: the same arguments must be such again.
-        self._held = recorded.guard.tensors()
-        self._same = self._also_held(arguments)
+    def __init__(self, arguments: Arguments, options: Options) -> None:
+        self._options, self._thread = options, _here.token
+        self._first = [ref(tensor) for tensor in arguments.tensors]
+        self._states: list[Capture] = []
+        self._same: list[tuple[int, int]] = []
+        self.guard = StateGuard([])
         self.root: Node | None = None
         self.loops: dict[int, LoweredFunction] = {}  # by number of steps in one call
         self.entries: dict[int, Entry] = {}  # by `id` of the last node
 
     def fits(self, arguments: Arguments) -> str | None:
         """Return what differs from the state of this variant; None if nothing does."""
-        if self._held and self._also_held(arguments) != self._same:
+        if _here.token is not self._thread:
+            return "the thread"
+        if self.guard.tensors and self._also_held(arguments.tensors) != self._same:
             return "which arguments the step also refers to by another name"
         return self.guard.changed()
 
-    def _also_held(self, arguments: Arguments) -> list[tuple[int, int]]:
-        held = self._held
-        return (
-            [(position, id(one)) for position, one in enumerate(arguments.tensors) if id(one) in held] if held else []
-        )
+    def _also_held(self, tensors: Sequence[Any]) -> list[tuple[int, int]]:
+        """Return which arguments the step also refers to by another name: positions, and `id`s."""
+        held = self.guard.tensors
+        return [(position, id(one)) for position, one in enumerate(tensors) if id(one) in held]
 
     def play(self, arguments: Arguments) -> Call | Missing:
         """Play a call back."""
@@ -135,12 +149,19 @@ class Variant:
         if users:
             stamp_writes([update.handle for entry in self.entries.values() for update in entry.path.updates])
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: Entry, arguments: Arguments) -> None:
         """Add a path.
 
         Raises:
           NotCompilableError: If it differs from a known one before Python read a value that differs.
         """
+        # Each path depends on what its own code refers to.
+        self._states.append(entry.state)
+        self.guard = StateGuard(self._states)
+        same = self._also_held(arguments.tensors)
+        if self.entries and same != self._also_held([one() for one in self._first]):
+            raise NotCompilableError("some of its paths refer to tensors that are also passed in")
+        self._same = same
         path = entry.path
         expected: tuple[Hashable, ...] = ()
         parent: Node | None = None

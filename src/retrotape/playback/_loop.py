@@ -11,7 +11,7 @@ from retrotape.execute import tracked
 from retrotape.ir import DType, Func, TensorType
 from retrotape.lower import FunctionBuilder
 from retrotape.playback._arguments import Arguments
-from retrotape.playback._known import Variant
+from retrotape.playback._known import Variant, playing
 from retrotape.record import RESOURCE
 from retrotape.tf.core import eager_dtype, shape_of, tf
 
@@ -89,7 +89,8 @@ def _together(step: Step, variant: Variant, arguments: Sequence[Arguments]) -> l
     if steps not in variant.loops:
         variant.loops[steps] = _loop(lowered, steps, given[0])
     variant.stamp()
-    flat = variant.loops[steps]([*lowered.fixed, *(tensor for one in given for tensor in one)])
+    with playing:
+        flat = variant.loops[steps]([*lowered.fixed, *(tensor for one in given for tensor in one)])
     width = len(lowered.gives)
     for number, one in enumerate(values):
         one.update(zip(lowered.gives, flat[number * width : (number + 1) * width], strict=True))

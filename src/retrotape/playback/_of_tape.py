@@ -13,7 +13,9 @@ from retrotape.execute import Values, evaluator, run_steps
 from retrotape.ir import LEAF
 from retrotape.lower import NotCompilableError
 from retrotape.playback._arguments import Pack
+from retrotape.playback._known import playing
 from retrotape.playback._path import Path, path_of, reads_of
+from retrotape.playback._step import is_plain
 from retrotape.playback._tree import Node, Options, Played, play
 from retrotape.record import Trace
 from retrotape.tf.core import identity_of, tf
@@ -38,6 +40,8 @@ class CompiledTape:
             values = Values(trace)
             for _ in run_steps(trace.program, {var: values(var) for var in leaves}, None, evaluator(trace)):
                 pass
+        if len({id(one) for one in inputs}) != len(inputs):
+            raise TapeUseError("Got one input twice. Name each once.")
         try:
             path = path_of(trace, inputs, outputs, reads_of(trace))
         except NotCompilableError as error:
@@ -71,10 +75,16 @@ class CompiledTape:
         if len(inputs) != len(self._inputs):
             raise TapeUseError(f"This tape was compiled for {len(self._inputs)} inputs, got {len(inputs)}.")
         tensors = [_converted(value, part) for value, part in zip(inputs, self._inputs, strict=True)]
-        if users:
-            stamp_writes([update.handle for update in self._path.updates])
+        if not is_plain():
+            raise TapeUseError(
+                "A compiled tape runs in eager code where nothing records: what it computes could not be "
+                "differentiated. Call it outside the tape, the step or the tf.function."
+            )
         values = dict(zip(self._path.inputs, tensors, strict=True))
-        found = play(self._root, values)
+        with playing:
+            if users:
+                stamp_writes([update.handle for update in self._path.updates])
+            found = play(self._root, values)
         if not isinstance(found, Played):
             check = found[0].segment.checks[0]
             raise ReplayError(check.place, "shape" if check.of_shape else "value")

@@ -9,27 +9,47 @@ import dis
 import inspect
 import io
 import logging
+import os
 import random
 import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import lru_cache
 from types import CodeType, FrameType
 from typing import Any
 
 import numpy as np
 
-from retrotape.playback._code import is_user_code, nested_in
+from retrotape.playback._code import is_standard, is_user_code, nested_in
 from retrotape.playback._python_state import Capture
+from retrotape.tf.core import tf
 
 _CLOCK = frozenset(
     getattr(time, name)
-    for name in ("time", "time_ns", "perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "process_time")
+    for name in """
+    ctime gmtime localtime monotonic monotonic_ns perf_counter perf_counter_ns process_time strftime time time_ns
+    """.split()  # noqa: SIM905
 )
 _NOW = frozenset(("now", "utcnow", "today"))
 _FILES = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom, io.FileIO)
 _THREADS = {threading.Thread.start.__code__, concurrent.futures.ThreadPoolExecutor.submit.__code__}
-_EXECUTE = frozenset(("TFE_Py_Execute", "TFE_Py_ExecuteCancelable"))  # while a step is recorded, ops run through them
+_EXECUTE = frozenset(("TFE_Py_Execute", "TFE_Py_ExecuteCancelable", "TFE_Py_FastPathExecute"))
+_ERRORS = frozenset(("_status_to_exception", "raise_from_not_ok_status"))  # functions that raise the error of an op
+_ERROR = tf.errors.OpError.__init__.__code__
+_PRINTING = frozenset(
+    """
+    critical debug error exception info log print set_description set_postfix set_postfix_str warn warning write
+    """.split()  # noqa: SIM905
+)
+# Names by which user code makes random numbers from what the system gives it.
+_ENTROPY = frozenset(
+    ("SystemRandom", "default_rng", "getrandom", "token_bytes", "token_hex", "urandom", "uuid1", "uuid4")
+)
+# Files of the standard library whose functions exchange data with other threads and processes.
+_EXCHANGES = ("queue.py", "subprocess.py", "socket.py")
+_EXCHANGE_FOLDERS = ("multiprocessing", "asyncio", "futures")
+_SYSTEM = frozenset(("posix", "nt", "_socket", "select"))  # modules of functions that ask the operating system
 _LOGGING = logging.Logger.handle.__code__
 
 
@@ -49,6 +69,7 @@ class PythonRun:
         self.reasons: list[str] = []
         self.notes: list[str] = []
         self._seen: set[CodeType] = set()
+        self._has_error = False
         self._known: set[CodeType] = {one for code in before.functions for one in nested_in(code)}
         self.foreign: dict[CodeType, dict[str, Any]] = {}  # user code that was not reachable before, with its globals
 
@@ -67,24 +88,45 @@ class PythonRun:
     def _on_event(self, frame: FrameType, event: str, arg: Any) -> None:
         if event == "call":
             code = frame.f_code
+            if code is _ERROR:
+                self._has_error = True
+            elif code.co_name in _ERRORS:
+                self.reasons.append(f"an op in it fails{place_of(frame)}")
             if code not in self._seen:
                 self._seen.add(code)
                 self._on_code(frame, code)
-        elif event == "c_call" and frame.f_code in self.codes:
-            self._on_c_call(frame, arg)
-        elif event == "c_exception" and getattr(arg, "__name__", "") in _EXECUTE:
+        elif event == "c_call":
+            name = getattr(arg, "__name__", "")
+            if name in _EXECUTE:
+                self._has_error = False
+            elif frame.f_code in self.codes or self._is_for_user(frame):
+                self._on_c_call(frame, arg)
+        elif event == "c_exception" and self._has_error and getattr(arg, "__name__", "") in _EXECUTE:
             self.reasons.append(f"an op in it fails{place_of(frame)}")
+
+    def _is_for_user(self, frame: FrameType) -> bool:
+        """Return whether a frame is one of the standard library that user code has called."""
+        seen: FrameType | None = frame
+        while seen is not None and is_standard(seen.f_code):
+            if os.path.basename(os.path.dirname(seen.f_code.co_filename)) == "logging":
+                return False
+            seen = seen.f_back
+        return seen is not None and seen is not frame and seen.f_code in self.codes
 
     def _on_code(self, frame: FrameType, code: CodeType) -> None:
         if not is_user_code(code):
             if code in _THREADS:
                 self.reasons.append(f"it starts a thread{place_of(frame)}")
+            elif is_standard(code) and _exchanges(code.co_filename) and self._is_for_user(frame):
+                self.reasons.append(f"it exchanges data with other threads or processes{place_of(frame)}")
             elif code is _LOGGING:
                 self.notes.append(f"a message was logged{place_of(frame)}")
             return
         if code.co_flags & inspect.CO_GENERATOR and frame.f_lasti > _begin(code):
             self.reasons.append(f"it resumes a generator that was started before{place_of(frame)}")
         self.codes.add(code)
+        if not _ENTROPY.isdisjoint(code.co_names):
+            self.reasons.append(f"it makes a generator of random numbers{place_of(frame)}")
         if code not in self._known:
             self.foreign[code] = frame.f_globals
             self._known.update(nested_in(code))
@@ -99,8 +141,33 @@ class PythonRun:
             owner = arg.__self__
             if arg in _CLOCK or (arg.__name__ in _NOW and isinstance(owner, type) and issubclass(owner, datetime.date)):
                 self.reasons.append(f"it reads the clock{place_of(frame)}")
+            elif getattr(owner, "__name__", "") in _SYSTEM:
+                self.reasons.append(f"it asks the operating system, by `{arg.__name__}`{place_of(frame)}")
             elif arg.__name__ == "write" and isinstance(owner, _FILES) and owner not in (sys.stdout, sys.stderr):
                 self.reasons.append(f"it writes to a file{place_of(frame)}")
+
+
+def _exchanges(file: str) -> bool:
+    folder, name = os.path.split(file)
+    return name in _EXCHANGES or os.path.basename(folder) in _EXCHANGE_FOLDERS
+
+
+def is_printing(frame: FrameType | None) -> bool:
+    """Return whether the line of user code that runs calls a function that shows text."""
+    while frame is not None and not is_user_code(frame.f_code):
+        frame = frame.f_back
+    return frame is not None and not _PRINTING.isdisjoint(_names_on_lines(frame.f_code).get(frame.f_lineno, ()))
+
+
+@lru_cache(1024)
+def _names_on_lines(code: CodeType) -> dict[int, set[str]]:
+    found: dict[int, set[str]] = {}
+    line = code.co_firstlineno
+    for step in dis.get_instructions(code):
+        line = step.starts_line or line
+        if step.opname.startswith("LOAD") and isinstance(step.argval, str):
+            found.setdefault(line, set()).add(step.argval)
+    return found
 
 
 def _begin(code: CodeType) -> int:

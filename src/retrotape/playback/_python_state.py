@@ -6,17 +6,18 @@ import builtins
 import functools
 import os
 import random
+import sys
 import threading
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, ItemsView, KeysView, ValuesView
 from inspect import getattr_static, isclass, isfunction, ismethod, ismodule
-from types import CodeType
+from types import BuiltinMethodType, CodeType
 from typing import Any
 
 import numpy as np
 
 from retrotape.lower import NotCompilableError
-from retrotape.playback._code import is_user_code, is_users, names_in
+from retrotape.playback._code import LIBRARIES, imports_in, is_user_code, is_users, names_in
 from retrotape.playback._values import (
     ABSENT,
     CACHED,
@@ -34,7 +35,7 @@ from retrotape.playback._values import (
 from retrotape.tf.core import EagerTensor
 
 _UNIMPORTANT = frozenset(
-    ("_called", "predict_function", "stop_training", "test_function", "train_function")
+    ("_called", "history", "predict_function", "stop_training", "test_function", "train_function")
 )  # attributes of layers that no op depends on
 _MANY = 50_000  # objects
 # Modules of the standard library with classes whose objects have attributes of user code.
@@ -62,6 +63,7 @@ class Capture:
         self._seen: dict[int, Any] = {}
         self._spaces: dict[int, Any] = {}
         self._slots: dict[int, Slots] = {}
+        self.tensors: dict[int, Any] = {}  # by `id`
         self._todo: deque[tuple[Any, str]] = deque()
 
     def add(self, value: Any, label: str) -> None:
@@ -74,13 +76,9 @@ class Capture:
         """Return the objects of user code."""
         return [one for one in self._seen.values() if not isclass(one) and is_users(type(one))]
 
-    def kinds(self) -> list[type]:
-        """Return their classes."""
-        return [type(one) for one in self.objects()]
-
-    def knows(self, space: Any) -> bool:
-        """Return whether a namespace was seen."""
-        return id(space.cell if isinstance(space, Cell) else space) in self._spaces
+    def knows(self, where: int) -> bool:
+        """Return whether a namespace was seen, by the first part of the key of an item."""
+        return where in self._spaces
 
     def add_globals(self, space: dict[str, Any], names: Collection[str]) -> None:
         """Note globals."""
@@ -106,16 +104,21 @@ class Capture:
     def _is_named(self, name: str) -> bool:
         return self._names is None or name in self._names
 
-    def _item(self, space: Any, key: Any, label: str, of_library: bool = False, follow: bool = True) -> None:
-        where = id(space.cell) if isinstance(space, Cell) else id(space)
+    def _item(
+        self, space: Any, key: Any, label: str, of_library: bool = False, follow: bool = True, owner: Any = None
+    ) -> None:
+        """Note what a name stands for; `owner` is what the namespace belongs to, if that is made anew each time."""
+        where = id(space.cell if isinstance(space, Cell) else space if owner is None else owner)
         if (where, key) in self.items:
             return
-        self._spaces[where] = space
+        self._spaces[where] = space if owner is None else owner
         try:
             value = space[key]
         except KeyError:
             value = ABSENT
         self.items[where, key] = Item(space, key, value, label, of_library)
+        if type(value) is EagerTensor:
+            self.tensors[id(value)] = value
         if follow:
             self._todo.append((value, label))
 
@@ -125,7 +128,12 @@ class Capture:
         self._seen[id(value)] = value
         if len(self._seen) > _MANY:
             raise NotCompilableError(f"it refers to more than {_MANY} objects, which may change")
-        if type(value) is EagerTensor or ismodule(value):
+        if type(value) is EagerTensor:
+            self.tensors[id(value)] = value
+            return
+        if ismodule(value):
+            if is_users(value):
+                self._module(value, list(vars(value)) if self._names is None else self._names, label)
             return
         if holds_variable(value):
             self._variable(value, label)
@@ -142,6 +150,10 @@ class Capture:
             self._container(value, label)
         elif isinstance(value, (random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator)):
             self.generators.append(value)
+        elif isinstance(value, BuiltinMethodType) and not ismodule(value.__self__):
+            self._todo.append((value.__self__, label))
+        elif isinstance(value, (KeysView, ValuesView, ItemsView)):
+            self.hidden.append(f"{label}, a view of a dictionary: use the dictionary itself")
         elif isinstance(value, CACHED):
             self.hidden.append(f"{label}, which remembers results: call it outside, and pass what it returns")
         elif hasattr(type(value), "__next__"):
@@ -154,7 +166,7 @@ class Capture:
         space = vars(value)
         self._spaces[id(space)] = space
         names = [name for name in space if not name.startswith("_") and self._is_named(name)]
-        for name in {*names, *self._texts}:
+        for name in {*names, *self._texts, *({"_trainable"} & space.keys())}:
             self._item(space, name, f"{label}.{name}", follow=False)
 
     def _function(self, function: Any, label: str) -> None:
@@ -171,11 +183,15 @@ class Capture:
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
             self._item(Cell(cell), "cell", f"{name!r} in the closure of {function.__name__!r}")
         self.add_globals(function.__globals__, names_in(code).loaded)
+        for name in imports_in(code):
+            module = sys.modules.get(name)
+            if module is not None and is_users(module):
+                self._module(module, names_in(code).loaded, name)
         for name in ("__code__", "__defaults__", "__kwdefaults__"):
             self._slot(function, name, f"{function.__name__}.{name}")
 
     def _slot(self, value: Any, name: str, label: str) -> None:
-        self._item(self._slots.setdefault(id(value), Slots(value)), name, label)
+        self._item(self._slots.setdefault(id(value), Slots(value)), name, label, owner=value)
 
     def _module(self, module: Any, names: Collection[str], label: str, depth: int = 4) -> None:
         space = vars(module)
@@ -195,7 +211,7 @@ class Capture:
             for name in list(vars(kind)):
                 if self._is_named(name) or (name.startswith("__") and isfunction(vars(kind)[name])):
                     member = vars(kind)[name]
-                    self._item(vars(kind), name, f"{kind.__name__}.{name}", follow=False)
+                    self._item(vars(kind), name, f"{kind.__name__}.{name}", follow=False, owner=kind)
                     inner = [member, *(getattr(member, part, None) for part in ("fget", "fset", "__func__", "func"))]
                     self._todo.extend((one, f"{kind.__name__}.{name}") for one in inner if one is not None)
 
@@ -204,6 +220,8 @@ class Capture:
             self.contents[id(value)] = Content(value, snapshot(value), label)
         if not isinstance(value, np.ndarray) or value.dtype.hasobject:
             self._todo.extend((one, f"an element of {label}") for one in parts_of(value))
+        if is_users(type(value)):
+            self._object(value, label)
 
     def _object(self, value: Any, label: str) -> None:
         kind = type(value)
@@ -212,8 +230,12 @@ class Capture:
         inner = getattr(value, "python_function", None) if own else getattr_static(value, "__wrapped__", None)
         if inner is not None:
             self._todo.append((inner, label))
+        if hasattr(kind, "why_not_compiled"):  # another compiled step
+            for name in [name for name in vars(value) if not name.startswith("_")]:
+                self._item(vars(value), name, f"{label}.{name}")
         if not mine and not keras:
             return
+        whole = any(base.__module__.partition(".")[0] in LIBRARIES for base in kind.__mro__) and not keras
         if mine and is_users(kind):
             self._todo.append((kind, kind.__name__))
         space = _attributes(value)
@@ -221,12 +243,13 @@ class Capture:
         if mine:
             self._not_there(space, kind, label)
         for name in list(space):
-            if mine and self._is_named(name):
+            if mine and (whole or self._is_named(name)):
                 self._item(space, name, f"{label}.{name}")
             elif keras and name not in _UNIMPORTANT:
                 self._of_library(space, name, f"{label}.{name}")
-        for name in getattr(kind, "__slots__", ()) if mine else ():
-            if isinstance(name, str) and self._is_named(name):
+        slots = [vars(base).get("__slots__", ()) for base in kind.__mro__] if mine else []
+        for name in (name for own in slots for name in ([own] if isinstance(own, str) else own)):
+            if name != "__dict__" and name != "__weakref__" and self._is_named(name):
                 self._slot(value, name, f"{label}.{name}")
 
     def _not_there(self, space: Any, kind: type, label: str) -> None:
@@ -243,7 +266,11 @@ class Capture:
     def _of_library(self, space: Any, name: str, label: str) -> None:
         """Note an attribute that Keras uses: a setting, a function, a variable, a layer."""
         value = space[name]
-        if isinstance(value, CONTAINERS) and not is_immutable(value):
+        if isinstance(value, np.ndarray) or type(value) is EagerTensor:
+            self._item(space, name, label, of_library=True)
+        elif isinstance(value, CONTAINERS) and not is_immutable(value):
+            if type(value) is dict and all(map(is_immutable, value.values())):
+                self.contents[id(value)] = Content(value, snapshot(value), label)
             self._parts_of_library(value, label)
         elif is_immutable(value) or holds_variable(value) or _leads_on(value):
             self._item(space, name, label, of_library=True, follow=_leads_on(value))

@@ -12,9 +12,10 @@ from retrotape.ir import LEAF
 from retrotape.lower import NotCompilableError
 from retrotape.playback._arguments import Arguments, Results, containers_in
 from retrotape.playback._code import line_storing, names_in
-from retrotape.playback._guards import StateGuard, changes_between
+from retrotape.playback._guards import changes_between
 from retrotape.playback._path import Path, Read, path_of
-from retrotape.playback._python_run import PythonRun, place_of
+from retrotape.playback._pure import RANDOM
+from retrotape.playback._python_run import PythonRun, is_printing, place_of
 from retrotape.playback._python_state import Capture
 from retrotape.playback._values import is_unchanged, snapshot
 from retrotape.record import EagerSession, Trace, next_time
@@ -41,15 +42,14 @@ class Recorded(NamedTuple):
     Attributes:
       trace: Its trace.
       path: Its ops.
-      guard: The Python state that it depends on.
+      state: The Python state that it depends on.
       results: What it returned.
       notes: What later calls will not do.
-      reads: The values that Python read.
     """
 
     trace: Trace
     path: Path
-    guard: StateGuard
+    state: Capture
     results: Results
     notes: list[str]
 
@@ -61,7 +61,6 @@ class StepObserver:
 
     def __init__(self) -> None:
         self.reads: list[Read] = []
-        self.shown: list[Read] = []
         self._gaps: list[tuple[int, int]] = []
         self._open: list[int] = []
 
@@ -77,7 +76,8 @@ class StepObserver:
     def on_host_read(self, tensor: Tensor, only_shown: bool) -> None:
         """Python is about to read the value of a tensor."""
         place = place_of(sys._getframe(1)).removeprefix(" at ")
-        (self.shown if only_shown else self.reads).append(Read(next_time(), tensor, place))
+        if not (only_shown and is_printing(sys._getframe(1))):
+            self.reads.append(Read(next_time(), tensor, place))
 
     def missed(self, identity: int) -> bool:
         """Return whether a tensor was made while ops were not recorded."""
@@ -160,14 +160,17 @@ class Recording:
         self._check_state(after)
         self._check_gaps(trace)
         results = Results(self._result)
-        reads = self._observer.reads if run.notes else [*self._observer.reads, *self._observer.shown]
+        reads = self._observer.reads
+        if any(self._observer.missed(identity_of(read.tensor)) for read in reads):
+            raise NotCompilableError("it reads values that are computed by ops that are not recorded")
         path = path_of(trace, self._arguments.tensors, results.tensors, reads)
+        if any(eqn.op in RANDOM for eqn in trace.program.eqns):
+            after.add_setting(*core.seed_setting(), "TensorFlow")
         named = any("summary" in names_in(code).loaded for code in run.codes)
         if named or any("Summary" in eqn.op for eqn in path.effects):
             for space, name in summaries.settings():
                 after.add_setting(space, name, "tf.summary")
-        guard = StateGuard(after)
-        return Recorded(trace, path, guard, results, run.notes)
+        return Recorded(trace, path, after, results, run.notes)
 
     def _check_state(self, after: Capture) -> None:
         if after.hidden:

@@ -14,7 +14,7 @@ from retrotape._types import Tensor
 from retrotape.errors import PlaybackError, PlaybackWarning, TapeUseError
 from retrotape.lower import NotCompilableError
 from retrotape.playback._arguments import Arguments, with_tensors
-from retrotape.playback._known import Call, Entry, Known, Missing, Variant
+from retrotape.playback._known import Call, Entry, Known, Missing, Variant, playing
 from retrotape.playback._last_call import trace_of
 from retrotape.playback._recorded import NotSettledError, Recorded, Recording
 from retrotape.playback._table import Recordings, in_words
@@ -44,7 +44,7 @@ class Step:
         self._reason: str | None = "it has not been called"
         self._noted = self._is_full = False
         self._lock = RLock()
-        update_wrapper(self, function)
+        update_wrapper(self, function, updated=())
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """Return the step as a method of an object."""
@@ -52,7 +52,7 @@ class Step:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the step."""
-        if not _is_plain():
+        if not is_plain():
             return self._function(*args, **kwargs)
         last, self._last = self._last, None  # so that the old values of variables are free
         if isinstance(last, Entry):
@@ -60,26 +60,31 @@ class Step:
         del last
         arguments = Arguments(args, kwargs)
         known = self._known.get(arguments.key)
-        why = "first call with such arguments"
+        why = Missing("first call with such arguments")
         variant: Variant | None = None
         if known is not None:
             if known.reason is not None:
                 self._reason = known.reason
+                if self._strict:
+                    raise PlaybackError(self._name(), known.reason)
                 return self._function(*args, **kwargs)
-            variant, why = known.find(arguments)
+            variant, text = known.find(arguments)
+            why = Missing(text)
             if variant is not None:
                 found = self._play(variant, arguments)
                 if isinstance(found, Call):
                     self._last, self._reason = found, None
                     return found.entry.pack(found.entry.tensors(found.values))
-                why = found.why
+                why = found
         return self._record(arguments.key, args, kwargs, variant, why)
 
     def _play(self, variant: Variant, arguments: Arguments) -> Call | Missing:
         try:
-            return variant.play(arguments)
-        except Exception as error:
-            return Missing(f"playing it back raised {type(error).__name__}: {str(error).splitlines()[0][:200]}")
+            with self._lock, playing:
+                return variant.play(arguments)
+        except Exception as error:  # nothing was assigned: eager code raises what there is to raise
+            text = str(error).partition("\n")[0][:200]
+            return Missing(f"playing it back raised {type(error).__name__}: {text}", failed=True)
 
     # ------------------------------------------------------------------ recording
 
@@ -95,7 +100,7 @@ class Step:
         return self._function(*args, **kwargs)
 
     def _record(
-        self, key: Hashable, args: tuple[Any, ...], kwargs: dict[str, Any], variant: Variant | None, why: str
+        self, key: Hashable, args: tuple[Any, ...], kwargs: dict[str, Any], variant: Variant | None, why: Missing
     ) -> Any:
         if sys.getprofile() is not None:
             self._reason = "a profiler is active"
@@ -124,19 +129,24 @@ class Step:
                 self._refuse(known, f"making a function of it raised {type(error).__name__}: {error}")
             return result
 
-    def _add(self, known: Known, recorded: Recorded, variant: Variant | None, arguments: Arguments, why: str) -> None:
-        if why.startswith("playing it back raised") and variant is not None:
-            raise NotCompilableError(why)
+    def _add(
+        self, known: Known, recorded: Recorded, variant: Variant | None, arguments: Arguments, why: Missing
+    ) -> None:
+        if why.failed:
+            raise NotCompilableError(why.why)
         if known.count() >= self._limit:
             raise NotCompilableError(
-                f"it was recorded {known.count()} times already, and again since {why}; "
-                f"raise `limit={self._limit}`, or pass what changes as a tensor"
+                f"it was recorded {known.count()} times already, and again since {why.why}; "
+                f"pass what changes as a tensor, or allow more: `rt.compile(step, limit={2 * self._limit})`"
             )
-        if variant is None:
-            variant = Variant(recorded, arguments, self._options)
-            known.variants.insert(0, variant)
-        entry = Entry(recorded, arguments, why, in_words(arguments.key))
-        variant.add(entry)
+        entry = Entry(recorded, arguments, why.why, in_words(arguments.key))
+        with playing:
+            if variant is None:
+                variant = Variant(arguments, self._options)
+                variant.add(entry, arguments)
+                known.variants.insert(0, variant)
+            else:
+                variant.add(entry, arguments)
         self._last = entry
         self._note(recorded.notes)
 
@@ -186,7 +196,7 @@ class Step:
 
     def ready(self, arguments: Arguments) -> Variant | None:
         """Return the recordings that fit a call; None if it has to be recorded, or runs in eager code."""
-        known = self._known.get(arguments.key) if _is_plain() else None
+        known = self._known.get(arguments.key) if is_plain() else None
         return None if known is None or known.reason is not None else known.find(arguments)[0]
 
     def played(self, entry: Entry, arguments: Arguments, values: dict[int, Tensor]) -> None:
@@ -197,10 +207,10 @@ class Step:
         """Forget all recordings: the next call is recorded."""
         with self._lock:
             self._known.clear()
-            self._last = None
+            self._last, self._reason, self._is_full = None, "it has not been called since `forget()`", False
 
 
-def _is_plain() -> bool:
+def is_plain() -> bool:
     """Return whether this is eager code that nothing records."""
     return (
         tf.executing_eagerly()

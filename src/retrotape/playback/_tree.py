@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -108,8 +108,7 @@ class Node:
         """Return the segment as a function, built when it is first needed, and again if a later path needs more."""
         wanted = frozenset(self._wanted()) if self._lowered is None or not self.is_end else self._needed
         if self._lowered is None or not wanted <= self._needed:
-            self._needed = wanted | self._needed
-            self._lowered = self._lower()
+            self._lowered, self._needed = self._lower(), wanted | self._needed
         return self._lowered
 
     def _lower(self) -> Lowered:
@@ -224,21 +223,25 @@ class _Lowering:
         inputs = [[self._reference(var) for var in eqn.inputs] for eqn in effects]
         for var in self._gives:
             self._reference(var)
-        if not self._assigned and not effects:
+        for eqn, given in zip(effects, inputs, strict=True):
+            if eqn.op == "Assert":
+                builder.node(eqn.op, given, eqn.attrs)
+                ends.append(builder.latest())
+        shown = [(eqn, given) for eqn, given in zip(effects, inputs, strict=True) if eqn.op != "Assert"]
+        if not self._assigned and not shown:
             for name in ends:
                 builder.run_always(name)
             return
         builder.node("NoOp", [], (), after=[*ends, *self._reads.values()])
         before = builder.latest()
-        for update, value in zip(self._assigned, values, strict=True):
-            dtype = self._path.types[update.last].dtype
-            attrs = (("dtype", DType(dtype)), ("validate_shape", False))
-            builder.node("AssignVariableOp", [self._handle_references[update.first], value], attrs, after=[before])
-            builder.run_always(builder.latest())
-        for eqn, given in zip(effects, inputs, strict=True):
+        for eqn, given in shown:
             builder.node(eqn.op, given, eqn.attrs, after=[before])
             before = builder.latest()
             builder.run_always(before)
+        for update, value in zip(self._assigned, values, strict=True):
+            attrs = (("dtype", DType(self._path.types[update.last].dtype)), ("validate_shape", False))
+            builder.node("AssignVariableOp", [self._handle_references[update.first], value], attrs, after=[before])
+            builder.run_always(builder.latest())
 
 
 class Played(NamedTuple):
@@ -268,10 +271,3 @@ def play(root: Node, values: dict[int, Tensor]) -> Played | tuple[Node, tuple[Ha
         if after is None:
             return node, key
         node = after
-
-
-def nodes(root: Node) -> Iterator[Node]:
-    """Yield all nodes of a tree."""
-    yield root
-    for child in root.children.values():
-        yield from nodes(child)

@@ -67,6 +67,21 @@ class CompiledStep(Step):
         """Return what the last call ran by layer and line; see `Tape.summary`."""
         return self.tape.summary()
 
+    def report(self) -> str:
+        """Return what is known about the step as text: its recordings, whether it is played back, what ran last.
+
+        >>> step = rt.compile(lambda x: x * 2.0)
+        >>> y = step(tf.constant(1.0))
+        >>> print(step.report().splitlines()[0])
+        1 recording, played back 0 times
+        """
+        found = self.recordings()
+        plays, number = sum(one.plays for one in found), len(found)
+        lines = [f"{number} recording{'s' * (number != 1)}, played back {plays} time{'s' * (plays != 1)}", str(found)]
+        reason = self.why_not_compiled()
+        lines += [f"not played back: {reason}"] if reason is not None else ["", str(self.summary())]
+        return "\n".join(lines)
+
     def run(self, dataset: Iterable[Any], steps: int = 1, progress: bool = True) -> Any:
         """Run the step on each element of a dataset, several steps in one call.
 

@@ -143,6 +143,11 @@ def traced(function: _Function) -> _Function:
     return compiled
 
 
+def seed_setting() -> tuple[dict[str, Any], str]:
+    """Return where the global seed of random ops is kept: a namespace, and a name there."""
+    return vars(context.context()), "_seed"
+
+
 def graph_here() -> Any:
     """Return the graph being built; None in eager code."""
     return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
