@@ -359,6 +359,7 @@ EFFECTS = [
         "error that is caught",
         "try:\n    g$k = tf.gather([1.0, 2.0, 0.5], tf.cast($b[0, 0] * 4.0 + 1.0, tf.int32))\n"
         "except tf.errors.InvalidArgumentError:\n    g$k = 3.0\n$o = $a * g$k",
+        plays=False,
     ),
     Feature(
         "error of Python that is caught",

@@ -276,6 +276,7 @@ STATE = [
         "$o = $a * h$k()",
         "import functools\nG$k = [2.0]\n@functools.lru_cache\ndef h$k():\n    return G$k[0]",
         turns=("G$k[0] = 3.0", "h$k.cache_clear()"),
+        plays=False,
     ),
     Feature(
         "environment",

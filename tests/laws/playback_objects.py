@@ -129,7 +129,7 @@ OBJECTS = [
         "$o = $a * getattr(s$k, 'by', 2.0)",
         "class S$k:\n    pass",
         "s$k = S$k()",
-        ("s$k.by = 3.0", "del s$k.by"),
+        ("s$k.by = 3.0", "s$k.__dict__.pop('by', None)"),
     ),
     Feature(
         "key that is missing",

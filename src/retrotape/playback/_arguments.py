@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from copy import copy
 from dataclasses import fields, is_dataclass
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -76,17 +77,30 @@ def _parts(value: Any) -> list[Any]:
 
 
 def with_tensors(value: Any) -> Any:
-    """Return a nest with its NumPy arrays as tensors."""
+    """Return a nest with its NumPy arrays as tensors; the nest itself if there are none."""
     if isinstance(value, np.ndarray):
         return tf.convert_to_tensor(value)
     kind = type(value)
-    if hasattr(kind, "_fields"):
-        return kind(*map(with_tensors, value))
-    if kind in _SEQUENCES:
-        return kind(map(with_tensors, value))
     if kind in _DICTIONARIES:
-        return kind((name, with_tensors(part)) for name, part in value.items())
+        parts = [with_tensors(part) for part in value.values()]
+        if all(map(is_, parts, value.values())):
+            return value
+        return kind(zip(value, parts, strict=True))
+    if kind in _SEQUENCES or hasattr(kind, "_fields"):
+        parts = list(map(with_tensors, value))
+        if all(map(is_, parts, value)):
+            return value
+        return kind(*parts) if hasattr(kind, "_fields") else kind(parts)
     return value
+
+
+def containers_in(value: Any) -> list[Any]:
+    """Return the lists and dictionaries in a nest, which a step might change."""
+    if type(value) in _DICTIONARIES:
+        return [value, *(one for part in value.values() for one in containers_in(part))]
+    if type(value) in _SEQUENCES:
+        return [value, *(one for part in value for one in containers_in(part))]
+    return []
 
 
 class Results:

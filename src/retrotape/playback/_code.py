@@ -48,7 +48,7 @@ def _standard_library() -> tuple[str, ...]:
 def is_user_code(code: CodeType) -> bool:
     """Return whether code is neither Python's nor that of a library that is known to keep no state between calls."""
     file = code.co_filename
-    if file.startswith("<frozen"):
+    if file.startswith("<frozen") or "__autograph_generated_file" in file:
         return False
     for module in LIBRARIES & sys.modules.keys():
         home = getattr(sys.modules[module], "__file__", None)

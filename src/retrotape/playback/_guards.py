@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from operator import is_, itemgetter
+from collections.abc import Callable, Sequence
+from operator import attrgetter, is_, itemgetter
 from typing import Any
 
 import numpy as np
 
 from retrotape.playback._python_state import Capture
-from retrotape.playback._values import ABSENT, Content, Item, are_equal, is_unchanged
+from retrotape.playback._values import ABSENT, Item, Slots, are_equal, is_unchanged
 from retrotape.tf.core import EagerTensor
 
 
@@ -21,7 +21,10 @@ class _Group:
     def __init__(self, items: Sequence[Item]) -> None:
         self.items, self.space = items, items[0].space
         keys = [item.key for item in items]
-        pick = itemgetter(*keys)
+        pick: Any = itemgetter(*keys)
+        if isinstance(self.space, Slots):
+            by_name = attrgetter(*keys)
+            pick = lambda space: by_name(space.value)  # noqa: E731
         self.get: Callable[[Any], tuple[Any, ...]] = pick if len(keys) > 1 else lambda space: (pick(space),)
         self.expected = tuple(item.value for item in items)
 
@@ -39,11 +42,12 @@ class StateGuard:
     """Compares Python state with what it was.
 
     Args:
-      items: Names and what they stood for.
-      contents: Containers and what they contained.
+      captured: The state.
     """
 
-    def __init__(self, items: Iterable[Item], contents: Iterable[Content]) -> None:
+    def __init__(self, captured: Capture) -> None:
+        items, contents = captured.items.values(), captured.contents.values()
+        self._objects, self._kinds = captured.objects(), captured.kinds()
         by_space: dict[int, list[Item]] = {}
         absent: list[Item] = []
         for item in items:
@@ -67,11 +71,13 @@ class StateGuard:
             try:
                 if all(map(is_, get(space), group.expected)):
                     continue
-            except KeyError:
+            except (AttributeError, KeyError):
                 pass
             item = group.changed()
             if item is not None:
                 return item.label
+        if not all(map(is_, map(type, self._objects), self._kinds)):
+            return "the class of an object"
         for container, value, label in self._contents:
             if not is_unchanged(container, value):
                 return f"what {label} contains"
@@ -88,9 +94,8 @@ def changes_between(before: Capture, after: Capture) -> tuple[list[Item], list[s
         for key, item in after.items.items()
         if key in before.items and not are_equal(before.items[key].value, item.value)
     ]
-    known = {id(item.space) for item in before.items.values()}
     new = [item for key, item in after.items.items() if key not in before.items and item.value is not ABSENT]
-    items += [item for item in new if id(item.space) in known]
+    items += [item for item in new if before.knows(item.space)]
     contents = [
         content.label
         for key, content in after.contents.items()

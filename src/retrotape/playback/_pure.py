@@ -127,6 +127,8 @@ def _pure(eqn: Eqn, kinds: list[TensorType]) -> list[Eqn] | None:
         return [eqn._replace(inputs=everything, frame=0)]
     if eqn.op in COLLECTIVES:
         raise NotCompilableError(f"it runs {eqn.op}, which takes values of other replicas")
+    if eqn.op == "DisableCopyOnRead":  # reads of slices are inlined
+        return []
     if eqn.op in ("ReadVariableOp", "AssignVariableOp"):
         return [Eqn(CUSTOM, (0,), eqn.outputs, (), 0)]
     if eqn.op in _SIMPLE:

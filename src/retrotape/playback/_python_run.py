@@ -29,6 +29,7 @@ _CLOCK = frozenset(
 _NOW = frozenset(("now", "utcnow", "today"))
 _FILES = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom, io.FileIO)
 _THREADS = {threading.Thread.start.__code__, concurrent.futures.ThreadPoolExecutor.submit.__code__}
+_EXECUTE = frozenset(("TFE_Py_Execute", "TFE_Py_ExecuteCancelable"))  # while a step is recorded, ops run through them
 _LOGGING = logging.Logger.handle.__code__
 
 
@@ -71,6 +72,8 @@ class PythonRun:
                 self._on_code(frame, code)
         elif event == "c_call" and frame.f_code in self.codes:
             self._on_c_call(frame, arg)
+        elif event == "c_exception" and getattr(arg, "__name__", "") in _EXECUTE:
+            self.reasons.append(f"an op in it fails{place_of(frame)}")
 
     def _on_code(self, frame: FrameType, code: CodeType) -> None:
         if not is_user_code(code):
@@ -112,6 +115,8 @@ def _random_states(generators: list[Any]) -> dict[str, Any]:
 
 
 def _state_of(generator: Any) -> Any:
+    if isinstance(generator, random.Random):
+        return generator.getstate()
     if isinstance(generator, np.random.RandomState):
         return generator.get_state(legacy=False)
     return getattr(generator, "bit_generator", generator).state

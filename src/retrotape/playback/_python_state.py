@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import builtins
 import functools
+import os
+import random
+import threading
 from collections import deque
 from collections.abc import Collection
-from inspect import isclass, isfunction, ismethod, ismodule
+from inspect import getattr_static, isclass, isfunction, ismethod, ismodule
 from types import CodeType
 from typing import Any
 
@@ -14,9 +17,21 @@ import numpy as np
 
 from retrotape.lower import NotCompilableError
 from retrotape.playback._code import is_user_code, is_users, names_in
-from retrotape.playback._values import ABSENT, IMMUTABLE, Cell, Content, Item, Slots, is_immutable, snapshot
+from retrotape.playback._values import (
+    ABSENT,
+    CACHED,
+    CONTAINERS,
+    IMMUTABLE,
+    Cell,
+    Content,
+    Item,
+    Slots,
+    holds_variable,
+    is_immutable,
+    parts_of,
+    snapshot,
+)
 from retrotape.tf.core import EagerTensor
-from retrotape.tf.nests import is_variable, unwrap
 
 _UNIMPORTANT = frozenset(
     ("_called", "predict_function", "stop_training", "test_function", "train_function")
@@ -24,7 +39,6 @@ _UNIMPORTANT = frozenset(
 _MANY = 50_000  # objects
 # Modules of the standard library with classes whose objects have attributes of user code.
 _NAMESPACES = frozenset(("_thread", "argparse", "collections", "configparser", "dataclasses", "threading", "types"))
-_CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 
 
 class Capture:
@@ -44,9 +58,10 @@ class Capture:
         self.contents: dict[int, Content] = {}
         self.functions: set[CodeType] = set()
         self.generators: list[Any] = []  # of random numbers
-        self.iterators: list[str] = []
+        self.hidden: list[str] = []  # what has state that cannot be compared, and what to do about it
         self._seen: dict[int, Any] = {}
         self._spaces: dict[int, Any] = {}
+        self._slots: dict[int, Slots] = {}
         self._todo: deque[tuple[Any, str]] = deque()
 
     def add(self, value: Any, label: str) -> None:
@@ -54,6 +69,18 @@ class Capture:
         self._todo.append((value, label))
         while self._todo:
             self._visit(*self._todo.popleft())
+
+    def objects(self) -> list[Any]:
+        """Return the objects of user code."""
+        return [one for one in self._seen.values() if not isclass(one) and is_users(type(one))]
+
+    def kinds(self) -> list[type]:
+        """Return their classes."""
+        return [type(one) for one in self.objects()]
+
+    def knows(self, space: Any) -> bool:
+        """Return whether a namespace was seen."""
+        return id(space.cell if isinstance(space, Cell) else space) in self._spaces
 
     def add_globals(self, space: dict[str, Any], names: Collection[str]) -> None:
         """Note globals."""
@@ -98,7 +125,10 @@ class Capture:
         self._seen[id(value)] = value
         if len(self._seen) > _MANY:
             raise NotCompilableError(f"it refers to more than {_MANY} objects, which may change")
-        if type(value) is EagerTensor or is_variable(unwrap(value)) or ismodule(value):
+        if type(value) is EagerTensor or ismodule(value):
+            return
+        if holds_variable(value):
+            self._variable(value, label)
             return
         if isfunction(value):
             self._function(value, label)
@@ -108,16 +138,24 @@ class Capture:
             self._todo.extend([(value.func, label), (value.args, label), (value.keywords, label)])
         elif isclass(value):
             self._class(value, label)
-        elif isinstance(value, np.ndarray):
-            self.contents[id(value)] = Content(value, snapshot(value), label)
-        elif isinstance(value, _CONTAINERS):
+        elif isinstance(value, CONTAINERS):
             self._container(value, label)
-        elif isinstance(value, (np.random.Generator, np.random.RandomState, np.random.BitGenerator)):
+        elif isinstance(value, (random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator)):
             self.generators.append(value)
+        elif isinstance(value, CACHED):
+            self.hidden.append(f"{label}, which remembers results: call it outside, and pass what it returns")
         elif hasattr(type(value), "__next__"):
-            self.iterators.append(label)
+            self.hidden.append(f"{label}, an iterator: pass what it yields instead")
         else:
             self._object(value, label)
+
+    def _variable(self, value: Any, label: str) -> None:
+        """Note the attributes that user code has given to a variable."""
+        space = vars(value)
+        self._spaces[id(space)] = space
+        names = [name for name in space if not name.startswith("_") and self._is_named(name)]
+        for name in {*names, *self._texts}:
+            self._item(space, name, f"{label}.{name}", follow=False)
 
     def _function(self, function: Any, label: str) -> None:
         code = function.__code__
@@ -126,13 +164,18 @@ class Capture:
             self._todo.extend((one, label) for one in wrapped if isfunction(one) or ismethod(one))
             return
         self.functions.add(code)
+        for name in vars(function):
+            self._item(vars(function), name, f"{function.__name__}.{name}")
         if self._codes is not None and code not in self._codes:
             return
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
             self._item(Cell(cell), "cell", f"{name!r} in the closure of {function.__name__!r}")
         self.add_globals(function.__globals__, names_in(code).loaded)
-        for default in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
-            self._todo.append((default, f"a default of {function.__name__!r}"))
+        for name in ("__code__", "__defaults__", "__kwdefaults__"):
+            self._slot(function, name, f"{function.__name__}.{name}")
+
+    def _slot(self, value: Any, name: str, label: str) -> None:
+        self._item(self._slots.setdefault(id(value), Slots(value)), name, label)
 
     def _module(self, module: Any, names: Collection[str], label: str, depth: int = 4) -> None:
         space = vars(module)
@@ -140,7 +183,7 @@ class Capture:
             if name in space and depth:
                 value = space[name]
                 leads_on = is_users(module) or (isfunction(value) and is_user_code(value.__code__))
-                self._item(space, name, f"{label}.{name}", follow=leads_on)
+                self._item(space, name, f"{label}.{name}", follow=leads_on or value is os.environ)
                 if ismodule(value):
                     self._module(value, names, f"{label}.{name}", depth - 1)
 
@@ -159,23 +202,23 @@ class Capture:
     def _container(self, value: Any, label: str) -> None:
         if not isinstance(value, (tuple, frozenset)):
             self.contents[id(value)] = Content(value, snapshot(value), label)
-        parts = value.values() if isinstance(value, dict) else value
-        self._todo.extend((one, f"an element of {label}") for one in list(parts))
+        if not isinstance(value, np.ndarray) or value.dtype.hasobject:
+            self._todo.extend((one, f"an element of {label}") for one in parts_of(value))
 
     def _object(self, value: Any, label: str) -> None:
         kind = type(value)
         mine, keras = is_users(kind) or kind.__module__ in _NAMESPACES, is_keras(kind)
-        inner = getattr(value, "python_function", None) or getattr(value, "__wrapped__", None)
+        own = kind.__module__.startswith("tensorflow")
+        inner = getattr(value, "python_function", None) if own else getattr_static(value, "__wrapped__", None)
         if inner is not None:
             self._todo.append((inner, label))
         if not mine and not keras:
             return
         if mine and is_users(kind):
             self._todo.append((kind, kind.__name__))
-        space = getattr(value, "__dict__", None)
-        if space is None:
-            space = {}
-        elif mine:
+        space = _attributes(value)
+        self._spaces[id(space)] = space
+        if mine:
             self._not_there(space, kind, label)
         for name in list(space):
             if mine and self._is_named(name):
@@ -184,27 +227,31 @@ class Capture:
                 self._of_library(space, name, f"{label}.{name}")
         for name in getattr(kind, "__slots__", ()) if mine else ():
             if isinstance(name, str) and self._is_named(name):
-                self._item(Slots(value), name, f"{label}.{name}")
+                self._slot(value, name, f"{label}.{name}")
 
     def _not_there(self, space: Any, kind: type, label: str) -> None:
         """Note the attributes that the class has, or user code asks for, and the object has not."""
+        if self._names is None:  # attributes are looked up by names that are computed
+            self.contents[id(space)] = Content(space, snapshot(space), label)
         of_class = {name for one in kind.__mro__ if is_users(one) for name in vars(one)}
-        for name in self._names or ():
+        if is_keras(kind):  # which calls methods that no user code names
+            of_class = {name for name in of_class if not name.startswith("__")}
+        for name in of_class if is_keras(kind) else self._names or ():
             if name not in space and (name in of_class or name in self._texts):
                 self._item(space, name, f"{label}.{name}", follow=False)
 
     def _of_library(self, space: Any, name: str, label: str) -> None:
         """Note an attribute that Keras uses: a setting, a function, a variable, a layer."""
         value = space[name]
-        if isinstance(value, _CONTAINERS) and not is_immutable(value):
+        if isinstance(value, CONTAINERS) and not is_immutable(value):
             self._parts_of_library(value, label)
-        elif is_immutable(value) or is_variable(unwrap(value)) or _leads_on(value):
+        elif is_immutable(value) or holds_variable(value) or _leads_on(value):
             self._item(space, name, label, of_library=True, follow=_leads_on(value))
 
     def _parts_of_library(self, value: Any, label: str, depth: int = 3) -> None:
         """Visit the layers, functions and objects of user code in a container that Keras keeps for itself."""
         for part in list(value.values()) if isinstance(value, dict) else list(value):
-            if isinstance(part, _CONTAINERS) and depth:
+            if isinstance(part, CONTAINERS) and depth:
                 self._parts_of_library(part, label, depth - 1)
             elif _leads_on(part):
                 self._todo.append((part, getattr(part, "name", None) or label))
@@ -221,7 +268,7 @@ def _leads_on(value: Any) -> bool:
     is_part = is_keras(kind) or is_users(kind) or isfunction(value) or ismethod(value)
     return (
         is_part
-        and not isinstance(value, _CONTAINERS)
+        and not isinstance(value, CONTAINERS)
         and not hasattr(kind, "__next__")
         and not hasattr(kind, "__iter__")
     )
@@ -233,3 +280,13 @@ def _is_full(cell: Any) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """Return the dictionary of an object, without running user code."""
+    try:
+        if type(value) is threading.local:  # each thread has another one
+            return value.__dict__
+        return object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return {}

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 from retrotape._types import Tensor
 from retrotape.ir import LEAF
 from retrotape.lower import NotCompilableError
-from retrotape.playback._arguments import Arguments, Results
+from retrotape.playback._arguments import Arguments, Results, containers_in
 from retrotape.playback._code import line_storing, names_in
 from retrotape.playback._guards import StateGuard, changes_between
 from retrotape.playback._path import Path, Read, path_of
 from retrotape.playback._python_run import PythonRun, place_of
 from retrotape.playback._python_state import Capture
+from retrotape.playback._values import is_unchanged, snapshot
 from retrotape.record import EagerSession, Trace, next_time
 from retrotape.tf import core, keras_api, summaries
 from retrotape.tf.buffers import arrays_by_method, is_supported
@@ -23,7 +24,15 @@ from retrotape.tf.core import identity_of
 
 
 class NotSettledError(Exception):
-    """The call created variables, or built layers: the next one may be another. The message says what."""
+    """The call created variables, or changed Python state: the next one may be another. The message says what.
+
+    Attributes:
+      is_users: Whether it changed something of user code, not of Keras.
+    """
+
+    def __init__(self, what: str, is_users: bool = False) -> None:
+        super().__init__(what)
+        self.is_users = is_users
 
 
 class Recorded(NamedTuple):
@@ -93,6 +102,8 @@ class Recording:
         self._session = EagerSession("leaves")
         self._run = PythonRun(self._captured(Capture()))
         self._result: Any = None
+        nests = containers_in(args) + containers_in(kwargs)
+        self._passed = [(one, snapshot(one)) for one in nests]
 
     def _captured(self, capture: Capture) -> Capture:
         capture.add(self._function, getattr(self._function, "__name__", "the step"))
@@ -138,7 +149,7 @@ class Recording:
         session.flush()
         trace, run = session.trace, self._run
         if any(eqn.op == "VarHandleOp" for eqn in trace.program.eqns):
-            raise NotSettledError("it created variables")
+            raise NotSettledError("it creates variables")
         if self._exports_memory():
             raise NotCompilableError("it may read the memory of tensors, by `memoryview` for instance: use `numpy()`")
         if run.reasons:
@@ -155,22 +166,25 @@ class Recording:
         if named or any("Summary" in eqn.op for eqn in path.effects):
             for space, name in summaries.settings():
                 after.add_setting(space, name, "tf.summary")
-        guard = StateGuard(after.items.values(), after.contents.values())
+        guard = StateGuard(after)
         return Recorded(trace, path, guard, results, run.notes)
 
     def _check_state(self, after: Capture) -> None:
-        if after.iterators:
-            raise NotCompilableError(f"it depends on {after.iterators[0]}, an iterator: pass what it yields instead")
+        if after.hidden:
+            raise NotCompilableError(f"it depends on {after.hidden[0]}")
         if sum(getattr(one.value, "nbytes", 0) for one in after.contents.values()) > _LARGEST:
             raise NotCompilableError("it depends on large NumPy arrays, which may change: pass them as arguments")
+        if not all(is_unchanged(one, before) for one, before in self._passed):
+            raise NotCompilableError("it changes what an argument contains")
         items, contents = changes_between(self._run.before, after)
         mine = [item for item in items if not item.of_library]
         if mine:
-            raise NotCompilableError(f"it changes {mine[0].label}{line_storing(self._run.codes, str(mine[0].key))}")
+            where = line_storing(self._run.codes, str(mine[0].key))
+            raise NotSettledError(f"it changes {mine[0].label}{where}", is_users=True)
         if contents:
-            raise NotCompilableError(f"it changes what {contents[0]} contains")
+            raise NotSettledError(f"it changes what {contents[0]} contains", is_users=True)
         if items:
-            raise NotSettledError(f"it changed {items[0].label}")
+            raise NotSettledError(f"it changes {items[0].label}")
 
     def _check_gaps(self, trace: Trace) -> None:
         """Raise if a leaf was computed by ops that were not recorded."""
@@ -183,9 +197,3 @@ class Recording:
 
 _EXPORTS = frozenset(("bytearray", "bytes", "memoryview"))
 _LARGEST = 4 << 20  # bytes of arrays that are compared before each call
-
-
-def aliases(arguments: Sequence[Tensor], guard: StateGuard) -> tuple[tuple[int, Tensor], ...]:
-    """Return the positions of arguments that the step also refers to by another name, with the tensors."""
-    held = guard.tensors()
-    return tuple((position, tensor) for position, tensor in enumerate(arguments) if id(tensor) in held)

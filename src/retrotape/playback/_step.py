@@ -111,15 +111,17 @@ class Step:
             result = recording.run()
             try:
                 self._add(known, recording.recorded(), variant, arguments, why)
-                self._reason = None
+                self._reason, known.unsettled = None, 0
             except NotSettledError as error:
                 known.unsettled += 1
                 self._last = recording.trace
                 self._reason = f"the last call was not kept: {error}"
-                if known.unsettled > UNSETTLED:
-                    self._refuse(known, f"{error} each time")
+                if known.unsettled > (1 if error.is_users else UNSETTLED):
+                    self._refuse(known, str(error))
             except NotCompilableError as error:
                 self._refuse(known, str(error))
+            except Exception as error:
+                self._refuse(known, f"making a function of it raised {type(error).__name__}: {error}")
             return result
 
     def _add(self, known: Known, recorded: Recorded, variant: Variant | None, arguments: Arguments, why: str) -> None:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from array import array
+from collections import deque
 from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
 from enum import Enum
+from functools import lru_cache
+from inspect import getattr_static
 from typing import Any, NamedTuple
+from weakref import ref
 
 import numpy as np
 
 from retrotape.tf.core import tf
+from retrotape.tf.nests import is_variable
 
 ABSENT = object()
 IMMUTABLE = (
@@ -74,6 +81,11 @@ class Cell(Mapping):
         return 1
 
 
+def holds_variable(value: Any) -> bool:
+    """Return whether a value is a variable, of TensorFlow or Keras, without running user code."""
+    return is_variable(value) or is_variable(getattr_static(value, "_value", None))
+
+
 def is_immutable(value: Any) -> bool:
     """Return whether equal values are interchangeable."""
     if type(value) in (tuple, frozenset):
@@ -94,17 +106,48 @@ def are_equal(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def snapshot(container: Any) -> Any:
+CONTAINERS = (
+    list,
+    tuple,
+    dict,
+    set,
+    frozenset,
+    deque,
+    bytearray,
+    array,
+    Mapping,
+    ref,
+    ContextVar,
+    np.ndarray,
+)
+CACHED = type(lru_cache(lambda: None))  # a function that remembers its results
+
+
+def parts_of(container: Any) -> list[Any]:
+    """Return what a container contains; for a dictionary its keys and values, for a reference what it refers to."""
+    if isinstance(container, Mapping):
+        return [part for pair in list(container.items()) for part in pair]
+    if isinstance(container, ref):
+        return [container()]
+    if isinstance(container, ContextVar):
+        return [container.get(ABSENT)]
     if isinstance(container, np.ndarray):
+        return [container.shape, *container.reshape(-1).tolist()]
+    return list(container)
+
+
+def snapshot(container: Any) -> Any:
+    """Return what a container contains, to compare it later."""
+    if isinstance(container, np.ndarray) and not container.dtype.hasobject:
         return container.copy(order="C")
-    if isinstance(container, dict):
-        return tuple(part for pair in container.items() for part in pair)
-    return tuple(container) if not isinstance(container, set) else frozenset(container)
+    if isinstance(container, (set, frozenset)):
+        return frozenset(container)
+    return tuple(parts_of(container))
 
 
 def is_unchanged(container: Any, before: Any) -> bool:
     """Return whether a container contains what it did."""
-    if isinstance(container, np.ndarray):
+    if isinstance(container, np.ndarray) and not container.dtype.hasobject:
         same = container.shape == before.shape and container.dtype == before.dtype
         if not same or not container.flags.c_contiguous:
             return same and container.tobytes() == before.tobytes()
@@ -116,13 +159,13 @@ def is_unchanged(container: Any, before: Any) -> bool:
 
 
 class Slots(Mapping):
-    """The attributes of an object without a dictionary."""
+    """Attributes of an object that are not in a dictionary."""
 
     def __init__(self, value: Any) -> None:
-        self._value = value
+        self.value = value
 
     def __getitem__(self, key: str) -> Any:
-        found = getattr(self._value, key, ABSENT)
+        found = getattr(self.value, key, ABSENT)
         if found is ABSENT:
             raise KeyError(key)
         return found
