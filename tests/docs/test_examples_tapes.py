@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from docs.running import FOLDER, load, run
 
@@ -83,6 +84,31 @@ def test_accumulation_has_the_weights_of_the_whole_batch():
     numbers = run("accumulation").numbers
     assert numbers["apart"] < 1e-5
     assert numbers["last"] < 0.5 * numbers["first"]
+
+
+def test_compiled_step_has_the_weights_of_eager_code():
+    example, numbers, _ = run("compiled_step")
+    assert numbers["equal"] is True
+    assert sum(numbers["plays"]) == example.STEPS - len(numbers["plays"])
+    assert len(numbers["plays"]) == 2  # one for each side of the branch
+    assert numbers["last"] < 0.7 * numbers["first"]
+
+
+def test_compiled_step_is_one_of_a_stock_tape():
+    """The same loop by hand: a stock tape, no accumulation in variables, the whole of four micro-batches at once."""
+    example = run("compiled_step").module
+    (step, model), (_, other) = example.make_step(), example.make_step()
+    adam = example.keras.optimizers.Adam(0.03)
+    for begin in range(0, 3 * example.EVERY, example.EVERY):
+        with tf.GradientTape() as tape:
+            parts = [(x, y) for x, y in zip(example.X[begin:][: example.EVERY], example.Y[begin:], strict=False)]
+            losses = [tf.reduce_mean((other(x, training=True) - y) ** 2) for x, y in parts]
+            loss = tf.add_n(losses) / example.EVERY
+        adam.apply(tape.gradient(loss, other.trainable_variables), other.trainable_variables)
+        played = [step(x, y) for x, y in parts]
+        np.testing.assert_allclose(played, losses, rtol=1e-5)
+    for got, want in zip(model.get_weights(), other.get_weights(), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
 
 
 def test_find_the_nan():

@@ -44,8 +44,8 @@ class CompiledStep(Step):
         >>> w, unused = tf.Variable(3.0, name="w"), tf.Variable(1.0, name="unused")
         >>> step = rt.compile(lambda x: w * x)
         >>> y = step(tf.constant(1.0))
-        >>> print(step.why(y, unused).verdict)
-        unused
+        >>> print(step.why(y, unused).verdict.name)
+        SOURCE_NOT_RECORDED
         """
         return self.tape.why(target, source, through_updates=through_updates)
 

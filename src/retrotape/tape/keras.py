@@ -27,11 +27,11 @@ def playback(model: _Model, *, jit: bool = False, strict: bool = False, limit: i
     Returns:
       The model.
 
-    >>> model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
+    >>> model = tf.keras.Sequential([tf.keras.Input([2]), tf.keras.layers.Dense(1)])
     >>> model.compile("sgd", "mse", run_eagerly=True)
-    >>> history = rt.keras.playback(model).fit(np.ones([8, 2]), np.ones([8, 1]), batch_size=2, verbose=0)
+    >>> history = rt.keras.playback(model).fit(tf.ones([8, 2]), tf.ones([8, 1]), batch_size=2, verbose=0)
     >>> model.train_step.recordings()[0].plays
-    3
+    2
     """
     keras = keras_api.loaded()
     if keras is None or not isinstance(model, keras.Model):
