@@ -318,3 +318,27 @@ def test_strict_raises_each_time():
     for _ in range(3):
         with pytest.raises(rt.errors.PlaybackError, match="it draws random numbers of NumPy"):
             step(ONE)
+
+
+class Empty:
+    pass
+
+
+empty = Empty()
+
+
+def caught_attribute(x):
+    try:
+        return x * empty.k
+    except AttributeError:
+        return x * 2.0
+
+
+@pytest.mark.parametrize("name", ["attribute", "environment"])
+def test_what_is_missing_at_first(name: str, monkeypatch: pytest.MonkeyPatch):
+    functions = {"attribute": caught_attribute, "environment": lambda x: x * float(os.getenv("RETROTAPE_K", "2"))}
+    step = rt.compile(functions[name], strict=True)
+    assert [float(step(ONE)) for _ in range(2)] == [2.0, 2.0]
+    monkeypatch.setattr(empty, "k", 5.0, raising=False)
+    monkeypatch.setenv("RETROTAPE_K", "5")
+    assert [float(step(ONE)) for _ in range(2)] == [5.0, 5.0]

@@ -53,6 +53,8 @@ class Capture:
         self._codes = codes
         self._names = None if codes is None else frozenset().union(*(names_in(code).loaded for code in codes))
         self._texts = frozenset().union(*(names_in(code).texts for code in codes or ()))
+        if self._names is not None and "AttributeError" in self._names:  # any attribute may be expected to be missing
+            self._texts = self._names
         if codes is not None and any(names_in(code).every for code in codes):
             self._names = None
         self.items: dict[tuple[int, Any], Item] = {}
@@ -200,6 +202,8 @@ class Capture:
                 value = space[name]
                 leads_on = is_users(module) or (isfunction(value) and is_user_code(value.__code__))
                 self._item(space, name, f"{label}.{name}", follow=leads_on or value is os.environ)
+                if value is os.getenv:
+                    self._todo.append((os.environ, "os.environ"))
                 if ismodule(value):
                     self._module(value, names, f"{label}.{name}", depth - 1)
 
