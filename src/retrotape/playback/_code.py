@@ -7,12 +7,14 @@ import os
 import sys
 import sysconfig
 from functools import cache, lru_cache
+from inspect import getattr_static, isfunction, ismethod
 from types import CodeType
 from typing import Any, NamedTuple
 
 # Packages whose code is not analysed: what they do with tensors are ops, which are recorded.
 LIBRARIES = frozenset(
     (
+        "_pytest",
         "absl",
         "astunparse",
         "google",
@@ -23,6 +25,7 @@ LIBRARIES = frozenset(
         "numpy",
         "opt_einsum",
         "optree",
+        "pluggy",
         "retrotape",
         "rich",
         "scipy",
@@ -115,6 +118,32 @@ def nested_in(code: CodeType) -> list[CodeType]:
     """Return code and that of all functions that it defines."""
     inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
     return [code, *(one for found in map(nested_in, inner) for one in found)]
+
+
+def named_by(function: Any) -> set[CodeType]:
+    """Return the code of a function, and of the functions of user code that it names, directly or indirectly."""
+    found: set[CodeType] = set()
+    owner = function.__self__ if ismethod(function) else None
+    todo = [function.__func__ if ismethod(function) else getattr_static(function, "__wrapped__", function)]
+    while todo:
+        one = todo.pop()
+        if not isfunction(one) or not is_user_code(one.__code__) or one.__code__ in found:
+            continue
+        found.update(nested_in(one.__code__))
+        names = names_in(one.__code__).loaded
+        todo += [one.__globals__[name] for name in names if name in one.__globals__]
+        todo += [cell.cell_contents for cell in one.__closure__ or () if is_full(cell)]
+        todo += [getattr_static(type(owner), name, None) for name in names if owner is not None]
+    return found
+
+
+def is_full(cell: Any) -> bool:
+    """Return whether a variable of a closure has a value."""
+    try:
+        cell.cell_contents  # noqa: B018 - an empty cell raises
+    except ValueError:
+        return False
+    return True
 
 
 _STORES = frozenset(("STORE_ATTR", "STORE_GLOBAL", "STORE_NAME", "STORE_DEREF", "DELETE_ATTR", "DELETE_GLOBAL"))

@@ -108,7 +108,8 @@ class PythonRun:
         """Return whether a frame is one of the standard library that user code has called."""
         seen: FrameType | None = frame
         while seen is not None and is_standard(seen.f_code):
-            if os.path.basename(os.path.dirname(seen.f_code.co_filename)) == "logging":
+            file = seen.f_code.co_filename
+            if file.startswith("<frozen importlib") or os.path.basename(os.path.dirname(file)) == "logging":
                 return False
             seen = seen.f_back
         return seen is not None and seen is not frame and seen.f_code in self.codes

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from retrotape.lower import NotCompilableError
-from retrotape.playback._code import LIBRARIES, imports_in, is_user_code, is_users, names_in
+from retrotape.playback._code import LIBRARIES, imports_in, is_full, is_user_code, is_users, names_in
 from retrotape.playback._values import (
     ABSENT,
     CACHED,
@@ -174,7 +174,7 @@ class Capture:
     def _function(self, function: Any, label: str) -> None:
         code = function.__code__
         if not is_user_code(code):
-            wrapped = [cell.cell_contents for cell in function.__closure__ or () if _is_full(cell)]
+            wrapped = [cell.cell_contents for cell in function.__closure__ or () if is_full(cell)]
             self._todo.extend((one, label) for one in wrapped if isfunction(one) or ismethod(one))
             return
         self.functions.add(code)
@@ -303,14 +303,6 @@ def _leads_on(value: Any) -> bool:
         and not hasattr(kind, "__next__")
         and not hasattr(kind, "__iter__")
     )
-
-
-def _is_full(cell: Any) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018 - an empty cell raises
-    except ValueError:
-        return False
-    return True
 
 
 def _attributes(value: Any) -> dict[str, Any]:

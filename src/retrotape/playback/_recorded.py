@@ -11,7 +11,7 @@ from retrotape._types import Tensor
 from retrotape.ir import LEAF
 from retrotape.lower import NotCompilableError
 from retrotape.playback._arguments import Arguments, Results, containers_in
-from retrotape.playback._code import line_storing, names_in
+from retrotape.playback._code import line_storing, named_by, names_in
 from retrotape.playback._guards import changes_between
 from retrotape.playback._path import Path, Read, path_of
 from retrotape.playback._pure import RANDOM
@@ -135,8 +135,7 @@ class Recording:
 
     def _exports_memory(self) -> bool:
         """Return whether the memory of tensors is read in a way that cannot be observed, or hidden from."""
-        codes = self._run.before.functions
-        return not is_supported() or any(not _EXPORTS.isdisjoint(names_in(code).loaded) for code in codes)
+        return not is_supported() or any(not _EXPORTS.isdisjoint(code.co_names) for code in named_by(self._function))
 
     def recorded(self) -> Recorded:
         """Return what was recorded.
