@@ -17,7 +17,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 # The folders that mirror the source, and conformance: `ON_EACH` of the Makefile.
-FOLDERS = "conform errors ir tf rules grads record execute transform lower query diagnose files tape distribute cli"
+FOLDERS = (
+    "conform errors ir tf rules grads record execute transform lower playback query diagnose files tape distribute cli"
+)
 TESTS = tuple(f"tests/{name}" for name in FOLDERS.split())
 TOOLS = ("pytest", "hypothesis")
 # How the warning about a version that was not tried begins: here that is the point.

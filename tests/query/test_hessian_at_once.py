@@ -9,7 +9,8 @@ import pytest
 import tensorflow as tf
 
 import retrotape as rt
-from retrotape.query import _derivatives, _progress
+from retrotape.execute import _progress
+from retrotape.query import _derivatives
 
 
 class Net:

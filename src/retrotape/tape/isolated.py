@@ -33,6 +33,7 @@ REFUSED = {
     "save": "its process cannot write files; copy the file that it was loaded from",
     "export_saved_model": "its process cannot write files",
     "export_graph": "its process cannot write files",
+    "compile": "what it computes stays in its process; compile a tape that is loaded here",
 }
 
 
@@ -53,8 +54,8 @@ class IsolatedTape:
     """A loaded tape in another process; `rt.load(path, isolate=True)` makes it.
 
     It supports the queries of a loaded tape, with the same results. What it returns (tensors, variables, values from
-    `at`, gradients) can be used in the next query. Only `save` and the exports
-    are refused: its process cannot write files.
+    `at`, gradients) can be used in the next query. Only `save`, the exports and `compile` are refused: its process
+    cannot write files, and what it computes stays there.
 
     Use it in a `with` block, or close it.
     """
