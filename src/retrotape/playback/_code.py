@@ -73,8 +73,12 @@ def is_standard(code: CodeType) -> bool:
 
 def is_users(value: Any) -> bool:
     """Return whether a class or module is the user's."""
-    name = getattr(value, "__module__", None) or getattr(value, "__name__", "")
-    top = str(name).partition(".")[0]
+    return is_users_name(str(getattr(value, "__module__", None) or getattr(value, "__name__", "")))
+
+
+def is_users_name(name: str) -> bool:
+    """Return whether a module is the user's, by its name."""
+    top = name.partition(".")[0]
     return (top not in LIBRARIES and top not in sys.stdlib_module_names) or top == "__main__"
 
 

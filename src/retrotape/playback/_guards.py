@@ -92,7 +92,7 @@ def changes_between(before: Capture, after: Capture) -> tuple[list[Item], list[s
         if key in before.items and not are_equal(before.items[key].value, item.value)
     ]
     new = [key for key, item in after.items.items() if key not in before.items and item.value is not ABSENT]
-    items += [after.items[key] for key in new if before.knows(key[0])]
+    items += [after.items[key] for key in new if before.knows(key[0]) and key[0] not in after.lazy]
     contents = [
         content.label
         for key, content in after.contents.items()

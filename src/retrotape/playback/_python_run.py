@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from retrotape.playback._code import is_standard, is_user_code, nested_in
+from retrotape.playback._code import is_standard, is_user_code, is_users_name, nested_in
 from retrotape.playback._python_state import Capture
 from retrotape.tf.core import tf
 
@@ -115,7 +115,9 @@ class PythonRun:
         return seen is not None and seen is not frame and seen.f_code in self.codes
 
     def _on_code(self, frame: FrameType, code: CodeType) -> None:
-        if not is_user_code(code):
+        # Python generates the methods of data classes, also of those of libraries.
+        is_generated = code.co_filename == "<string>" and not is_users_name(str(frame.f_globals.get("__name__")))
+        if is_generated or not is_user_code(code):
             if code in _THREADS:
                 self.reasons.append(f"it starts a thread{place_of(frame)}")
             elif is_standard(code) and _exchanges(code.co_filename) and self._is_for_user(frame):

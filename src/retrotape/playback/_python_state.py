@@ -66,6 +66,9 @@ class Capture:
         self._spaces: dict[int, Any] = {}
         self._slots: dict[int, Slots] = {}
         self.tensors: dict[int, Any] = {}  # by `id`
+        self.lazy: set[int] = (
+            set()
+        )  # namespaces of modules of libraries, which load some names when they are first used
         self._todo: deque[tuple[Any, str]] = deque()
 
     def add(self, value: Any, label: str) -> None:
@@ -197,6 +200,8 @@ class Capture:
 
     def _module(self, module: Any, names: Collection[str], label: str, depth: int = 4) -> None:
         space = vars(module)
+        if not is_users(module):
+            self.lazy.add(id(space))
         for name in names:
             if name in space and depth:
                 value = space[name]
