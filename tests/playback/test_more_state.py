@@ -342,3 +342,25 @@ def test_what_is_missing_at_first(name: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(empty, "k", 5.0, raising=False)
     monkeypatch.setenv("RETROTAPE_K", "5")
     assert [float(step(ONE)) for _ in range(2)] == [5.0, 5.0]
+
+
+def test_callbacks_of_the_garbage_collector_are_not_part_of_the_step():
+    import gc
+    import time
+
+    def on_collection(phase: str, info: dict[str, int]) -> None:
+        time.perf_counter()
+
+    def step(x):
+        for _ in range(3000):  # enough for the collector to run
+            cycle: list[Any] = []
+            cycle.append(cycle)
+        return x * 2.0
+
+    gc.callbacks.append(on_collection)
+    try:
+        compiled = rt.compile(step, strict=True)
+        assert [float(compiled(ONE)) for _ in range(3)] == [2.0, 2.0, 2.0]
+    finally:
+        gc.callbacks.remove(on_collection)
+    assert plays(compiled) == [2]

@@ -19,6 +19,7 @@ LIBRARIES = frozenset(
         "astunparse",
         "google",
         "h5py",
+        "hypothesis",
         "keras",
         "ml_dtypes",
         "namex",

@@ -6,6 +6,7 @@ import builtins
 import concurrent.futures
 import datetime
 import dis
+import gc
 import inspect
 import io
 import logging
@@ -76,11 +77,15 @@ class PythonRun:
     def __call__(self, function: Callable[[], Any]) -> Any:
         """Run a function."""
         states = _random_states(self.before.generators)
+        collects = gc.isenabled()
+        gc.disable()  # or callbacks of the collector, which other tools add, would count as code of the step
         sys.setprofile(self._on_event)
         try:
             return function()
         finally:
             sys.setprofile(None)
+            if collects:
+                gc.enable()
             now = _random_states(self.before.generators)
             drawn = [name.rstrip("+") for name, state in states.items() if now[name] != state]
             self.reasons += [f"it draws random numbers of {name}" for name in drawn]
