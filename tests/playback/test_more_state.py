@@ -364,3 +364,29 @@ def test_callbacks_of_the_garbage_collector_are_not_part_of_the_step():
     finally:
         gc.callbacks.remove(on_collection)
     assert plays(compiled) == [2]
+
+
+def test_a_mask_that_rides_on_a_result():
+    embed, pool = keras.layers.Embedding(5, 2, mask_zero=True), keras.layers.GlobalAveragePooling1D()
+    step = rt.compile(lambda ids: embed(ids))
+    for ids in ([[1, 2, 0]], [[1, 2, 3]], [[1, 0, 0]], [[4, 2, 0]]):
+        np.testing.assert_array_equal(pool(step(tf.constant(ids))), pool(embed(tf.constant(ids))))
+    assert sum(plays(step)) >= 2
+
+
+@pytest.mark.filterwarnings("ignore::retrotape.errors.PlaybackWarning")
+def test_state_that_cannot_be_compared_does_not_fail_the_call(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("retrotape.playback._python_state._MANY", 3)
+    step = rt.compile(lambda x: x * float(len([helper, Config, Slotted, Derived, Table, Net])))
+    assert [float(step(ONE)) for _ in range(3)] == [6.0, 6.0, 6.0]
+    assert "its state cannot be compared: it refers to more than 3 objects" in (step.why_not_compiled() or "")
+
+
+def test_a_tape_that_is_held_over_the_next_call():
+    w = tf.Variable(3.0)
+    step = rt.compile(lambda x: w.assign_add(x) * w * x)
+    y = step(TWO)
+    tape, expected = step.tape, float(y)
+    step(ONE)
+    step(ONE)
+    assert float(tape.value(y)) == expected

@@ -14,6 +14,21 @@ from retrotape.tf import keras_api
 from retrotape.tf.core import tf
 from retrotape.tf.nests import unwrap
 
+Update = Callable[[Any, Sequence[Gradient], Sequence[Any]], None]
+
+
+def _update(optimizer: Any, grads: Sequence[Gradient], variables: Sequence[Any]) -> None:
+    optimizer.apply(grads, variables)
+
+
+class _Updater:
+    """What runs an update; a part of the library that imports this one may have a faster way."""
+
+    run: Update = staticmethod(_update)
+
+
+updater = _Updater()
+
 
 def apply(optimizer: Any, pairs: Sequence[tuple[Gradient, Any]], reason_of: Callable[[Any], str]) -> None:
     """Apply one step. Variables without gradient are left unchanged; a warning says why they have none."""
@@ -45,7 +60,7 @@ def apply(optimizer: Any, pairs: Sequence[tuple[Gradient, Any]], reason_of: Call
     _warn([key for grad, key in pairs if grad is None], len(pairs), reason_of)
     # Duplicate rows are summed first: Keras' clipping takes norms of the rows as given.
     grads = [sparse.summed(grad) if sparse.is_sparse(grad) else grad for grad, _ in there]
-    optimizer.apply(grads, [key for _, key in there])
+    updater.run(optimizer, grads, [key for _, key in there])
 
 
 def _warn(missing: Sequence[Any], count: int, reason_of: Callable[[Any], str]) -> None:

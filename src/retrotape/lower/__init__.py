@@ -7,11 +7,12 @@ from retrotape.lower._observed import Computation, NotCompilableError, Observati
 from retrotape.lower._parts import differentiate_in_parts
 from retrotape.lower._queries import compiled
 from retrotape.lower._rows import compiled_rows
-from retrotape.lower._shapes import may_fail, size_of
+from retrotape.lower._shapes import CALL, may_fail, size_of
 from retrotape.lower._simplify import Simplified, Simplifier
 from retrotape.lower._structures import cache
 
 __all__ = [
+    "CALL",
     "SINGLE_THREADED",
     "Computation",
     "FunctionBuilder",

@@ -73,6 +73,8 @@ _BY_VALUE: dict[str, tuple[int, ...]] = {
 }
 
 
+CALL = "PartitionedCall"  # of a function whose results have known shapes: no others are called by this op
+
 # Ops of these lists that fail for some values.
 _FAILING = frozenset(
     """
@@ -94,7 +96,7 @@ def may_fail(op: str) -> bool:
 
 def shaping_inputs(eqn: Eqn) -> tuple[int, ...]:
     """Return the inputs of an equation whose values the shapes of its results may depend on."""
-    if eqn.op in _BY_SHAPE or eqn.op == CUSTOM:
+    if eqn.op in _BY_SHAPE or eqn.op in (CUSTOM, CALL):
         return ()
     if eqn.op not in _BY_VALUE:  # such as Where, Unique or an op that is not in these lists
         return eqn.inputs

@@ -120,6 +120,9 @@ class Results:
         if type(value) is EagerTensor:
             position = len(self.tensors)
             self.tensors.append(value)
+            more = [(name, self._packer(part)) for name, part in vars(value).items() if name not in _OWN]
+            if more:  # a mask that Keras has set, or attributes of user code
+                return lambda given: _with_attributes(given[position], [(name, part(given)) for name, part in more])
             return lambda given: given[position]
         if (
             is_variable(unwrap(value))
@@ -169,3 +172,9 @@ def _updated(value: Any, items: Any) -> Any:
     found = copy(value)
     found.update(items)
     return found
+
+
+def _with_attributes(tensor: Tensor, attributes: Sequence[tuple[str, Any]]) -> Tensor:
+    for name, value in attributes:
+        setattr(tensor, name, value)
+    return tensor

@@ -6,10 +6,13 @@ import dis
 import os
 import sys
 import sysconfig
+from collections.abc import Iterator
 from functools import cache, lru_cache
 from inspect import getattr_static, isfunction, ismethod
 from types import CodeType
 from typing import Any, NamedTuple
+
+from retrotape.tf.closures import is_full
 
 # Packages whose code is not analysed: what they do with tensors are ops, which are recorded.
 LIBRARIES = frozenset(
@@ -142,13 +145,13 @@ def named_by(function: Any) -> set[CodeType]:
     return found
 
 
-def is_full(cell: Any) -> bool:
-    """Return whether a variable of a closure has a value."""
-    try:
-        cell.cell_contents  # noqa: B018 - an empty cell raises
-    except ValueError:
-        return False
-    return True
+def by_line(code: CodeType) -> Iterator[tuple[int, dis.Instruction]]:
+    """Yield the instructions of code, each with its line."""
+    lines = {begin: line for begin, _, line in code.co_lines()}
+    line = code.co_firstlineno
+    for step in dis.get_instructions(code):
+        line = lines.get(step.offset) or line
+        yield line, step
 
 
 _STORES = frozenset(("STORE_ATTR", "STORE_GLOBAL", "STORE_NAME", "STORE_DEREF", "DELETE_ATTR", "DELETE_GLOBAL"))
@@ -157,9 +160,7 @@ _STORES = frozenset(("STORE_ATTR", "STORE_GLOBAL", "STORE_NAME", "STORE_DEREF", 
 def line_storing(codes: Any, name: str) -> str:
     """Return the first place in code that assigns to a name, as ` at file:line`; "" if there is none."""
     for code in codes:
-        line = code.co_firstlineno
-        for step in dis.get_instructions(code):
-            line = step.starts_line or line
+        for line, step in by_line(code):
             if step.opname in _STORES and step.argval == name:
                 return f" at {code.co_filename}:{line}"
     return ""

@@ -7,7 +7,7 @@ from operator import attrgetter, is_, itemgetter
 from typing import Any
 
 from retrotape.playback._python_state import Capture
-from retrotape.playback._values import ABSENT, Item, Slots, are_equal, is_unchanged
+from retrotape.playback._values import ABSENT, Content, Item, Slots, are_equal, is_unchanged
 
 
 class _Group:
@@ -49,7 +49,7 @@ class StateGuard:
         items = {key: item for one in captured for key, item in one.items.items()}
         contents = {key: content for one in captured for key, content in one.contents.items()}
         self.tensors = {key: tensor for one in captured for key, tensor in one.tensors.items()}
-        objects = {id(one): one for part in captured for one in part.objects()}
+        objects = {id(one): one for part in captured for one in (*part.objects(), *part.of_keras)}
         self._objects, self._kinds = list(objects.values()), [type(one) for one in objects.values()]
         by_space: dict[int, list[Item]] = {}
         absent: list[Item] = []
@@ -61,6 +61,7 @@ class StateGuard:
         groups = [_Group(found) for found in by_space.values()]
         self._fast = [(group.get, group.space, group) for group in groups]
         self._absent, self._contents = absent, list(contents.values())
+        self._sizes = list({key: size for one in captured for key, size in one.sizes.items()}.values())
 
     def changed(self) -> str | None:
         """Return what has changed, for a message; None if nothing has."""
@@ -75,17 +76,20 @@ class StateGuard:
                 return item.label
         if not all(map(is_, map(type, self._objects), self._kinds)):
             return "the class of an object"
-        for container, value, label in self._contents:
+        for container, value, label, _ in self._contents:
             if not is_unchanged(container, value):
                 return f"what {label} contains"
         for item in self._absent:
             if item.key in item.space:
                 return item.label
+        for space, size, label, _ in self._sizes:
+            if len(space) != size:
+                return f"which attributes {label} has"
         return None
 
 
-def changes_between(before: Capture, after: Capture) -> tuple[list[Item], list[str]]:
-    """Return what changed between two captures: names, and labels of containers."""
+def changes_between(before: Capture, after: Capture) -> tuple[list[Item], list[Content]]:
+    """Return what changed between two captures: names, and containers."""
     items = [
         item
         for key, item in after.items.items()
@@ -94,7 +98,7 @@ def changes_between(before: Capture, after: Capture) -> tuple[list[Item], list[s
     new = [key for key, item in after.items.items() if key not in before.items and item.value is not ABSENT]
     items += [after.items[key] for key in new if before.knows(key[0]) and key[0] not in after.lazy]
     contents = [
-        content.label
+        content
         for key, content in after.contents.items()
         if key in before.contents and not is_unchanged(content.container, before.contents[key].value)
     ]

@@ -88,8 +88,8 @@ def _together(step: Step, variant: Variant, arguments: Sequence[Arguments]) -> l
     steps = len(arguments)
     if steps not in variant.loops:
         variant.loops[steps] = _loop(lowered, steps, given[0])
-    variant.stamp()
-    with playing:
+    with step.lock, playing:
+        variant.stamp()
         flat = variant.loops[steps]([*lowered.fixed, *(tensor for one in given for tensor in one)])
     width = len(lowered.gives)
     for number, one in enumerate(values):

@@ -1,4 +1,4 @@
-"""A recorded run as a path: segments of equations, each followed by checks of what Python looked at."""
+"""A recorded run as a path: segments of equations, each followed by a check of what Python read."""
 
 from __future__ import annotations
 

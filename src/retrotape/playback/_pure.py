@@ -10,7 +10,7 @@ from retrotape.errors import LostValueError, NotPersistableError, OpaqueUpdateEr
 from retrotape.execute import run_eqn
 from retrotape.ir import COLLECTIVES, CUSTOM, LEAF, Attr, DType, Eqn, TensorType
 from retrotape.lower import Computation, NotCompilableError, Observation
-from retrotape.record import Kind, Recorder, Trace, is_deterministic, traits
+from retrotape.record import Kind, Recorder, Trace, is_deterministic, is_pure_loop, traits
 from retrotape.rules import FORWARD
 from retrotape.tf import core
 from retrotape.transform import flatten
@@ -87,11 +87,11 @@ def check_updates(trace: Trace) -> None:
 
 
 def without_calls(trace: Trace) -> Trace:
-    """Return the trace with function calls inlined."""
+    """Return the trace with function calls inlined, but not those of loops without effects."""
     if not trace.facts.calls:
         return trace
     try:
-        return flatten(trace)
+        return flatten(trace, keep=is_pure_loop)
     except (NotPersistableError, OpaqueUpdateError, LostValueError) as error:
         raise NotCompilableError(f"a tf.function that it calls cannot be repeated: {error}") from error
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from retrotape.playback._code import is_standard, is_user_code, is_users_name, nested_in
+from retrotape.playback._code import by_line, is_standard, is_user_code, is_users_name, nested_in
 from retrotape.playback._python_state import Capture
 from retrotape.tf.core import tf
 
@@ -78,9 +78,9 @@ class PythonRun:
         """Run a function."""
         states = _random_states(self.before.generators)
         collects = gc.isenabled()
-        gc.disable()  # or callbacks of the collector, which other tools add, would count as code of the step
-        sys.setprofile(self._on_event)
         try:
+            gc.disable()  # or callbacks of the collector, which other tools add, would count as code of the step
+            sys.setprofile(self._on_event)
             return function()
         finally:
             sys.setprofile(None)
@@ -138,7 +138,10 @@ class PythonRun:
         if code not in self._known:
             self.foreign[code] = frame.f_globals
             self._known.update(nested_in(code))
-            self.before.add_code(code, frame.f_globals)
+            try:
+                self.before.add_code(code, frame.f_globals)
+            except Exception as error:  # not in the code of the step, which called this
+                self.reasons.append(f"its state cannot be compared: {error}")
 
     def _on_c_call(self, frame: FrameType, arg: Any) -> None:
         if arg is builtins.print:
@@ -170,9 +173,7 @@ def is_printing(frame: FrameType | None) -> bool:
 @lru_cache(1024)
 def _names_on_lines(code: CodeType) -> dict[int, set[str]]:
     found: dict[int, set[str]] = {}
-    line = code.co_firstlineno
-    for step in dis.get_instructions(code):
-        line = step.starts_line or line
+    for line, step in by_line(code):
         if step.opname.startswith("LOAD") and isinstance(step.argval, str):
             found.setdefault(line, set()).add(step.argval)
     return found

@@ -6,6 +6,7 @@ import builtins
 import functools
 import os
 import random
+import re
 import sys
 import threading
 from collections import deque
@@ -17,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from retrotape.lower import NotCompilableError
-from retrotape.playback._code import LIBRARIES, imports_in, is_full, is_user_code, is_users, names_in
+from retrotape.playback._code import LIBRARIES, imports_in, is_user_code, is_users, names_in
+from retrotape.playback._names import UPDATES
 from retrotape.playback._values import (
     ABSENT,
     CACHED,
@@ -32,11 +34,25 @@ from retrotape.playback._values import (
     parts_of,
     snapshot,
 )
+from retrotape.tf.closures import is_full
 from retrotape.tf.core import EagerTensor
 
+# Attributes of layers and optimizers that no op depends on.
 _UNIMPORTANT = frozenset(
-    ("_called", "history", "predict_function", "stop_training", "test_function", "train_function")
-)  # attributes of layers that no op depends on
+    (
+        UPDATES,
+        "_called",
+        "_loss_ids",
+        "_losses",
+        "history",
+        "predict_function",
+        "stop_training",
+        "test_function",
+        "train_function",
+    )
+)
+# Attributes of variables that layers and optimizers of Keras read.
+_OF_VARIABLES = frozenset(("_autocast", "_constraint", "_overwrite_with_gradient", "_regularizer", "_trainable"))
 _MANY = 50_000  # objects
 # Modules of the standard library with classes whose objects have attributes of user code.
 _NAMESPACES = frozenset(("_thread", "argparse", "collections", "configparser", "dataclasses", "threading", "types"))
@@ -66,9 +82,10 @@ class Capture:
         self._spaces: dict[int, Any] = {}
         self._slots: dict[int, Slots] = {}
         self.tensors: dict[int, Any] = {}  # by `id`
-        self.lazy: set[int] = (
-            set()
-        )  # namespaces of modules of libraries, which load some names when they are first used
+        self.sizes: dict[int, Content] = {}  # by `id`: how many attributes an object of Keras, or a variable, has
+        self.of_keras: list[Any] = []  # objects whose class is Keras' own
+        # Namespaces of modules of libraries, which load some names when they are first used.
+        self.lazy: set[int] = set()
         self._todo: deque[tuple[Any, str]] = deque()
 
     def add(self, value: Any, label: str) -> None:
@@ -170,9 +187,12 @@ class Capture:
         """Note the attributes that user code has given to a variable."""
         space = vars(value)
         self._spaces[id(space)] = space
+        self.sizes[id(space)] = Content(space, len(space), label, True)
         names = [name for name in space if not name.startswith("_") and self._is_named(name)]
-        for name in {*names, *self._texts, *({"_trainable"} & space.keys())}:
+        for name in {*names, *self._texts}:
             self._item(space, name, f"{label}.{name}", follow=False)
+        for name in _OF_VARIABLES & space.keys():  # a constraint may have attributes that change
+            self._item(space, name, f"{label}.{name.strip('_')}", follow=_leads_on(space[name]))
 
     def _function(self, function: Any, label: str) -> None:
         code = function.__code__
@@ -234,7 +254,8 @@ class Capture:
 
     def _object(self, value: Any, label: str) -> None:
         kind = type(value)
-        mine, keras = is_users(kind) or kind.__module__ in _NAMESPACES, is_keras(kind)
+        method = kind.__module__.startswith("retrotape.aggregate")  # whose parameters are attributes
+        mine, keras = is_users(kind) or method or kind.__module__ in _NAMESPACES, is_keras(kind)
         own = kind.__module__.startswith("tensorflow")
         inner = getattr(value, "python_function", None) if own else getattr_static(value, "__wrapped__", None)
         if inner is not None:
@@ -244,13 +265,16 @@ class Capture:
                 self._item(vars(value), name, f"{label}.{name}")
         if not mine and not keras:
             return
-        whole = any(base.__module__.partition(".")[0] in LIBRARIES for base in kind.__mro__) and not keras
+        whole = method or (any(base.__module__.partition(".")[0] in LIBRARIES for base in kind.__mro__) and not keras)
         if mine and is_users(kind):
             self._todo.append((kind, kind.__name__))
         space = _attributes(value)
         self._spaces[id(space)] = space
         if mine:
             self._not_there(space, kind, label)
+        if keras:  # a new one may replace a method
+            self.sizes[id(space)] = Content(space, len(space), label, True)
+            self.of_keras.append(value)
         for name in list(space):
             if mine and (whole or self._is_named(name)):
                 self._item(space, name, f"{label}.{name}")
@@ -278,11 +302,22 @@ class Capture:
         if isinstance(value, np.ndarray) or type(value) is EagerTensor:
             self._item(space, name, label, of_library=True)
         elif isinstance(value, CONTAINERS) and not is_immutable(value):
-            if type(value) is dict and all(map(is_immutable, value.values())):
-                self.contents[id(value)] = Content(value, snapshot(value), label)
+            if _is_settled(value):
+                self._item(space, name, label, of_library=True, follow=False)
+                self._contents_of_library(value, label)
             self._parts_of_library(value, label)
+        elif isinstance(value, (functools.partial, re.Pattern)):
+            self._item(space, name, label, of_library=True)
         elif is_immutable(value) or holds_variable(value) or _leads_on(value):
             self._item(space, name, label, of_library=True, follow=_leads_on(value))
+
+    def _contents_of_library(self, value: Any, label: str) -> None:
+        """Note what a container of Keras contains, and what containers in it contain."""
+        if id(value) not in self.contents:
+            self.contents[id(value)] = Content(value, snapshot(value), label, True)
+            for part in parts_of(value):
+                if isinstance(part, CONTAINERS) and not is_immutable(part):
+                    self._contents_of_library(part, label)
 
     def _parts_of_library(self, value: Any, label: str, depth: int = 3) -> None:
         """Visit the layers, functions and objects of user code in a container that Keras keeps for itself."""
@@ -296,6 +331,17 @@ class Capture:
 def is_keras(kind: type) -> bool:
     """Return whether a class is one of Keras', or derived from one."""
     return any(base.__module__.startswith("keras.") for base in kind.__mro__)
+
+
+def _is_settled(value: Any, depth: int = 4) -> bool:
+    """Return whether a container of Keras has settings, variables and layers in it: not tensors, which come and go."""
+    parts = parts_of(value) if depth else [ABSENT]
+    return all(
+        _is_settled(part, depth - 1)
+        if isinstance(part, CONTAINERS) and not is_immutable(part)
+        else is_immutable(part) or holds_variable(part) or _leads_on(part)
+        for part in parts
+    )
 
 
 def _leads_on(value: Any) -> bool:

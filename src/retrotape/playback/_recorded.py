@@ -183,10 +183,13 @@ class Recording:
         if mine:
             where = line_storing(self._run.codes, str(mine[0].key))
             raise NotSettledError(f"it changes {mine[0].label}{where}", is_users=True)
-        if contents:
-            raise NotSettledError(f"it changes what {contents[0]} contains", is_users=True)
+        changed = [content.label for content in contents if not content.of_library]
+        if changed:
+            raise NotSettledError(f"it changes what {changed[0]} contains", is_users=True)
         if items:
             raise NotSettledError(f"it changes {items[0].label}")
+        if contents:
+            raise NotSettledError(f"it changes what {contents[0].label} contains")
 
     def _check_gaps(self, trace: Trace) -> None:
         """Raise if a leaf was computed by ops that were not recorded."""

@@ -35,15 +35,22 @@ class Step:
       options: How functions are made.
       strict: Whether to raise if calls cannot be played back.
       limit: How many recordings there may be for one kind of arguments.
+      warns: Whether to warn if calls cannot be played back.
+
+    Attributes:
+      lock: Held while a call is recorded or played back.
     """
 
-    def __init__(self, function: Callable[..., Any], options: Options, strict: bool, limit: int) -> None:
+    def __init__(
+        self, function: Callable[..., Any], options: Options, strict: bool, limit: int, warns: bool = True
+    ) -> None:
         self._function, self._options, self._strict, self._limit = function, options, strict, limit
+        self._warns = warns
         self._known: dict[Any, Known] = {}
         self._last: Call | Entry | Trace | None = None
         self._reason: str | None = "it has not been called"
         self._noted = self._is_full = False
-        self._lock = RLock()
+        self.lock = RLock()
         update_wrapper(self, function, updated=())
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
@@ -80,7 +87,7 @@ class Step:
 
     def _play(self, variant: Variant, arguments: Arguments) -> Call | Missing:
         try:
-            with self._lock, playing:
+            with self.lock, playing:
                 return variant.play(arguments)
         except Exception as error:  # nothing was assigned: eager code raises what there is to raise
             text = str(error).partition("\n")[0][:200]
@@ -90,7 +97,7 @@ class Step:
 
     def _run_as_new_kind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a call of one kind of arguments too many in eager code."""
-        if not self._is_full:
+        if self._strict or not self._is_full:
             self._is_full = True
             self._refuse(
                 Known([]),
@@ -107,12 +114,16 @@ class Step:
             return self._function(*args, **kwargs)
         if key not in self._known and len(self._known) >= KINDS * self._limit:
             return self._run_as_new_kind(args, kwargs)
-        with self._lock:
+        with self.lock:
             args = tuple(map(with_tensors, args))
             kwargs = {name: with_tensors(value) for name, value in kwargs.items()}
             arguments = Arguments(args, kwargs)
             known = self._known.setdefault(arguments.key, Known(arguments.objects))
-            recording = Recording(self._function, args, kwargs, arguments)
+            try:
+                recording = Recording(self._function, args, kwargs, arguments)
+            except Exception as error:
+                self._refuse(known, f"its state cannot be compared: {error}")
+                return self._function(*args, **kwargs)
             result = recording.run()
             try:
                 self._add(known, recording.recorded(), variant, arguments, why)
@@ -134,6 +145,8 @@ class Step:
     ) -> None:
         if why.failed:
             raise NotCompilableError(why.why)
+        if recorded.notes and not self._warns:
+            raise NotCompilableError(recorded.notes[0])
         if known.count() >= self._limit:
             raise NotCompilableError(
                 f"it was recorded {known.count()} times already, and again since {why.why}; "
@@ -151,7 +164,7 @@ class Step:
         self._note(recorded.notes)
 
     def _note(self, notes: list[str]) -> None:
-        if notes and not self._noted:
+        if notes and self._warns and not self._noted:
             self._noted = True
             warnings.warn(
                 f"While {self._name()} was recorded, {notes[0]}. It does not do so when it is played back; use "
@@ -165,8 +178,9 @@ class Step:
         known.variants.clear()
         if self._strict:
             raise PlaybackError(self._name(), reason)
-        text = f"{self._name()} runs in eager code, it is not played back: {reason}."
-        warnings.warn(text, PlaybackWarning, stacklevel=stacklevel())
+        if self._warns:
+            text = f"{self._name()} runs in eager code, it is not played back: {reason}."
+            warnings.warn(text, PlaybackWarning, stacklevel=stacklevel())
 
     def _name(self) -> str:
         return repr(getattr(self._function, "__name__", type(self._function).__name__))
@@ -192,7 +206,7 @@ class Step:
             )
         if isinstance(last, Call):
             return trace_of(last, self._options.keeps_state)
-        return last.trace if isinstance(last, Entry) else last
+        return (last.trace if isinstance(last, Entry) else last).fork()  # the next call drops values
 
     def ready(self, arguments: Arguments) -> Variant | None:
         """Return the recordings that fit a call; None if it has to be recorded, or runs in eager code."""
@@ -203,9 +217,15 @@ class Step:
         """Note that a call was played back as part of a longer one."""
         self._last, self._reason = Call(entry, arguments.tensors, values), None
 
+    def drop_last(self) -> None:
+        """Drop the arguments of the last call, and what it computed."""
+        last, self._last, self._reason = self._last, None, self._reason or "its values were dropped"
+        if isinstance(last, Entry):
+            last.release()
+
     def forget(self) -> None:
         """Forget all recordings: the next call is recorded."""
-        with self._lock:
+        with self.lock:
             self._known.clear()
             self._last, self._reason, self._is_full = None, "it has not been called since `forget()`", False
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from html import escape
 from typing import Any
 
+from retrotape import _html
 from retrotape.playback._known import Entry
 from retrotape.tf.core import tf
 
 _HEADER = ("arguments", "recorded because", "ops", "checks", "played back")
+_NUMBERS = ("ops", "played back")
 
 
 class Recordings(Sequence):
@@ -40,9 +41,7 @@ class Recordings(Sequence):
         return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th>{cell}</th>" for cell in _HEADER)
-        body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in self._rows())
-        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        return _html.plain_table(_HEADER, self._rows(), _NUMBERS)
 
 
 def in_words(key: Any) -> str:

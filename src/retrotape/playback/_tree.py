@@ -9,7 +9,7 @@ import numpy as np
 
 from retrotape._types import Handle, Tensor
 from retrotape.ir import DType, Eqn, TensorType
-from retrotape.lower import SINGLE_THREADED, FunctionBuilder, add_node, may_fail, size_of
+from retrotape.lower import CALL, SINGLE_THREADED, FunctionBuilder, add_node, may_fail, size_of
 from retrotape.playback._path import Path, Segment
 from retrotape.record import RESOURCE
 from retrotape.tf.lowering import LoweredFunction
@@ -172,11 +172,17 @@ class _Lowering:
             names[eqn.outputs[0]] = builder.latest()
             used.update(eqn.inputs)
         ends = [names[eqn.outputs[0]] for eqn in self._kept if used.isdisjoint(eqn.outputs)]
+        for eqn in self._kept:  # TensorFlow inlines calls, and would drop ops inside that fail
+            for var in eqn.outputs if eqn.op == CALL else ():
+                builder.node("Identity", [self._references[var]], (("T", DType(types[var].dtype)),))
+                ends.append(builder.latest())
         self._add_effects(ends)
         for var in self._gives:
             builder.result(self._reference(var), types[var].dtype)
         largest = max((size_of(types[var]) for eqn in self._kept for var in eqn.outputs), default=0)
-        function = builder.build(largest <= SINGLE_THREADED, stateful=True, jit=self._node.jit)
+        # The single-threaded executor has no loops.
+        is_small = largest <= SINGLE_THREADED and all(eqn.op != CALL for eqn in self._kept)
+        function = builder.build(is_small, stateful=True, jit=self._node.jit)
         fixed = [*self._handles.values(), *(self._path.captures[var] for var in self._captured)]
         dtypes = tuple(types[var].dtype for var in self._gives)
         return Lowered(function, fixed, tuple(self._takes), tuple(self._gives), dtypes)

@@ -55,11 +55,12 @@ class Item(NamedTuple):
 
 
 class Content(NamedTuple):
-    """A list, dictionary, set or array, and what it contained."""
+    """A list, dictionary, set or array, what it contained, and whether it belongs to an object of Keras."""
 
     container: Any
     value: Any
     label: str
+    of_library: bool = False
 
 
 class Cell(Mapping):

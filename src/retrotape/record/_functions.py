@@ -83,6 +83,32 @@ def _runs_op_by_op(function: Any, ops: set[str], communicates: bool) -> bool:
     return communicates or ("EagerPyFunc" in ops and not rules)
 
 
+_LOOPS = frozenset(("While", "StatelessWhile"))
+_WITHOUT_EFFECT = frozenset(
+    ("NoOp", "Placeholder", "PartitionedCall", "StatefulPartitionedCall", "If", "Case", *_LOOPS)
+)
+
+
+def is_pure_loop(function: Any) -> bool:
+    """Return whether a function has a loop, results of known shapes, and no effects, variables or random numbers."""
+    ops = set(functions.operations_within(function))
+    if _LOOPS.isdisjoint(ops) or any(is_stateful(op) for op in ops - _WITHOUT_EFFECT):
+        return False
+    shapes = [tensor.shape for tensor in functions.graph_of(function).outputs]
+    inputs = functions.graph_of(function).inputs
+    return (
+        all(shape.is_fully_defined() for shape in shapes)
+        and all(tensor.dtype not in (tf.resource, tf.variant) for tensor in inputs)
+        and not functions.is_compiled(function)
+    )
+
+
+def is_stateful(op: str) -> bool:
+    """Return whether an op is marked as having state."""
+    definition = core.op_def(op)
+    return definition is not None and definition.is_stateful
+
+
 def is_repeatable(op: str) -> bool:
     """Return whether an op gives the same result when rerun."""
     definition = core.op_def(op)

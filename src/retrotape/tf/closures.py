@@ -27,7 +27,7 @@ def values_in(function: Any, depth: int = _DEPTH, seen: set[int] | None = None) 
     if not isfunction(function) or depth == 0 or id(function) in seen:
         return
     seen.add(id(function))
-    inside = [cell.cell_contents for cell in function.__closure__ or () if _is_full(cell)]
+    inside = [cell.cell_contents for cell in function.__closure__ or () if is_full(cell)]
     named = [function.__globals__[name] for name in function.__code__.co_names if name in function.__globals__]
     yield from [*inside, *(function.__defaults__ or ()), *named]
     for value in [*inside, *(value for value in named if isfunction(value) and is_users(value))]:
@@ -50,7 +50,8 @@ def is_library_code(code: CodeType) -> bool:
     return code.co_filename.startswith(tuple(os.path.join(os.path.dirname(file), "") for file in files))
 
 
-def _is_full(cell: Any) -> bool:
+def is_full(cell: Any) -> bool:
+    """Return whether a variable of a closure has a value."""
     try:
         cell.cell_contents  # noqa: B018 - an empty cell raises
     except ValueError:
