@@ -49,15 +49,20 @@ NONE = Layer("")
 class Layers:
     """The layers of a trace.
 
+    Args:
+      trace: The trace.
+      guess: Whether ops outside Keras layers are attributed by the variables that they read.
+
     Attributes:
       of: For each equation, the innermost layer that it ran in; `NONE` if there is none.
       called: Every call of a Keras layer, in the order in which they began, with its record.
     """
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: Trace, guess: bool = True) -> None:
         self.called: list[tuple[Layer, LayerCall]] = []
         self.of = self._within(trace)
-        _guess(trace, self.of)
+        if guess:
+            _guess(trace, self.of)
 
     def _within(self, trace: Trace) -> list[Layer]:
         scopes = sorted(trace.facts.layer_calls.values(), key=lambda scope: scope.begin)

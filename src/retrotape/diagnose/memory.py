@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from retrotape import _html
 from retrotape.ir import LEAF, Eqn, Frame, bytes_of
 from retrotape.record import Trace, is_offloaded
 from retrotape.tf.core import identity_of
@@ -17,6 +18,9 @@ class Line(NamedTuple):
     frame: Frame
     bytes: int
     tensors: int
+
+    def __repr__(self) -> str:
+        return f"<{self.frame}: {human(self.bytes)} in {self.tensors} tensor{'' if self.tensors == 1 else 's'}>"
 
 
 class Memory(NamedTuple):
@@ -40,6 +44,15 @@ class Memory(NamedTuple):
             rows.append(f"{human(self.away):>10}  in a file")
         rows += [f"{human(line.bytes):>10}  {line.tensors:4d} tensors  {line.frame}" for line in self.lines]
         return "\n".join(rows)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        rows = [(human(line.bytes), f"{line.tensors:,}", str(line.frame)) for line in self.lines]
+        held = f"{human(self.bytes)} held, and {human(self.variables)} of variables"
+        rest = f"{held}\n{human(self.away)} in a file" if self.away else held
+        return _html.plain_table(("bytes", "tensors", "line"), rows, ("bytes", "tensors"), rest)
 
 
 def measure(trace: Trace) -> Memory:

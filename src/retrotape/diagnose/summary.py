@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from retrotape import _html
 from retrotape.diagnose.layers import Layers
 from retrotape.diagnose.memory import human
 from retrotape.diagnose.why import title_of
@@ -49,6 +50,10 @@ class Row(NamedTuple):
     def total(self) -> int:
         """How many ops ran."""
         return sum(self.ops.values())
+
+    def __repr__(self) -> str:
+        where = f"{self.layer}, {self.frame}" if self.layer else str(self.frame)
+        return f"<{where}: {_names(self.ops)}; {self.total:,} ops, {self.kept:,} values kept, {human(self.bytes)}>"
 
 
 class Summary(NamedTuple):
@@ -100,6 +105,9 @@ class Summary(NamedTuple):
             shown.add_row(*map(Text, _cells(row)))  # `Text`, so that brackets are not parsed as markup
         return shown
 
+    def _repr_html_(self) -> str:
+        return _html.plain_table(_HEADER, map(_cells, self.rows), _NUMBERS, self._footer())
+
     def to_json(self) -> dict[str, Any]:
         """Return it as plain data."""
         return {
@@ -133,7 +141,7 @@ def summarize(trace: Trace) -> Summary:
     layers = Layers(trace).of
     for index, (eqn, layer) in enumerate(zip(program.eqns, layers, strict=True)):
         places.setdefault((layer.path, program.frame_of(eqn)), []).append(index)
-    sizes = _sizes(trace)
+    sizes = sizes_of(trace)
     rows = []
     for (path, frame), indices in places.items():
         eqns = [program.eqns[index] for index in indices]
@@ -147,7 +155,7 @@ def summarize(trace: Trace) -> Summary:
     return Summary(tuple(rows), len(program.eqns), len(sizes), sum(sizes.values()), tuple(frozen), trace.not_compiled)
 
 
-def _sizes(trace: Trace) -> dict[int, int]:
+def sizes_of(trace: Trace) -> dict[int, int]:
     """Return the size of each kept value, each tensor once: several vars may share it."""
     found: dict[int, int] = {}
     seen: set[int | None] = set()

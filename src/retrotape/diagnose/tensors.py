@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, overload
 
+from retrotape import _html
 from retrotape._types import Tensor
 from retrotape.diagnose.layers import Layer, Layers, is_part, name_of
 from retrotape.diagnose.why import title_of
@@ -41,6 +42,9 @@ class Found(NamedTuple):
         called = f", call {self.call}" if self.call > 1 else ""
         return f"{self.op}  {self.type}  {self.frame}{'  ' + self.layer + called if self.layer else ''}"
 
+    def __repr__(self) -> str:
+        return f"<{self}>"
+
 
 class Tensors(Sequence[Any]):
     """The tensors that were found, in the order in which they were made; values are read from the tape on access.
@@ -70,11 +74,20 @@ class Tensors(Sequence[Any]):
         return self._value(self.found[index].var)
 
     def __repr__(self) -> str:
-        rows = [
-            f"{len(self)} tensor{'' if len(self) == 1 else 's'}",
-            *(f"  [{number}]  {one}" for number, one in enumerate(self.found[:_SHOWN])),
-        ]
+        rows = [self._count(), *(f"  [{number}]  {one}" for number, one in enumerate(self.found[:_SHOWN]))]
         return "\n".join([*rows, *([f"  … {len(self) - _SHOWN} more"] if len(self) > _SHOWN else [])])
+
+    def _count(self) -> str:
+        return f"{len(self)} tensor{'' if len(self) == 1 else 's'}"
+
+    def _repr_html_(self) -> str:
+        titles = ("index", "op", "type", "line", "layer", "call")
+        rows = [
+            (str(number), one.op, str(one.type), str(one.frame), one.layer, str(one.call or ""))
+            for number, one in enumerate(self.found[:_SHOWN])
+        ]
+        rest = f"… {len(self) - _SHOWN} more of {self._count()}" if len(self) > _SHOWN else self._count()
+        return _html.plain_table(titles, rows, ("index", "call"), rest)
 
 
 class Wanted(NamedTuple):

@@ -18,11 +18,11 @@ class NamedGradients(Gradients):
     __slots__ = ()
 
     def _like(self, gradients: Pairs) -> Any:
-        return NamedGradients(gradients, self._why())
+        return NamedGradients(gradients, self.reasons())
 
     def __add__(self, other: Gradients) -> Gradients:
         found = super().__add__(other)
-        return NamedGradients(found.items(), found._why()) if isinstance(found, Gradients) else found
+        return NamedGradients(found.items(), found.reasons()) if isinstance(found, Gradients) else found
 
     def for_variables(self, variables: Iterable[Any]) -> Gradients:
         """Return the gradients of these variables, in their dtypes, as `apply` needs them.

@@ -1,5 +1,6 @@
 """Every exception of the library. Each owns its text: what was got, what was expected, what to type next."""
 
+from retrotape.errors._aggregation import AggregationWarning, MethodStateError, NonfiniteRowError
 from retrotape.errors._base import RetrotapeError, did_you_mean, printable
 from retrotape.errors._farms import FarmError, MissingPackageError, NoTapesError, ProcessDiedError, SharedNameError
 from retrotape.errors._files import (
@@ -19,6 +20,7 @@ from retrotape.errors._files import (
 )
 from retrotape.errors._queries import (
     EmptyTapeError,
+    GuessedLossWarning,
     IncompatibleTensorFlowError,
     InterruptedTapeError,
     KerasBackendError,
@@ -51,11 +53,13 @@ from retrotape.errors._queries import (
 from retrotape.errors._workers import IncompleteTapeError, MissingWorkerError, ShardMismatchError
 
 __all__ = [
+    "AggregationWarning",
     "AmbiguousNameError",
     "BackgroundSaveWarning",
     "CorruptTapeError",
     "EmptyTapeError",
     "FarmError",
+    "GuessedLossWarning",
     "IncompatibleTensorFlowError",
     "IncompleteTapeError",
     "InterruptedTapeError",
@@ -63,6 +67,7 @@ __all__ = [
     "KerasBackendError",
     "LostValueError",
     "MalformedProgramError",
+    "MethodStateError",
     "MissingGradientError",
     "MissingGradientWarning",
     "MissingPackageError",
@@ -70,6 +75,7 @@ __all__ = [
     "MissingWorkerError",
     "NoRuleError",
     "NoTapesError",
+    "NonfiniteRowError",
     "NotASourceError",
     "NotDifferentiableError",
     "NotDifferentiableWarning",

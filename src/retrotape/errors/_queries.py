@@ -117,6 +117,16 @@ class NotDifferentiableError(RetrotapeError, TypeError):
         )
 
 
+class GuessedLossWarning(UserWarning):
+    """A step was logged without a loss, and several scalars could be it."""
+
+    def __init__(self, where: str, count: int) -> None:
+        super().__init__(
+            f"Took {where} for the loss, the last of {count} scalars that no op used. "
+            "If that is not it, give it: `tape.log(writer, step, loss)`."
+        )
+
+
 class NotDifferentiableWarning(UserWarning):
     """A target has a dtype that has no derivative, so that there is no gradient: the result is None."""
 

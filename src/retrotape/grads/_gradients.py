@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from retrotape._types import Gradient, Tensor
 from retrotape.errors import ShapeMismatchError
@@ -11,8 +12,12 @@ from retrotape.grads import _clip as clipping
 from retrotape.grads import _sparse as sparse
 from retrotape.grads._apply import apply
 from retrotape.grads._keyed import Keyed
+from retrotape.grads._metrics import metrics
 from retrotape.grads._table import name_of, norm_of
 from retrotape.tf.core import as_is, tf
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 class Gradients(Keyed):
@@ -54,7 +59,7 @@ class Gradients(Keyed):
     def __add__(self, other: Gradients) -> Gradients:
         if not isinstance(other, Gradients):
             return NotImplemented
-        return Gradients([*self.items(), *other.items()], [*self._why(), *other._why()])
+        return Gradients([*self.items(), *other.items()], [*self.reasons(), *other.reasons()])
 
     def __radd__(self, other: Any) -> Gradients:
         return self if isinstance(other, int) and other == 0 else NotImplemented  # so that `sum` works
@@ -119,6 +124,32 @@ class Gradients(Keyed):
         [('v', 5.0)]
         """
         return [(name_of(key), norm_of(grad)) for key, grad in self.items()]
+
+    def metrics(self, prefix: str = "gradients") -> dict[str, float]:
+        """Return the norms as a flat dictionary of Python numbers, for whatever collects metrics.
+
+        The keys are "gradients/dense/kernel/norm" for each gradient, where a second variable of the same name is
+        "dense/kernel_2"; "gradients/norm", the norm of the whole; and how many elements are not finite
+        ("gradients/nonfinite"), how many gradients are all zero ("gradients/zero"), and how many variables have none
+        ("gradients/missing"). A missing gradient has no norm, so it has no key of its own.
+
+        Args:
+          prefix: The first part of each key; "" for none.
+
+        Raises:
+          TapeUseError: Inside a tf.function, where gradients have no values.
+
+        >>> v, w = tf.Variable([0.0, 0.0], name="dense/kernel"), tf.Variable(0.0, name="unused")
+        >>> grads = rt.Gradients([(v, tf.constant([3.0, 4.0])), (w, None)])
+        >>> for name, number in grads.metrics().items():
+        ...     print(name, number)
+        gradients/dense/kernel/norm 5.0
+        gradients/norm 5.0
+        gradients/nonfinite 0.0
+        gradients/zero 0.0
+        gradients/missing 1.0
+        """
+        return metrics(self.pairs(), prefix)
 
     def sum(self) -> Tensor:
         """Return the sum of all elements.
@@ -270,6 +301,24 @@ class Gradients(Keyed):
         True
         """
         return Gradients([(key, clipping.noisy(self[key], stddev, seed, n)) for n, key in enumerate(self.keys())])
+
+    def plot(self, path: str | os.PathLike[str] | None = None) -> Figure:
+        """Return the norm of each gradient as a figure of Matplotlib; a missing one is marked as such.
+
+        Args:
+          path: A file to write it to, such as "norms.png".
+
+        Raises:
+          MissingPackageError: If Matplotlib is not installed: `pip install retrotape[plot]`.
+
+        >>> v = tf.Variable([0.0, 0.0], name="v")
+        >>> figure = rt.Gradients([(v, tf.constant([3.0, 4.0]))]).plot()
+        >>> [float(bar.get_width()) for bar in figure.axes[0].patches]
+        [5.0]
+        """
+        from retrotape.grads.plot import plot_norms  # imported late: most programs plot nothing
+
+        return plot_norms([(name_of(key), None if grad is None else norm_of(grad)) for grad, key in self.pairs()], path)
 
     def apply(self, optimizer: Any) -> None:
         """Apply these gradients with an optimizer, which is built for their variables if it is not built yet.

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from html import escape
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from retrotape import _html
 from retrotape._types import Gradient
 from retrotape.errors import ShapeMismatchError, UnknownSourceError
 from retrotape.grads import _sparse as sparse
@@ -35,6 +35,15 @@ def _identity(key: Any) -> Any:
 def identities_of(keys: Iterable[Any]) -> list[Any]:
     """Return what tells keys apart."""
     return [_identity(key) for key in keys]
+
+
+def aligned(vectors: Sequence[Keyed]) -> tuple[list[Any], list[list[Gradient]]]:
+    """Return the keys of several vectors, and for each vector the gradients of all keys; None where there is none."""
+    keys: dict[Any, Any] = {}
+    for vector in vectors:
+        if vector._keys.keys() != keys.keys():
+            keys.update((identity, key) for identity, key in vector._keys.items() if identity not in keys)
+    return list(keys.values()), [[vector._grads.get(identity) for identity in keys] for vector in vectors]
 
 
 def _check(key: Any, grad: Gradient) -> None:
@@ -74,7 +83,10 @@ class Keyed:
                 grad = tf.IndexedSlices(grad.values, grad.indices, tf.constant(key.shape))
             self._grads[identity] = sparse.add(self._grads.get(identity), grad)
             self._keys.setdefault(identity, key)
-        for key, reason in reasons or ():
+        self._add_reasons(reasons or ())
+
+    def _add_reasons(self, reasons: Iterable[tuple[Any, str]]) -> None:
+        for key, reason in reasons:
             identity = _identity(key)
             known = self._reasons.get(identity, ())
             if self._grads.get(identity, reason) is None and reason not in known:
@@ -107,9 +119,15 @@ class Keyed:
 
     def _like(self: _Self, gradients: Iterable[tuple[Any, Gradient]]) -> _Self:
         """Return other gradients for the same keys; those that are still missing keep their reasons."""
-        return type(self)(gradients, self._why())
+        return type(self)(gradients, self.reasons())
 
-    def _why(self) -> list[tuple[Any, str]]:
+    def reasons(self) -> list[tuple[Any, str]]:
+        """Return pairs of key and text: why a key has no gradient, as `Gradients` takes them.
+
+        >>> v = tf.Variable(1.0, name="v")
+        >>> [(key.name, text) for key, text in rt.Gradients([(v, None)], [(v, "it was not used")]).reasons()]
+        [('v:0', 'it was not used')]
+        """
         return [(self._keys[identity], reason) for identity, known in self._reasons.items() for reason in known]
 
     def _find(self, key: Any) -> Any:
@@ -275,7 +293,7 @@ class Keyed:
         return self._symbolic() or as_rich(self._table())
 
     def _repr_html_(self) -> str:
-        return as_html(self._table()) if not self._symbolic() else f"<code>{escape(self._symbolic())}</code>"
+        return _html.text(self._symbolic()) if self._symbolic() else as_html(self._table())
 
     def _table(self) -> Table:
         return tabulate(self.pairs(), self._reason)

@@ -9,7 +9,7 @@ import numpy as np
 
 from retrotape._types import Gradient, Tensor
 from retrotape.errors import ShapeMismatchError
-from retrotape.tf.core import tf
+from retrotape.tf.core import CompositeTensor, tf
 
 _COMPLEX = (tf.complex64, tf.complex128)
 
@@ -112,6 +112,25 @@ def on_values(grad: Gradient, function: Any) -> Gradient:
     if is_sparse(grad):
         return tf.IndexedSlices(function(grad.values), grad.indices, grad.dense_shape)
     return function(grad)
+
+
+def elements(grad: Gradient) -> Tensor:
+    """Return the stored elements as a vector in double precision, of complex ones the magnitudes.
+
+    >>> elements(tf.constant([[3.0 + 4.0j]])).numpy().tolist()
+    [5.0]
+    """
+    values = values_of(grad)
+    if isinstance(values, CompositeTensor):  # ragged or sparse: its values, without the indices
+        parts = tf.nest.flatten(values, expand_composites=True)
+        values = next(part for part in parts if part.dtype.is_floating or part.dtype.is_complex)
+    values = tf.reshape(values, [-1])
+    return tf.abs(tf.cast(values, tf.complex128)) if values.dtype.is_complex else tf.cast(values, tf.float64)
+
+
+def count_nonfinite(elements: Tensor) -> int:
+    """Return how many elements are infinite or not a number."""
+    return int(tf.math.count_nonzero(~tf.math.is_finite(elements)))
 
 
 def square(grad: Gradient) -> Tensor:

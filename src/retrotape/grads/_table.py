@@ -36,16 +36,17 @@ def name_of(key: Any) -> str:
     if isinstance(key, tf.Tensor):
         return f"tensor {key.dtype.name}{list(key.shape)}"
     name = getattr(key, "path", None) or getattr(key, "name", None)
-    return name.removesuffix(":0") if isinstance(name, str) else repr(key)
+    if isinstance(name, str):
+        return name.removesuffix(":0")
+    is_tensor = hasattr(key, "dtype") and hasattr(key, "shape")  # ragged or sparse; its text would be its values
+    return f"{type(key).__name__} {key.dtype.name}{list(key.shape)}" if is_tensor else repr(key)
 
 
 def norm_of(grad: Gradient) -> float:
     """Return the norm of one gradient as a number, in double precision: squares of small numbers would underflow."""
     if grad is None:
         return 0.0
-    values = sparse.values_of(grad)
-    size = tf.abs(tf.cast(values, tf.complex128 if values.dtype.is_complex else tf.float64))
-    return float(tf.sqrt(tf.reduce_sum(tf.square(size))))
+    return float(tf.norm(sparse.elements(grad)))
 
 
 def is_symbolic(pairs: Sequence[tuple[Gradient, Any]]) -> bool:

@@ -1,14 +1,13 @@
 """Queries: gradients, Jacobians, products with vectors, Hessians, each a few lines on top of `execute`."""
 
 from retrotape.query._base import Results, has_text
-from retrotape.query._first_order import FirstOrder
 from retrotape.query._higher_order import HigherOrder
-from retrotape.query._jacobians import Jacobians
+from retrotape.query._many_losses import ManyLosses
 from retrotape.query._names import NAMED, replace_names, variable_named
 from retrotape.query._request import make_request
 
 
-class Queries(FirstOrder, Jacobians, HigherOrder):
+class Queries(ManyLosses, HigherOrder):
     """Every derivative of anything that was recorded."""
 
 

@@ -228,6 +228,13 @@ class Results:
         found = self._known().get(identity_of(tensor))
         return None if found is None else found[0].request()
 
+    def last_targets(self) -> tuple[int, ...]:
+        """Return the vars whose derivative was computed last, as far as a result of it is still in use."""
+        for computed, _ in reversed(self._known().values()):
+            if any(alive is not None and alive() is not None for alive in computed.alive):
+                return computed.request().targets
+        return ()
+
     def var(self, tensor: Tensor, session: Session) -> int | None:
         """Return the var of a result to differentiate; recompute and record it if necessary."""
         computed, _ = self._known().get(identity_of(tensor), (None, 0))

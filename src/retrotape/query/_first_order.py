@@ -1,20 +1,19 @@
-"""First derivatives: of one loss, of several losses, as a stream."""
+"""First derivatives: of one loss, and as a stream."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from functools import partial
-from typing import Any, Literal, TypeAlias, TypeVar, get_args, overload
+from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
-from retrotape._types import Tensor
 from retrotape.diagnose.missing import warn_of_targets, with_reasons
 from retrotape.errors import TapeUseError
 from retrotape.execute import stream
 from retrotape.grads import Gradients
 from retrotape.query._base import QueryBase, op_by_op, query, recorded_in_graph
-from retrotape.query._quick import quick_each, quick_gradient
+from retrotape.query._quick import quick_gradient
 from retrotape.query._request import fill_constants, make_request, refuse_outside, solve
-from retrotape.query._several import Together, losses_and_seeds, sources_of
+from retrotape.query._several import sources_of
 from retrotape.tf.core import as_is, tf
 from retrotape.tf.nests import take_apart, zeros_like, zeros_wanted
 
@@ -144,77 +143,6 @@ class FirstOrder(QueryBase):
         parts = take_apart(sources, "source")
         request = make_request(session, self._results, loss, parts, ones=False, leave_out=True, **options)
         return with_reasons(session, request, parts, found, partial(self._explain, session, loss, **options))
-
-    @overload
-    def backward_each(self, losses: Mapping[Any, Any], wrt: Any = None, **options: Any) -> dict[Any, Gradients]: ...
-
-    @overload
-    def backward_each(self, losses: Sequence[Any], wrt: Any = None, **options: Any) -> list[Gradients]: ...
-
-    @query  # type: ignore[misc]  # the overloads leave out the options for brevity
-    def backward_each(
-        self,
-        losses: Sequence[Any] | Mapping[Any, Any] | Tensor,
-        wrt: Any = None,
-        *,
-        output_gradients: Any = None,
-        unconnected_gradients: tf.UnconnectedGradients = _NONE,
-        through_updates: bool = False,
-        since: int | None = None,
-    ) -> Any:
-        """Return the gradient of each of several losses: the same as calling `backward` for each, but faster.
-
-        Work that the losses share is done once, and values that were not kept are recomputed once.
-
-        Args:
-          losses: A list or a dictionary of losses, each as the target of `gradient`, or a vector of them.
-          wrt: As for `backward`.
-          output_gradients: The gradient of each of the losses in a list, the same for all.
-          unconnected_gradients: As for `gradient`.
-          through_updates: As for `gradient`.
-          since: As for `gradient`.
-
-        Returns:
-          A list of `Gradients`, one for each loss; for a dictionary of losses, a dictionary with the same keys.
-
-        Raises:
-          ShapeMismatchError: If `losses` is a tensor, but not a vector of known size.
-
-        >>> w = tf.Variable(3.0)
-        >>> with rt.Tape() as tape:
-        ...     losses = [w ** 2, 5.0 * w]
-        >>> [float(grads[w]) for grads in tape.backward_each(losses)]
-        [6.0, 5.0]
-        """
-        options: dict[str, Any] = {"through_updates": through_updates, "since": since}
-        if isinstance(losses, Mapping):
-            kinds: Any = {"output_gradients": output_gradients, "unconnected_gradients": unconnected_gradients}
-            rows = self.backward_each(list(losses.values()), wrt, **kinds, **options)
-            return dict(zip(losses, rows, strict=True))
-        session = self._recorded()
-        sources = sources_of(session, wrt, self._tensor)
-        given = losses_and_seeds(losses, output_gradients)
-        zeros = zeros_wanted(unconnected_gradients)
-        if session.graph is not None or len(given) < 2:  # a graph has all values, and must be read again for each query
-            options["unconnected_gradients"] = unconnected_gradients
-            return [self.backward(loss, sources, output_gradients=seed, **options) for loss, seed in given]
-        plain = output_gradients is None and not zeros and not through_updates and since is None
-        quick = quick_each(session, losses, sources) if plain else None
-        known = None if quick is None else quick.gradients(self._results)
-        if known is not None:
-            return known
-        together = Together(session, self._results, given, take_apart(sources, "source"), **options)
-        for request in together.requests:
-            if request.left_out:
-                warn_of_targets(request)
-        together.run()
-        asked = [partial(together.row, number) for number in range(len(given))]
-        found = [self._solve(session, request, row) for request, row in zip(together.requests, asked, strict=True)]
-        explain = [partial(self._explain, session, loss, **options) for loss, _ in given]
-        made = together.gradients(found, zeros, explain)
-        if quick is not None:
-            quick.learn_rows(together, found)
-        return made
 
     @query
     def vjp(self, target: Any, sources: Any, cotangents: Any, **options: Any) -> Any:

@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from retrotape._types import Tensor
+from retrotape.aggregate.gramian import gramian_of
 from retrotape.diagnose.missing import Explain, same_reasons, with_reasons
 from retrotape.errors import ShapeMismatchError
 from retrotape.execute import Request, differentiate_each
-from retrotape.grads import Gradients, identities_of
+from retrotape.grads import Gradients, identities_of, name_of
 from retrotape.lower import compiled
 from retrotape.query._base import Results, op_by_op
 from retrotape.query._request import fill_constants, make_request, solve
@@ -109,6 +110,15 @@ class Together:
                     row[position] = grad
         return [grad for row in rows for grad in row]
 
+    def gramian(self) -> list[Tensor]:
+        """Return the inner products of the gradients, as the only item of a list."""
+        return [gramian_of(self.solve_all(), len(self.requests))]
+
+    def run_gramian(self) -> Tensor:
+        """Return them by a compiled function where there is one."""
+        seeds = [seed for request in self.requests for seed in request.given_seeds()]
+        return compiled(self._session.trace, ("gramian", self.kind), seeds, self.gramian)[0]
+
     def row(self, number: int) -> list[Any]:
         """Return the shared result for one request the first time; after that, compute it alone."""
         request, found = self.requests[number], self._found.pop(number, None)
@@ -131,3 +141,16 @@ class Together:
                 row = [zeros_like(part) if grad is None else grad for part, grad in pairs]
             made.append(with_reasons(self._session, request, self._sources, self._sources.pack(row), one, identities))
         return made
+
+
+def batch_statistics(session: Session) -> str | None:
+    """Return the name of a variable by which the examples of a batch depend on each other; None if there is none.
+
+    It is the moving average of a BatchNormalization that was updated, which means that it normalized by the batch.
+    """
+    for variable in session.variables():
+        name = name_of(variable)
+        history = session.history(variable)
+        if name.endswith(("moving_mean", "moving_variance")) and history is not None and len(history.versions) > 1:
+            return name
+    return None

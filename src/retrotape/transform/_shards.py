@@ -32,10 +32,10 @@ from retrotape.ir import (
 )
 from retrotape.record import TRAINABLE, Trace, is_deterministic, next_time
 from retrotape.tf.core import identity_of, tf
-from retrotape.transform._flatten import order_times
 from retrotape.transform._join import Joiner, all_times
 from retrotape.transform._shard_checks import Shard, content, digest, homes, named_vars
 from retrotape.transform._shard_names import names_of_job
+from retrotape.transform._times import order_times
 from retrotape.transform._twins import Twins
 
 _SMALL = 16  # elements of a shape, of axes and the like

@@ -2,6 +2,6 @@
 
 from retrotape.diagnose.nonfinite._causes import Cause
 from retrotape.diagnose.nonfinite._result import Nonfinite
-from retrotape.diagnose.nonfinite._search import first_nonfinite, results, scalars
+from retrotape.diagnose.nonfinite._search import first_nonfinite, flattened, results, scalars
 
-__all__ = ["Cause", "Nonfinite", "first_nonfinite", "results", "scalars"]
+__all__ = ["Cause", "Nonfinite", "first_nonfinite", "flattened", "results", "scalars"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from retrotape import _html
 from retrotape.diagnose.nonfinite._causes import Cause
 from retrotape.diagnose.why import code_at
 from retrotape.ir import Frame
@@ -19,6 +20,7 @@ class Nonfinite(NamedTuple):
       inputs: The range of each of its inputs, as text.
       cause: Why, as far as the values show it.
       detail: The values that show it.
+      saved_code: The text of the line, if the tape was saved with it.
     """
 
     op: str
@@ -27,11 +29,12 @@ class Nonfinite(NamedTuple):
     inputs: tuple[str, ...]
     cause: Cause
     detail: str = ""
+    saved_code: str = ""
 
     @property
     def code(self) -> str:
-        """The text of the line, empty if the file is not there."""
-        return code_at(self.frame)
+        """The text of the line, empty if it is not known."""
+        return self.saved_code or code_at(self.frame)
 
     @property
     def remedy(self) -> str:
@@ -56,6 +59,9 @@ class Nonfinite(NamedTuple):
         from rich.markup import escape
 
         return escape(str(self))  # a line of code may have brackets
+
+    def _repr_html_(self) -> str:
+        return _html.text(str(self))
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain data."""

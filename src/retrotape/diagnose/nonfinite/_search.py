@@ -49,7 +49,7 @@ def first_nonfinite(trace: Trace, targets: Sequence[int], named: Collection[int]
       targets: Vars; if there are none, `results` are where gradients begin.
       named: Identities of tensors that the user has named.
     """
-    trace, targets = _flattened(trace, targets)
+    trace, targets = flattened(trace, targets)
     with current_stack().unrecorded():  # what is recomputed here must not be recorded
         return _towards(trace, targets) if targets else _anywhere(trace, results(trace, named))
 
@@ -85,7 +85,7 @@ def _towards(trace: Trace, targets: Sequence[int]) -> Nonfinite | None:
     return _backward(scene, targets, forward.flags)
 
 
-def _flattened(trace: Trace, targets: Sequence[int]) -> tuple[Trace, Sequence[int]]:
+def flattened(trace: Trace, targets: Sequence[int]) -> tuple[Trace, Sequence[int]]:
     """Return a trace in which functions are inlined, where that is possible, and the targets there."""
     flat = flatten_if_possible(trace)
     if flat is trace:
@@ -236,5 +236,5 @@ def _report(scene: Scene, index: int, backward: bool, cause: Cause, detail: str)
     if index in scene.trace.facts.calls and cause is Cause.UNKNOWN:
         cause = Cause.INSIDE_FUNCTION
     frame = scene.trace.program.frame_of(eqn)
-    name = title_of(scene.trace, index)
-    return Nonfinite(name, backward, frame, tuple(map(scene.range_of, eqn.inputs)), cause, detail)
+    name, saved = title_of(scene.trace, index), scene.trace.frames.saved_code(eqn.frame) or ""
+    return Nonfinite(name, backward, frame, tuple(map(scene.range_of, eqn.inputs)), cause, detail, saved)

@@ -99,7 +99,9 @@ def _twin(session: EagerSession, tensor: Any) -> tuple[int, Step] | None:
             value: Any = trace.values.get(var)
             alike = producers[var] < 0 and isinstance(value, EagerTensor) and value.dtype == tensor.dtype
             if alike and value.shape == tensor.shape and np.array_equal(value.numpy(), wanted):
-                return var, Step(eqn.op, trace.program.frame_of(eqn))
+                return var, Step(
+                    eqn.op, trace.program.frame_of(eqn), saved_code=trace.frames.saved_code(eqn.frame) or ""
+                )
     return None
 
 

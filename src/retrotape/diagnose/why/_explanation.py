@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import linecache
-import os
-import stat
 from dataclasses import dataclass, field
 from typing import Any
 
+from retrotape import _html
 from retrotape.diagnose.why._verdicts import Verdict
 from retrotape.errors import printable
 from retrotape.ir import Frame
+from retrotape.record import line_of
 
 SHOWN = 8  # ops of a path
-_LONGEST = 200  # characters of a line of code
-_LARGEST = 2**24  # bytes of a file of code
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Step:
     """An op on a path.
 
@@ -25,11 +22,18 @@ class Step:
       op: Its name in TensorFlow.
       frame: The line of the user's code that ran it.
       called: The Keras function that was called there, such as "ops.argmin"; empty if there was none.
+      saved_code: The text of the line, if the tape was saved with it.
     """
 
     op: str
     frame: Frame
     called: str = ""
+    saved_code: str = field(default="", compare=False)
+
+    @property
+    def code(self) -> str:
+        """The text of the line, empty if it is not known."""
+        return self.saved_code or code_at(self.frame)
 
     @property
     def name(self) -> str:
@@ -38,6 +42,9 @@ class Step:
 
     def __str__(self) -> str:
         return f"{self.name} ({self.frame})"
+
+    def __repr__(self) -> str:
+        return f"<{self}>"
 
 
 @dataclass(frozen=True, repr=False)
@@ -74,9 +81,8 @@ class Explanation:
         if self.cut is not None:
             inside = f" ({self.cut.op})" if self.cut.called else ""
             rows.append(f"  at    {self.cut.name}{inside}, {self.cut.frame}")
-            code = code_at(self.cut.frame)
-            if code:
-                rows.append(f"        {code}")
+            if self.cut.code:
+                rows.append(f"        {self.cut.code}")
         if self.reached:
             rows.append(f"  from  the source: {_chain(self.reached)}")
         if self.leading:
@@ -93,6 +99,9 @@ class Explanation:
         from rich.markup import escape
 
         return escape(str(self))  # a line of code may have brackets
+
+    def _repr_html_(self) -> str:
+        return _html.text(str(self))
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain data."""
@@ -116,18 +125,7 @@ class Explanation:
 
 def code_at(frame: Frame) -> str:
     """Return the line of code, only from a file that is code: an untrusted tape may name any file."""
-    if not (frame.file in linecache.cache or (frame.file.endswith(".py") and _is_file(frame.file))):
-        return ""
-    return printable(linecache.getline(frame.file, frame.line).strip(), _LONGEST)
-
-
-def _is_file(path: str) -> bool:
-    """Return whether there is a regular file of the size of a program: a pipe or a device might never end."""
-    try:
-        status = os.stat(path)
-    except (OSError, ValueError):
-        return False
-    return stat.S_ISREG(status.st_mode) and status.st_size <= _LARGEST
+    return printable(line_of(frame))
 
 
 def _chain(steps: tuple[Step, ...]) -> str:

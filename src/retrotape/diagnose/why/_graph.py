@@ -143,7 +143,8 @@ class Between:
         step = self._steps.get(key)
         if step is None:
             called = self.trace.frames.called(eqn.frame)
-            step = Step(title_of(self.trace, index), self._program.frame_of(eqn), called)
+            saved = self.trace.frames.saved_code(eqn.frame) or ""
+            step = Step(title_of(self.trace, index), self._program.frame_of(eqn), called, saved)
             if eqn.op != CUSTOM:
                 self._steps[key] = step  # a loop runs the same ops at the same lines, over and over
         return step

@@ -182,7 +182,8 @@ class Left:
     ) -> Explanation:
         between = self._between
         how = read.method.strip("_")
-        cut = Step(how if how == "numpy_function" else f"{how}()", between.frame(read.frame))
+        saved = between.trace.frames.saved_code(read.frame) or ""
+        cut = Step(how if how == "numpy_function" else f"{how}()", between.frame(read.frame), saved_code=saved)
         detail = f"That constant, a {constant.where}, is used by {between.step(constant.user)}{proof}"
         remedy = (
             ""

@@ -1,0 +1,132 @@
+"""Every method in a step that `rt.compile` plays back, and beside other tapes: the numbers of the plain step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import retrotape as rt
+
+METHODS: dict[str, Callable[[], Any]] = {
+    "Sum": rt.aggregate.Sum,
+    "Mean": rt.aggregate.Mean,
+    "Weighted": lambda: rt.aggregate.Weighted([1.0, 2.0, 3.0]),
+    "Constant": lambda: rt.aggregate.Constant([1.0, 2.0, 3.0]),
+    "UPGrad": rt.aggregate.UPGrad,
+    "DualProj": rt.aggregate.DualProj,
+    "MGDA": rt.aggregate.MGDA,
+    "CAGrad": rt.aggregate.CAGrad,
+    "IMTLG": rt.aggregate.IMTLG,
+    "AlignedMTL": rt.aggregate.AlignedMTL,
+    "ConFIG": rt.aggregate.ConFIG,
+    "FairGrad": rt.aggregate.FairGrad,
+    "NashMTL": rt.aggregate.NashMTL,
+    "Krum": lambda: rt.aggregate.Krum(0),
+    "TrimmedMean": lambda: rt.aggregate.TrimmedMean(1),
+    "PCGrad": lambda: rt.aggregate.PCGrad(seed=1),
+    "GradDrop": lambda: rt.aggregate.GradDrop(seed=1),
+    "GradVac": lambda: rt.aggregate.GradVac(seed=1),
+    "Random": lambda: rt.aggregate.Random(seed=1),
+    "GradNorm": rt.aggregate.GradNorm,
+    "MoCo": rt.aggregate.MoCo,
+    "DWA": rt.aggregate.DWA,
+    "UncertaintyWeighting": rt.aggregate.UncertaintyWeighting,
+    "DPSGD": lambda: rt.aggregate.DPSGD(1.0, 0.5, 3, seed=1),
+}
+STEPS = 12
+
+
+def test_every_method_is_in_the_table():
+    kinds = [kind for kind in vars(rt.aggregate).values() if isinstance(kind, type)]
+    base = (rt.aggregate.Aggregator, rt.aggregate.Weighting, rt.aggregate.Coordinatewise)
+    public = {kind.__name__ for kind in kinds if issubclass(kind, rt.aggregate.Aggregator) and kind not in base}
+    assert public == set(METHODS)
+
+
+class Model:
+    """A trunk with three heads, whose losses conflict."""
+
+    def __init__(self, method: Any) -> None:
+        rng = np.random.default_rng(2)
+        self.trunk = tf.Variable(rng.normal(size=(4, 5)).astype("f"), name="trunk")
+        self.heads = [tf.Variable(rng.normal(size=(5, 1)).astype("f"), name=f"head{k}") for k in range(3)]
+        self.method = method
+        self.optimizer = keras.optimizers.SGD(0.01)
+
+    def losses(self, x, y) -> dict[str, tf.Tensor]:
+        hidden = tf.tanh(x @ self.trunk)
+        found = [tf.reduce_mean((hidden @ head - y[:, k : k + 1]) ** 2) for k, head in enumerate(self.heads)]
+        return dict(zip("abc", found, strict=True))
+
+    def step(self, x, y) -> tf.Tensor:
+        with rt.Tape() as tape:
+            losses = self.losses(x, y)
+        self.method(tape.backward_each(losses)).apply(self.optimizer)
+        return tf.add_n(list(losses.values()))
+
+    def values(self) -> list[np.ndarray]:
+        return [variable.numpy() for variable in (self.trunk, *self.heads)]
+
+
+def batches() -> list[tuple[tf.Tensor, tf.Tensor]]:
+    rng = np.random.default_rng(5)
+    return [
+        (tf.constant(rng.normal(size=(8, 4)).astype("f")), tf.constant(rng.normal(size=(8, 3)).astype("f")))
+        for _ in range(STEPS)
+    ]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_step_that_is_played_back(name):
+    plain, ours = Model(METHODS[name]()), Model(METHODS[name]())
+    compiled = rt.compile(ours.step, strict=True)
+    for number, (x, y) in enumerate(batches()):
+        np.testing.assert_allclose(compiled(x, y), plain.step(x, y), rtol=1e-4, err_msg=f"step {number}")
+        for one, other in zip(ours.values(), plain.values(), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5, err_msg=f"step {number}")
+    assert sum(one.plays for one in compiled.recordings()) >= STEPS - 6
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_inside_a_function(name):
+    plain, ours = Model(METHODS[name]()), Model(METHODS[name]())
+    ours.optimizer.build([ours.trunk, *ours.heads, *_extra(ours.method)])
+    traced = tf.function(ours.step)
+    for x, y in batches()[:6]:
+        traced(x, y)
+        plain.step(x, y)
+        for one, other in zip(ours.values(), plain.values(), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+def _extra(method: Any) -> list[Any]:
+    """Return the variables that a method wants to be trained."""
+    return list(method.build(3)) if isinstance(method, rt.aggregate.UncertaintyWeighting) else []
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name not in ("DPSGD", "GradDrop")])
+def test_a_tape_around_it_sees_it(name):
+    """The derivative of what was combined with respect to an input, beside a difference."""
+    x, y = batches()[0]
+
+    def combined(scale):
+        model = Model(METHODS[name]())
+        rows = None
+        with rt.Tape() as inner:
+            losses = model.losses(x * scale, y)
+        rows = inner.backward_each(losses, [model.trunk])
+        return tf.reduce_sum(model.method(rows)[model.trunk] * 0.1)
+
+    one = tf.constant(1.0)
+    with rt.Tape() as outer:
+        total = combined(one)
+    slope = outer.gradient(total, one)
+    if slope is None:  # a path may be refused, but never be a wrong number
+        pytest.fail(f"no path: {outer.why(total, one)}")
+    numeric = (float(combined(tf.constant(1.002))) - float(combined(tf.constant(0.998)))) / 0.004
+    assert float(slope) == pytest.approx(numeric, rel=0.05, abs=5e-3)
