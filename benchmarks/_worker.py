@@ -25,11 +25,13 @@ ROOT = Path(__file__).resolve().parents[1]
 PYTHONS = {
     "tensorflow": Path(sys.executable),
     "playback": Path(sys.executable),
+    "losses": Path(sys.executable),
     "jax": ROOT / ".venv-jax" / "bin" / "python",
     "torch": ROOT / ".venv-torch" / "bin" / "python",
+    "torchjd": ROOT / ".venv-torch" / "bin" / "python",
 }
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false"}
-_WARM_UP = 4  # calls after the first: a contender may compile in any of these
+FIRST_CALLS = 5  # before anything is timed: a contender may compile in any of these
 
 
 class Worker:
@@ -64,9 +66,9 @@ class Worker:
         """Make the first calls, save what the last returns as an npz file, and return the CPU seconds of the first."""
         return self.first_calls(contender, result)[0]
 
-    def first_calls(self, contender: str, result: Path) -> list[float]:
+    def first_calls(self, contender: str, result: Path, calls: int = FIRST_CALLS) -> list[float]:
         """Make the first calls, save what the last returns as an npz file, and return the CPU seconds of each."""
-        return self._ask(first=contender, result=str(result))
+        return self._ask(first=contender, result=str(result), calls=calls)
 
     def block(self, contender: str, calls: int) -> _measure.Seconds:
         """Return how long one call took, of so many."""
@@ -133,7 +135,7 @@ def serve(
             continue
         contender = contenders[request["first"]]
         seconds = []
-        for _ in range(1 + _WARM_UP):
+        for _ in range(request["calls"]):
             result, taken = timed(contender)
             seconds.append(taken)
         # The last one: it runs as those that are timed.

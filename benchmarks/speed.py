@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import statistics
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import _measure
 import numpy as np
-from _worker import Worker, difference
+from _worker import FIRST_CALLS, Worker, difference
 
 STOCK, TOLERANCE = "stock tape", 1e-4
 PEERS = ["jax", "torch"]
@@ -54,35 +54,52 @@ class Options(NamedTuple):
 
     rounds: int
     block: float
+    calls: int = FIRST_CALLS  # before results are compared
+
+
+class Expected(NamedTuple):
+    """Whose results a contender must have, and how much they may differ."""
+
+    contender: str = STOCK
+    tolerance: float = TOLERANCE
 
 
 class Found(NamedTuple):
     """The figures of one contender."""
 
     first: list[float]  # CPU seconds of the first calls
-    difference: float  # from the stock tape's results
+    difference: float  # from the expected results
     cpu: list[float]
     wall: list[float]
 
 
-def check(worker: Worker, name: str, folder: Path) -> tuple[list[float], float]:
-    """Make the first calls; return their seconds, and how far their results are from those of the stock tape."""
+def check(worker: Worker, name: str, folder: Path, calls: int, expected: Expected) -> tuple[list[float], float]:
+    """Make the first calls; return their seconds, and how far their results are from those that are expected."""
     path = folder / f"{name}.npz"
-    seconds = worker.first_calls(name, path)
-    with np.load(path) as result, np.load(folder / f"{STOCK}.npz") as expected:
-        apart = difference(dict(result), dict(expected))
-    if not apart <= TOLERANCE:
-        raise SystemExit(f"The results of {name} differ from those of the stock tape by {apart:.1e}, relatively.")
+    seconds = worker.first_calls(name, path, calls)
+    with np.load(path) as result, np.load(folder / f"{expected.contender}.npz") as other:
+        apart = difference(dict(result), dict(other))
+    if not apart <= expected.tolerance:
+        raise SystemExit(f"The results of {name} differ from those of {expected.contender} by {apart:.1e}, relatively.")
     return seconds, apart
 
 
-def measure(work: str, threads: int, options: Options, frameworks: Sequence[str]) -> dict[str, Found]:
-    """Return the figures of all contenders."""
+def measure(
+    work: str,
+    threads: int,
+    options: Options,
+    frameworks: Sequence[str],
+    expect: Callable[[str], Expected] = lambda name: Expected(),
+) -> dict[str, Found]:
+    """Return the figures of all contenders; those that results are expected of come first."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         workers = [stack.enter_context(Worker(name, work, threads)) for name in frameworks]
         running = {name: worker for worker in workers for name in worker.contenders}
-        found = {name: Found(*check(worker, name, folder), [], []) for name, worker in running.items()}
+        found = {
+            name: Found(*check(worker, name, folder, options.calls, expect(name)), [], [])
+            for name, worker in running.items()
+        }
         sizes = {
             name: _measure.calls_per_block(worker.block(name, 1).cpu, options.block) for name, worker in running.items()
         }

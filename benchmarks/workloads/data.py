@@ -17,6 +17,8 @@ DEPTH, WIDTH, BATCH = 6, 64, 32  # the MLP
 STEPS, RATE, MOMENTUM = 20, 0.05, 0.9  # the training that is differentiated
 STAGES, BLOCKS = (16, 32, 64), 3  # the CNN: filters of a stage, residual blocks in it
 LAYERS, MODEL, ATTENTION_HEADS, WIDE, VOCABULARY, LENGTH, SEQUENCES = 2, 64, 4, 256, 128, 32, 16  # the Transformer
+BATCHES = {WIDTH: BATCH, 512: 64}  # of the MLP with eight losses, by its width
+SMALL_RATE = 1e-3  # of the step that combines their gradients
 TAPES = 16  # sub-models with a tape each
 EPSILON = 1e-5  # of normalizations
 
@@ -56,20 +58,26 @@ class Source:
         return {name: self.normal(size, size, before, after, scale=(2.0 / (size * size * before)) ** 0.5)}
 
 
-def mlp() -> Data:
+def mlp(width: int = WIDTH, batch: int = BATCH) -> Data:
     """Six layers of 64 units with tanh; the mean squared error of a batch of 32."""
     draw, params = Source(1), {}
     for layer in range(DEPTH):
-        params |= draw.dense(f"layer{layer}", WIDTH, WIDTH, gain=1.2)
-    return Data(params, {"x": draw.normal(BATCH, WIDTH), "y": draw.normal(BATCH, WIDTH, scale=0.5)})
+        params |= draw.dense(f"layer{layer}", width, width, gain=1.2)
+    return Data(params, {"x": draw.normal(batch, width), "y": draw.normal(batch, width, scale=0.5)})
 
 
-def mlp_losses() -> Data:
+def mlp_losses(width: int = WIDTH, batch: int = BATCH) -> Data:
     """The MLP with eight linear heads of four units, each with a loss."""
-    draw, (params, inputs) = Source(2), mlp()
+    draw, (params, inputs) = Source(2), mlp(width, batch)
     for head in range(HEADS):
-        params = params | draw.dense(f"head{head}", WIDTH, 4)
-    return Data(params, {"x": inputs["x"], "y": draw.normal(HEADS, BATCH, 4)})
+        params = params | draw.dense(f"head{head}", width, 4)
+    return Data(params, {"x": inputs["x"], "y": draw.normal(HEADS, batch, 4)})
+
+
+def rows(losses: int, size: int) -> np.ndarray:
+    """The gradients of so many losses, as a matrix: half as many directions that they share, and some noise."""
+    draw = Source(10)
+    return draw.normal(losses, losses // 2) @ draw.normal(losses // 2, size) + draw.normal(losses, size, scale=0.5)
 
 
 def hvp() -> Data:

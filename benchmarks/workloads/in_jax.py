@@ -187,6 +187,69 @@ def losses(make: Callable[[], data.Data], compute: Callable[..., Any], batched: 
     return {"jax.jit": Contender(ready(both, params, *inputs.values()), named=named)}
 
 
+def products(rows: Params) -> Any:
+    """Return the Gramian of the gradients of all losses, over the variables that they share."""
+    blocks = [rows[name].reshape(data.HEADS, -1) for name in rows if name.startswith("layer")]
+    return sum(block @ block.T for block in blocks)
+
+
+def rows_of(p: Params, x: Any, y: Any) -> tuple[Any, Params]:
+    values, back = jax.vjp(lambda p: mlp_losses(p, x, y), p)
+    return values, jax.vmap(back)(jnp.eye(data.HEADS))[0]
+
+
+def gramian() -> Contenders:
+    params, inputs = data.mlp_losses()
+    run = ready(lambda p, x, y: products(rows_of(p, x, y)[1]), params, *inputs.values())
+    return {"jax.jit": Contender(run, named=lambda result: {"gramian": result})}
+
+
+def upgrad_weights(gramian: Any) -> Any:
+    """Return the weights of UPGrad by coordinate descent: JAX has no solver for such problems."""
+    size = gramian.shape[0]
+    wanted = jnp.eye(size) / size
+
+    def sweep(state: Any) -> Any:
+        count, v, _ = state
+        before = v
+        for place in range(size):
+            free = v[:, place] - v @ gramian[:, place] / gramian[place, place]
+            v = v.at[:, place].set(jnp.maximum(free, wanted[:, place]))
+        return count + 1, v, jnp.max(jnp.abs(v - before))
+
+    def go_on(state: Any) -> Any:
+        count, v, change = state
+        return (count < 1000) & (change > 1e-7 * jnp.max(v))
+
+    return jnp.sum(lax.while_loop(go_on, sweep, (0, wanted, jnp.inf))[1], 0)
+
+
+def upgrad(width: int) -> Contenders:
+    """A step that combines the gradients of the shared variables by UPGrad."""
+    start, inputs = data.mlp_losses(width, data.BATCHES[width])
+    params, args = jax.tree.map(jnp.asarray, (start, tuple(inputs.values())))
+
+    @jax.jit
+    def updated(p: Params, x: Any, y: Any) -> Any:
+        values, rows = rows_of(p, x, y)
+        weights = upgrad_weights(products(rows))
+        grads = {
+            name: jnp.tensordot(weights, row, 1) if name.startswith("layer") else row[int(name[4])]
+            for name, row in rows.items()
+        }
+        return values, jax.tree.map(lambda w, g: w - data.SMALL_RATE * g, p, grads)
+
+    def run() -> Any:
+        nonlocal params
+        values, params = jax.block_until_ready(updated(params, *args))
+        return values
+
+    def named(values: Any) -> dict[str, Any]:
+        return {"losses": values, **{name: value - start[name] for name, value in params.items()}}
+
+    return {"jax.jit": Contender(run, named=named)}
+
+
 def hvp() -> Contenders:
     params, inputs = data.hvp()
 
@@ -243,6 +306,10 @@ WORKLOADS: dict[str, Callable[[], Contenders]] = {
     "mlp-losses": partial(losses, data.mlp_losses, mlp_losses, batched=True),
     # Batched, this one is compiled to wrong gradients (JAX 0.10.2, CPU); without `jit` they are right.
     "transformer-losses": partial(losses, data.transformer_losses, transformer_losses, batched=False),
+    "rows": partial(losses, data.mlp_losses, mlp_losses, batched=True),
+    "gramian": gramian,
+    "step-64": partial(upgrad, 64),
+    "step-512": partial(upgrad, 512),
     "hvp": hvp,
     "hessian": hessian,
     "hyper": hyper,

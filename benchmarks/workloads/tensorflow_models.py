@@ -140,8 +140,8 @@ LOSSES = {
 }
 
 
-def make(name: str) -> Model:
+def make(name: str, *args: int) -> Model:
     """Return a model with its parameters and its inputs."""
-    params, inputs = getattr(data, name)()
+    params, inputs = getattr(data, name)(*args)
     variables = {key: tf.Variable(value, name=key) for key, value in params.items()}
     return Model(variables, partial(LOSSES[name], variables, **{key: tf.constant(v) for key, v in inputs.items()}))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import retrotape as rt
 from docs.running import FOLDER, load, run
 
 # ------------------------------------------------------------------ first order
@@ -119,6 +120,16 @@ def test_find_the_nan():
     assert "+ 1e-12" in printed
     assert numbers["fixed"] is None
     assert 0.0 < numbers["norm"] < 10.0
+
+
+def test_flight_recorder():
+    ran = run("flight_recorder")
+    assert ran.numbers["step"] == 87
+    assert (ran.numbers["rows"], ran.numbers["cause"]) == ([3], "ZERO_OVER_ZERO")
+    bad = ran.module.data(87)[0][87 * ran.module.SIZE : 88 * ran.module.SIZE]
+    np.testing.assert_array_equal(rt.load(ran.numbers["tape"])["x"], bad)
+    assert "RealDiv at " in ran.printed
+    assert "return (images - mean) / tf.sqrt(variance)" in ran.printed
 
 
 def test_find_the_nan_is_short():

@@ -98,6 +98,7 @@ def test_a_process_computes_and_runs_blocks(worker, tmp_path, monkeypatch):
         assert process.contenders == ["one"]
         assert process.first("one", tmp_path / "result.npz") >= 0.0
         assert len(process.first_calls("one", tmp_path / "result.npz")) > 1
+        assert len(process.first_calls("one", tmp_path / "result.npz", calls=3)) == 3
         assert process.block("one", 5).wall > 0.0
     with np.load(tmp_path / "result.npz") as result:
         assert result["text"] == 3
@@ -140,8 +141,29 @@ def test_a_start_is_the_calls_up_to_the_last_cold_one(playback):
     assert playback.until_hot([0.001, 0.0014], 0.001) == 0.0
 
 
+def test_every_part_about_losses_has_a_title_and_peers(worker):
+    losses, text = importlib.import_module("losses"), {}
+    for framework in ("losses", "torchjd", "jax"):
+        text[framework] = (FOLDER / "workloads" / f"in_{framework}.py").read_text()
+    for part in set(losses.TITLES) - {"memory"}:
+        for framework in ("losses", *losses.PEERS[part]):
+            assert f'    "{part}": ' in text[framework]
+    for name, framework in losses.HELD.items():
+        assert name in (losses.STOCK, losses.SUM) or f'    "{name}": ' in text[framework]
+
+
+def test_contenders_for_losses_are_compared_with_what_computes_the_same(worker):
+    losses = importlib.import_module("losses")
+    assert doctest.testmod(losses).failed == 0
+    assert losses.expected("TorchJD: UPGrad").contender == "ours: UPGrad"
+    assert losses.expected("Sum, tf.function") == (losses.SUM, losses.TOLERANCE)
+    assert losses.expected("TorchJD, autogram") == (losses.STOCK, losses.TOLERANCE)
+
+
 @pytest.mark.slow  # starts TensorFlow several times
-@pytest.mark.parametrize("program", ["speed", "playback", "start", "forward", "shapes", "soak", "kept", "storage"])
+@pytest.mark.parametrize(
+    "program", ["speed", "playback", "losses", "start", "forward", "shapes", "soak", "kept", "storage"]
+)
 def test_every_program_runs(program, tmp_path):
     path = tmp_path / "figures.json"
     command = [sys.executable, FOLDER / f"{program}.py", "--quick", "--json", path]
