@@ -10,9 +10,11 @@ from retrotape._types import Nest
 from retrotape.diagnose.diagnosis import IN_EAGER_CODE, Diagnosis
 from retrotape.errors import ShapeMismatchError, TapeUseError
 from retrotape.files.saved import Saved
+from retrotape.logs import Logged
 from retrotape.playback import Playable
 from retrotape.query import Queries, make_request
 from retrotape.record import EagerSession, Session, Trace
+from retrotape.report import Reported
 from retrotape.tf.core import tf
 from retrotape.tf.methods import locked
 from retrotape.tf.nests import TensorRef, describe, is_variable, take_apart, unwrap
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from retrotape.tape.loaded import LoadedTape
 
 
-class AnyTape(Queries, Diagnosis, Saved, Playable):
+class AnyTape(Queries, Diagnosis, Saved, Playable, Logged, Reported):
     """A tape of any kind: live, loaded or joined. They differ in where their program comes from."""
 
     @abstractmethod

@@ -10,6 +10,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
+from retrotape import _html
 from retrotape._types import Gradient, Tensor
 from retrotape.errors import ShapeMismatchError, TapeUseError
 from retrotape.grads import Gradients
@@ -34,6 +35,16 @@ class Accumulated(NamedTuple):
     loss: Tensor
     gradients: Gradients
     size: Size
+
+    def __repr__(self) -> str:
+        return f"{self._title()}\n{self.gradients!r}"
+
+    def _repr_html_(self) -> str:
+        return _html.text(self._title()) + self.gradients._repr_html_()
+
+    def _title(self) -> str:
+        loss, size = (f"{float(value):.6g}" if _is_known(value) else "symbolic" for value in (self.loss, self.size))
+        return f"loss {loss}, size {size}"
 
 
 def accumulate(
@@ -138,6 +149,10 @@ class _Sums:
         pairs = [(key, None if grad is None else tf.cast(grad, key.dtype)) for key, grad in means.items()]
         gradients = Gradients(pairs, reasons)
         return Accumulated(tf.cast(self.loss / tf.cast(size, self.loss.dtype), self._dtype), gradients, self._size)
+
+
+def _is_known(value: Any) -> bool:
+    return not isinstance(value, tf.Tensor) or hasattr(value, "numpy")
 
 
 def _if_any(size: Tensor, grad: Gradient) -> Gradient:

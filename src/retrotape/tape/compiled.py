@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, overload
 
+from retrotape import _html
 from retrotape.diagnose.nonfinite import Nonfinite
 from retrotape.diagnose.summary import Summary
 from retrotape.diagnose.why import Explanation
@@ -67,6 +68,18 @@ class CompiledStep(Step):
         """Return what the last call ran by layer and line; see `Tape.summary`."""
         return self.tape.summary()
 
+    def __repr__(self) -> str:
+        reason = self.why_not_compiled()
+        return f"<compiled step {self._name()}: {self._counts()}{f'; {reason}' if reason is not None else ''}>"
+
+    def _repr_html_(self) -> str:
+        return _html.text(repr(self)) + self.recordings()._repr_html_()
+
+    def _counts(self) -> str:
+        found = self.recordings()
+        plays, number = sum(one.plays for one in found), len(found)
+        return f"{number} recording{'s' * (number != 1)}, played back {plays} time{'s' * (plays != 1)}"
+
     def report(self) -> str:
         """Return what is known about the step as text: its recordings, whether it is played back, what ran last.
 
@@ -75,9 +88,7 @@ class CompiledStep(Step):
         >>> print(step.report().splitlines()[0])
         1 recording, played back 0 times
         """
-        found = self.recordings()
-        plays, number = sum(one.plays for one in found), len(found)
-        lines = [f"{number} recording{'s' * (number != 1)}, played back {plays} time{'s' * (plays != 1)}", str(found)]
+        lines = [self._counts(), str(self.recordings())]
         reason = self.why_not_compiled()
         lines += [f"not played back: {reason}"] if reason is not None else ["", str(self.summary())]
         return "\n".join(lines)

@@ -9,11 +9,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from retrotape import errors
+from retrotape import _html, errors
 from retrotape._types import Tensor
 from retrotape.errors import IsolationError
-from retrotape.files.isolated import Confinement, Process
+from retrotape.files.isolated import Confinement, Process, add_kind
+from retrotape.report import Report
 from retrotape.tape._base import AnyTape
+from retrotape.tape._show import names_as_html
 from retrotape.tf.core import tf
 
 if TYPE_CHECKING:
@@ -33,8 +35,13 @@ REFUSED = {
     "save": "its process cannot write files; copy the file that it was loaded from",
     "export_saved_model": "its process cannot write files",
     "export_graph": "its process cannot write files",
+    "log": "its process cannot write files; log `tape.backward('loss').metrics()` instead",
+    "plot": "its report is plotted here: `tape.report().plot()`",
     "compile": "what it computes stays in its process; compile a tape that is loaded here",
 }
+
+
+add_kind(Report, "report", lambda one: [one.to_json()], Report.from_json)
 
 
 def _elsewhere(method: _Method) -> _Method:
@@ -55,7 +62,7 @@ class IsolatedTape:
 
     It supports the queries of a loaded tape, with the same results. What it returns (tensors, variables, values from
     `at`, gradients) can be used in the next query. Only `save`, the exports and `compile` are refused: its process
-    cannot write files, and what it computes stays there.
+    cannot write files, and what it computes stays there. `plot` is that of its report.
 
     Use it in a `with` block, or close it.
     """
@@ -81,6 +88,10 @@ class IsolatedTape:
     @_elsewhere
     def backward(self, loss: Any, wrt: Any = None, *args: Any, **options: Any) -> Gradients:  # type: ignore[empty-body]
         """Return the gradient of a loss as a vector, as `Tape.backward` does."""
+
+    @_elsewhere
+    def gramian(self, losses: Any, wrt: Any = None) -> Any:
+        """Return the inner products of the gradients of several losses, as `Tape.gramian` does."""
 
     @_elsewhere
     def backward_each(self, losses: Any, wrt: Any = None, **options: Any) -> Any:
@@ -142,6 +153,20 @@ class IsolatedTape:
     def summary(self) -> Summary:  # type: ignore[empty-body]
         """Return what ran by layer and line, as `Tape.summary` does."""
 
+    def report(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        loss: Any = None,
+        losses: Any = None,
+        title: str | None = None,
+    ) -> Report:
+        """Return what was recorded and what is wrong with it, as `Tape.report` does; the page is written here."""
+        found = self._query("report", (), {"loss": loss, "losses": losses, "title": title})
+        if path is not None:
+            found.save(path)
+        return found
+
     @_elsewhere
     def why_not_compiled(self) -> str | None:
         """Return why the last query ran op by op, as `Tape.why_not_compiled` does."""
@@ -191,6 +216,9 @@ class IsolatedTape:
 
     def __repr__(self) -> str:
         return f"<isolated tape: {self._equations} equations, {len(self.names)} names>"
+
+    def _repr_html_(self) -> str:
+        return _html.text(f"{self!r}\n{self.confinement}") + names_as_html(self.names)
 
     def __getattr__(self, name: str) -> Any:
         """Raise an error that says why a method of loaded tapes is missing."""

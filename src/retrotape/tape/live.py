@@ -18,6 +18,7 @@ from retrotape.ir import Program
 from retrotape.query import NAMED, Results, has_text, replace_names, variable_named
 from retrotape.record import EagerSession, GraphSession, Session, Trace
 from retrotape.tape._base import AnyTape
+from retrotape.tape._show import as_html
 from retrotape.tf.core import StockTape, as_is, graph_here, tf
 from retrotape.tf.methods import locked
 from retrotape.tf.nests import WATCHED, TensorRef, is_variable, take_apart
@@ -124,6 +125,17 @@ class Tape(AnyTape, metaclass=_InPlaceOfStock):
             finally:
                 self._lock.release()
         return f"<tape: {len(session.trace.program.eqns)} equations{', recording' if session.is_open else ''}>"
+
+    def _repr_html_(self) -> str:
+        title, session = repr(self), self._session
+        if not isinstance(session, EagerSession) or session.trace.damaged or session.is_elsewhere:
+            return as_html(title, None)
+        if not self._lock.acquire(blocking=False):  # a query on another thread may add to what it shows
+            return as_html(title, None)
+        try:
+            return as_html(title, session.trace)
+        finally:
+            self._lock.release()
 
     # ------------------------------------------------------------------ recording
 

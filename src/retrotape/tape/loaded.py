@@ -19,6 +19,7 @@ from retrotape.ir import Program
 from retrotape.query import Results, has_text, replace_names
 from retrotape.record import EagerSession, LoadedSession, Trace
 from retrotape.tape._base import AnyTape
+from retrotape.tape._show import as_html
 from retrotape.tf import core
 from retrotape.tf.core import tf
 from retrotape.tf.nests import TensorRef, is_variable
@@ -86,6 +87,10 @@ class NamedTape(AnyTape):
 
     def _ipython_key_completions_(self) -> list[str]:
         return list(self._by_name)
+
+    def _repr_html_(self) -> str:
+        with self._lock:
+            return as_html(repr(self), self._recorded().trace, self.names)
 
     def _recorded(self) -> EagerSession:
         self._session.flush()

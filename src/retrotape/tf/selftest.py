@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from retrotape.errors import IncompatibleTensorFlowError, UntriedTensorFlowWarning
@@ -19,6 +19,7 @@ from retrotape.tf.core import StockTape, tf
 
 MakeTape = Callable[[], Any]
 Pairs = list[tuple[Any, Any]]  # result of a tape, expected value
+Program = Callable[[MakeTape], Pairs]
 
 _lock = threading.Lock()
 _checked = False
@@ -48,33 +49,60 @@ def _version() -> object:
 
 
 def check(make_tape: MakeTape) -> None:
-    """Run the programs of the self test on a separate thread, without open tapes, graphs and strategies."""
+    """Run the programs of the self test on a separate thread; raise if one of them fails."""
+    for what, problem in run(make_tape):
+        if problem is not None:
+            detail = f"the self test of {what} {problem}"
+            raise IncompatibleTensorFlowError(shown(_version()), detail) from problem.cause
+
+
+class Problem(str):
+    """Why a program failed, in words, and the exception that was raised, if any."""
+
+    cause: Exception | None = None
+
+
+def run(
+    make_tape: MakeTape, programs: Mapping[str, Program] | None = None, device: str | None = None
+) -> Iterator[tuple[str, Problem | None]]:
+    """Yield the name of each program and what is wrong with its result, None if nothing is.
+
+    Each runs on a separate thread, without open tapes, graphs and strategies.
+
+    Args:
+      make_tape: Returns a new tape.
+      programs: The programs; those of the self test by default.
+      device: Where they run; where TensorFlow places them by default.
+    """
+    for what, program in (_PROGRAMS if programs is None else programs).items():
+        yield what, _apart(program, make_tape, device)
+
+
+def _apart(program: Program, make_tape: MakeTape, device: str | None) -> Problem | None:
     global _tester
-    failures: list[BaseException] = []
-    _tester = threading.Thread(target=_run, args=(make_tape, failures), name="retrotape self test", daemon=True)
+    found: list[Problem | MemoryError | None] = []
+    _tester = threading.Thread(
+        target=lambda: found.append(_problem(program, make_tape, device)), name="retrotape self test", daemon=True
+    )
     _tester.start()
     _tester.join()
-    for failure in failures:
-        raise failure
+    if isinstance(found[0], MemoryError):
+        raise found[0]
+    return found[0]
 
 
-def _run(make_tape: MakeTape, failures: list[BaseException]) -> None:
-    for what, program in _PROGRAMS.items():
-        try:
+def _problem(program: Program, make_tape: MakeTape, device: str | None) -> Problem | MemoryError | None:
+    try:
+        with tf.device(device):
             right = all(_equal(got, expected) for got, expected in program(make_tape))
-        except MemoryError as error:
-            failures.append(error)
-            return
-        except Exception as error:  # any: on a compatible TensorFlow there is none
-            first = str(error).strip().partition("\n")[0].rstrip(".")  # TensorFlow adds whole tracebacks
-            detail = f"the self test of {what} failed with {type(error).__name__}: {first}"
-            failures.append(IncompatibleTensorFlowError(shown(_version()), detail))
-            failures[-1].__cause__ = error
-            return
-        if not right:
-            detail = f"the self test of {what} gave a wrong result"
-            failures.append(IncompatibleTensorFlowError(shown(_version()), detail))
-            return
+    except MemoryError as error:
+        return error
+    except Exception as error:  # any: on a compatible TensorFlow there is none
+        first = str(error).strip().partition("\n")[0].rstrip(".")  # TensorFlow adds whole tracebacks
+        problem = Problem(f"failed with {type(error).__name__}: {first}")
+        problem.cause = error
+        return problem
+    return None if right else Problem("gave a wrong result")
 
 
 def _equal(got: Any, expected: Any) -> bool:
@@ -170,7 +198,7 @@ def _tangents(make_tape: MakeTape) -> Pairs:
     return [*pairs, (along, -1.0), (other.gradient(along, values), [0.5, -0.5])]
 
 
-_PROGRAMS: dict[str, Callable[[MakeTape], Pairs]] = {
+_PROGRAMS: dict[str, Program] = {
     "reads and functions": _reads,
     "custom gradients": _custom,
     "gathers": _gathers,
