@@ -152,6 +152,10 @@ REFUSED: dict[str, Hostile] = {
     "a version that is a fraction": Hostile("versions is not a list of int", fields=_variable(versions=[0.5])),
     "a version that is true": Hostile("versions holds True", fields=_variable(versions=[True])),
     "the same version twice": Hostile("are not its own", fields={"variables": _variable()["variables"] * 2}),
+    "lines of code that are none": Hostile(
+        "code is not a list of pairs of a frame and a text", fields={"code": [[0, 1]]}
+    ),
+    "a line of code of no frame": Hostile("code holds 1, which is not from 0 to 0", fields={"code": [[1, "x"]]}),
     "backward functions that are text": Hostile(
         "a backward function is not a list of dict", fields={"backward_functions": "f"}
     ),
@@ -167,6 +171,7 @@ SHOWN: dict[str, Hostile] = {
     "a variable that is called so": Hostile("", fields=_variable(name=ESCAPES)),
     "a layer that is called so": Hostile("", fields={"layers": [[ESCAPES, 0, 1, 1]]}),
     "a function that is called so": Hostile("", fields={"called": [[0, ESCAPES]]}),
+    "a line of code that is so": Hostile("", fields={"code": [[0, ESCAPES]]}),
     "a look that is called so": Hostile(
         "", fields={"host_reads": [{"var": 1, "before": 1, "frame": 0, "method": ESCAPES}]}
     ),

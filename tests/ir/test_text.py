@@ -108,7 +108,7 @@ def with_attr(value: object) -> Program:
 def test_what_is_printed_reads_back(program: Program):
     again = parse(render(program))
     assert same(again, program)
-    if "nan" not in repr(program):
+    if "nan" not in str(program):
         assert again == program
 
 

@@ -24,7 +24,7 @@ class Withheld:
     """Stands for a value that was left out of a file."""
 
     __slots__ = ("_name", "identity", "nbytes")
-    stays = False
+    stays, is_lost = False, True
 
     def __init__(self, name: str) -> None:
         self._name = name

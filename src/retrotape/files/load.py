@@ -31,13 +31,12 @@ from retrotape.ir import (
     Program,
     VariableHistory,
     makes_no_sense,
-    printable_frame,
 )
 from retrotape.record import (
     TRAINABLE,
-    Called,
     FrameTable,
     Kind,
+    SavedPlace,
     TensorMap,
     Trace,
     is_deterministic,
@@ -98,9 +97,7 @@ class _Reader:
         self._mirrored: dict[int, str] = {}
 
     def _places(self) -> Iterator[Place]:
-        for number, frame in enumerate(map(printable_frame, self._program.frames)):
-            called = self._fields.called.get(number)
-            yield frame if called is None else Called(frame, called)
+        return (SavedPlace(*line) for line in self._fields.lines)
 
     def read(self) -> Opened:
         """Return everything."""

@@ -83,6 +83,7 @@ class Snapshot(NamedTuple):
       values: As for `save`.
       redact: As for `save`.
       freeze: As for `save`.
+      code: As for `save`.
     """
 
     trace: Trace
@@ -92,6 +93,7 @@ class Snapshot(NamedTuple):
     values: str
     redact: Collection[str]
     freeze: Collection[str]
+    code: bool
 
     def detached(self) -> Snapshot:
         """Return a snapshot that nothing changes, neither the tape nor its variables nor the caller's names.
@@ -118,21 +120,24 @@ def take_snapshot(
     values: str = "leaves",
     redact: Collection[str] = (),
     freeze: Collection[str] = (),
+    code: bool = True,
 ) -> Snapshot:
     """Return what a file of this trace depends on, or raise if an option makes no sense."""
     if values not in VALUES:
         raise ValueError(f"values must be one of {', '.join(map(repr, VALUES))}, got {values!r}.")
     redact, freeze = _as_name_set("redact", redact), _as_name_set("freeze", freeze)
+    if not isinstance(code, bool):
+        raise TypeError(f"code= takes True or False, got {type(code).__name__}. As a name: `names={{'code': ...}}`.")
     mirrored = {key for key, whole in trace.wholes.items() if is_mirrored(whole)}
     flags = {
         key: Flags(trace.is_trainable(one), trace.is_frozen(one), key in mirrored)
         for key, one in trace.variables.items()
     }
-    return Snapshot(trace, None, names, flags, values, redact, freeze)
+    return Snapshot(trace, None, names, flags, values, redact, freeze, code)
 
 
 def _prepare(snapshot: Snapshot) -> Prepared:
-    trace, whole, names, flags, values, redacted, freeze = snapshot
+    trace, whole, names, flags, values, redacted, freeze, code = snapshot
     whole = single_variables(portable(trace, freeze), names) if whole is None else whole
     named = name_everything(whole, names)
     redact = {name for given in redacted for name in _parts_named(given, named)}
@@ -163,6 +168,7 @@ def _prepare(snapshot: Snapshot) -> Prepared:
         "moments": sorted(whole.stopped_by_moments()),
         "host_reads": _host_reads(whole, pruned.moved),
         "called": [list(pair) for pair in whole.frames.all_called()],
+        "code": [list(pair) for pair in whole.frames.all_code()] if code else [],
         "layers": _layers(whole, pruned.moved),
         "python_constants": _python_constants(trace, whole),
         "backward_functions": backward_functions_to_json(backward, functions),

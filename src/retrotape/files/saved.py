@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from retrotape.files.save import Snapshot
 
 Path = str | os.PathLike[str]
-_OPTIONS = ["names", "values", "redact", "freeze", "store", "overwrite", "wait", "timeout"]
+_OPTIONS = ["names", "values", "redact", "freeze", "store", "overwrite", "wait", "timeout", "code"]
 
 
 class Saved(ABC):
@@ -55,6 +55,7 @@ class Saved(ABC):
         freeze: Collection[str] = ...,
         store: Path | None = ...,
         overwrite: bool = ...,
+        code: bool = ...,
         wait: Literal[True] = ...,
         **named: Any,
     ) -> int: ...
@@ -70,6 +71,7 @@ class Saved(ABC):
         freeze: Collection[str] = ...,
         store: Path | None = ...,
         overwrite: bool = ...,
+        code: bool = ...,
         wait: Literal[False],
         **named: Any,
     ) -> Future[int]: ...
@@ -87,6 +89,7 @@ class Saved(ABC):
         overwrite: bool = True,
         wait: bool = True,
         timeout: float = 20.0,
+        code: bool = True,
         **named: Any,
     ) -> int | Future[int]:
         """Write the tape to a file that `rt.load` reads without the model's code, and return its size in bytes.
@@ -109,6 +112,7 @@ class Saved(ABC):
             size, or raises. The file is that of this moment, whatever happens to the tape and its variables afterwards.
             Several are written one after the other, and Python does not exit before they are.
           timeout: Under a multi-worker strategy, how many seconds to wait for a worker that does not respond.
+          code: Whether to store the text of the lines of code that ran the ops, for explanations and reports elsewhere.
           **named: Names as keywords: `tape.save(path, x=x, loss=loss)`. One that is also an option goes into `names`.
 
         Raises:
@@ -141,11 +145,12 @@ class Saved(ABC):
             if job is not None:
                 from retrotape.files.shards import Options, save_shard  # imported late: most programs have one worker
 
-                snapshot = partial(self._snapshot, session, given, values=values, redact=redact, freeze=freeze)
+                kept: dict[str, Any] = {"values": values, "redact": redact, "freeze": freeze, "code": code}
+                snapshot = partial(self._snapshot, session, given, **kept)
                 agreed = {"values": values, "redact": sorted(map(str, redact)), "freeze": sorted(map(str, freeze))}
                 options = Options(overwrite, store, wait, timeout, {**agreed, "overwrite": overwrite})
                 return save_shard(job, path, snapshot, options)
-            now = self._snapshot(session, given, values=values, redact=redact, freeze=freeze)
+            now = self._snapshot(session, given, values=values, redact=redact, freeze=freeze, code=code)
             may_be_url = any(isinstance(place, str) and "://" in place for place in (path, store))
             if wait and not pending and not may_be_url:
                 return now.prepare().write(path, overwrite=overwrite, store_in=store)

@@ -19,6 +19,7 @@ class InFile:
     """A tensor of a file. A large one is not copied: TensorFlow's tensor shares the memory that was read."""
 
     __slots__ = ("_container", "_info", "_loaded", "_name", "identity", "nbytes")
+    is_lost = False
     stays = True  # what was verified is used, not read again
 
     def __init__(self, container: store.Container, name: str, info: store.TensorInfo) -> None:

@@ -24,6 +24,9 @@ def makes_no_sense(error: Exception) -> str:
     return f"its content makes no sense: {printable(str(error).removesuffix('.'), 400)}"
 
 
+_SHORT = 200  # characters
+
+
 class VariableRow(NamedTuple):
     """A variable: every value that it had, and the equation that made each."""
 
@@ -72,7 +75,8 @@ class Fields:
         self.vars("moments")
         for name in ("assigned", "unrecorded_updates"):
             self.versions(name)
-        _ = self.variables, self.host_reads, self.layers, self.called, self.python_constants, self.names, self.redacted
+        _ = self.variables, self.host_reads, self.layers, self.called, self.code, self.python_constants
+        _ = self.names, self.redacted
 
     def vars(self, name: str) -> tuple[int, ...]:
         """Return a field that is a list of vars."""
@@ -153,12 +157,26 @@ class Fields:
     @cached_property
     def called(self) -> dict[int, str]:
         """The Keras function that was called at each frame that has one; missing in older files."""
+        return self._by_frame("called", "name")
+
+    @cached_property
+    def code(self) -> dict[int, str]:
+        """The text of the line of each frame, where it was saved; missing in older files."""
+        return self._by_frame("code", "text")
+
+    @property
+    def lines(self) -> list[tuple[Frame, str, str]]:
+        """Each frame, the Keras function that was called there, and the text of the line; safe to print."""
+        frames = map(printable_frame, self._program.frames)
+        return [(frame, self.called.get(n, ""), self.code.get(n, "")) for n, frame in enumerate(frames)]
+
+    def _by_frame(self, field: str, what: str) -> dict[int, str]:
         found: dict[int, str] = {}
-        for row in items(self._written.get("called", []), list, "called"):
+        for row in items(self._written.get(field, []), list, field):
             if len(row) != 2 or not isinstance(row[1], str):
-                raise Malformed("called is not a list of pairs of a frame and a name")
-            (number,) = numbers(row[:1], len(self._program.frames), "called")
-            found[number] = printable(row[1])
+                raise Malformed(f"{field} is not a list of pairs of a frame and a {what}")
+            (number,) = numbers(row[:1], len(self._program.frames), field)
+            found[number] = row[1] if row[1].isprintable() and len(row[1]) < _SHORT else printable(row[1])
         return found
 
     @cached_property

@@ -19,9 +19,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Union
 
+from retrotape import _html
 from retrotape.ir._facts import Facts
 
 LEAF = -1
+_SHOWN = 200  # equations in a notebook
 # Not ops of TensorFlow: an equation that has a backward function of its own, and three by which the workers of a
 # job communicate. One worker has recorded only its own values; the programs of all workers together give the result.
 CUSTOM = "custom_gradient"
@@ -153,7 +155,7 @@ class Eqn(NamedTuple):
     frame: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Program:
     """Everything that a tape has recorded, in execution order: frozen data.
 
@@ -178,7 +180,7 @@ class Program:
     producers: Sequence[int]
     eqns: Sequence[Eqn]
     frames: Sequence[Frame]
-    facts: Facts = field(default_factory=Facts, compare=False, repr=False)
+    facts: Facts = field(default_factory=Facts, compare=False)
 
     def leaves(self) -> list[int]:
         """Return the vars whose value came from outside."""
@@ -196,6 +198,15 @@ class Program:
         from retrotape.ir._text import render
 
         return render(self)
+
+    def __repr__(self) -> str:
+        return f"<program: {len(self.eqns):,} equations, {len(self.types):,} vars; print it to see them>"
+
+    def _repr_html_(self) -> str:
+        from retrotape.ir._text import render_first
+
+        title = f"program: {len(self.eqns):,} equations, {len(self.types):,} vars"
+        return _html.folded(title, _html.text(render_first(self, _SHOWN)))
 
     @staticmethod
     def parse(text: str) -> Program:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NoReturn
 
 from retrotape.errors import MalformedProgramError, printable
@@ -30,17 +30,30 @@ _SHOWN = 200  # characters of a line in a message
 
 def render(program: Program) -> str:
     """Return the program as text, one line for each leaf, equation and frame."""
-    return "\n".join(_lines(program))
+    return "\n".join(_lines(program, program.leaves(), program.eqns, range(len(program.frames))))
 
 
-def _lines(program: Program) -> Iterator[str]:
-    for var in program.leaves():
+def render_first(program: Program, count: int) -> str:
+    r"""Return the first equations as text, with the leaves and frames that they use, and how many there are more.
+
+    >>> print(render_first(parse('%0 : int32[]\n%1 : int32[] = Neg(%0) @0\n@0 = "a.py":1 in "f"'), 0))
+    … 1 more
+    """
+    eqns = program.eqns[:count]
+    leaves = sorted({var for eqn in eqns for var in eqn.inputs if program.producers[var] == LEAF})
+    more = [f"… {len(program.eqns) - count:,} more"] if len(program.eqns) > count else []
+    return "\n".join([*_lines(program, leaves, eqns, sorted({eqn.frame for eqn in eqns})), *more])
+
+
+def _lines(program: Program, leaves: Iterable[int], eqns: Iterable[Eqn], frames: Iterable[int]) -> Iterator[str]:
+    for var in leaves:
         yield f"%{var} : {program.types[var]}"
-    for eqn in program.eqns:
+    for eqn in eqns:
         outs = ", ".join(f"%{var} : {program.types[var]}" for var in eqn.outputs)
         ins = ", ".join(f"%{var}" for var in eqn.inputs)
         yield f"{outs} = {eqn.op}{render_attrs(eqn.attrs)}({ins}) @{eqn.frame}".lstrip()
-    for number, frame in enumerate(program.frames):
+    for number in frames:
+        frame = program.frames[number]
         yield f"@{number} = {json.dumps(frame.file)}:{frame.line} in {json.dumps(frame.function)}"
 
 

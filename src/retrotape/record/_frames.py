@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import linecache
 import os
+import stat
 import sys
 import sysconfig
 from collections.abc import Iterable, Sequence
@@ -13,6 +15,7 @@ from typing import Any, NamedTuple, overload
 from retrotape._types import Place
 from retrotape.ir import Frame
 from retrotape.tf.core import tf
+from retrotape.tf.methods import runners
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
@@ -29,6 +32,8 @@ def _roots() -> tuple[str, ...]:
 _USER, _LIBRARY, _INSTALLED = 0, 1, 2  # user code; TensorFlow, Keras, Python or retrotape; another installed package
 _kinds: dict[str, int] = {}
 LARGEST = 4096  # cached files
+LONGEST_LINE = 200  # characters of a line of code
+_LARGEST_FILE = 2**24  # bytes of a file of code
 _PACKAGES = tuple(f"{os.sep}{folder}{os.sep}" for folder in ("site-packages", "dist-packages"))
 # Packages that TensorFlow and Keras call internally: never user code.
 _HELPERS = tuple(f"{folder}{name}{os.sep}" for folder in _PACKAGES for name in ("absl", "numpy", "optree", "wrapt"))
@@ -144,9 +149,10 @@ def stacklevel() -> int:
 def reader_place(depth: int) -> tuple[CodeType, int] | None:
     """Return the place in user code that reads a value, starting `depth` frames up; None if this library reads it."""
     frame: Any = sys._getframe(depth)
-    installed = None
+    installed, is_ours = None, True
     while frame is not None and is_foreign(frame.f_code.co_filename):
-        if frame.f_code.co_filename.startswith(_HERE + os.sep):
+        is_ours = is_ours and frame.f_code not in runners
+        if is_ours and frame.f_code.co_filename.startswith(_HERE + os.sep):
             return None
         if installed is None and _kind(frame.f_code.co_filename) == _INSTALLED:
             installed = frame.f_code, frame.f_lasti
@@ -169,17 +175,18 @@ def is_moments(filename: str, function: str) -> bool:
     return function.startswith("moments") and filename.endswith("nn_impl.py")
 
 
-class Called(NamedTuple):
-    """A place on a loaded tape where a Keras function was called."""
+class SavedPlace(NamedTuple):
+    """A place on a loaded tape."""
 
     frame: Frame
-    name: str
+    called: str = ""  # the Keras function that was called there
+    code: str = ""  # the text of the line, if it was saved
 
 
 class FrameTable(Sequence[Frame]):
     """The places of a program, numbered by first use; each is resolved to a line on first read.
 
-    A place is `(code, instruction)`, an operation of a graph, or a `Frame` of a loaded tape.
+    A place is `(code, instruction)`, an operation of a graph, or a `SavedPlace` of a loaded tape.
     """
 
     __slots__ = ("_frames", "_numbers", "_places")
@@ -219,16 +226,31 @@ class FrameTable(Sequence[Frame]):
     def called(self, number: int) -> str:
         """Return the Keras function that user code called at a place, such as `ops.argmin`; "" if none."""
         place = self._places[number]
-        if isinstance(place, Called):
-            return place.name
+        if isinstance(place, SavedPlace):
+            return place.called
         if type(place) is not tuple or len(place) < 3 or place[2].co_name.startswith("_"):
             return ""
         return f"{_keras_part(place[2].co_filename)}.{place[2].co_name}"
+
+    def saved_code(self, number: int) -> str | None:
+        """Return the text of a line as a loaded tape has it; None for a place of this process."""
+        place = self._places[number]
+        return place.code if isinstance(place, SavedPlace) else None
 
     def all_called(self) -> list[tuple[int, str]]:
         """Return the places where Keras functions were called, with the function names."""
         named = [(number, self.called(number)) for number in range(len(self._places))]
         return [(number, name) for number, name in named if name]
+
+    def all_code(self) -> list[tuple[int, str]]:
+        """Return the places with the text of their lines, where it is known.
+
+        Of a loaded tape, only what it was saved with: an untrusted one may name any file of this machine, and what is
+        saved or reported here may be sent back.
+        """
+        saved = [(number, self.saved_code(number)) for number in range(len(self._places))]
+        found = [(number, line_of(self[number]) if text is None else text) for number, text in saved]
+        return [(number, text) for number, text in found if text]
 
     def __len__(self) -> int:
         return len(self._places)
@@ -248,11 +270,27 @@ class FrameTable(Sequence[Frame]):
         return frame
 
 
+def line_of(frame: Frame) -> str:
+    """Return a line of code, only from a file that is code."""
+    if not (frame.file in linecache.cache or (frame.file.endswith(".py") and _is_file(frame.file))):
+        return ""
+    return linecache.getline(frame.file, frame.line).strip()[:LONGEST_LINE]
+
+
+def _is_file(path: str) -> bool:
+    """Return whether there is a regular file of the size of a program: a pipe or a device might never end."""
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return False
+    return stat.S_ISREG(status.st_mode) and status.st_size <= _LARGEST_FILE
+
+
 def _resolve(place: Any) -> Frame:
     if place is None:
         return Frame("<unknown>", 0, "?")
-    if isinstance(place, (Frame, Called)):  # from a loaded tape
-        return place if isinstance(place, Frame) else place.frame
+    if isinstance(place, SavedPlace):
+        return place.frame
     if not isinstance(place, tuple):
         user, installed = ([e for e in place.traceback if _kind(e.filename) == kind] for kind in (_USER, _INSTALLED))
         lines = user or installed

@@ -22,6 +22,7 @@ class Offloaded(Protocol):
     identity: int | None  # of the original tensor, by which other traces may know it
     nbytes: int
     stays: bool  # in memory once loaded
+    is_lost: bool  # nobody has it
 
     def load(self) -> Tensor:
         """Return the value as a new tensor."""
@@ -29,7 +30,7 @@ class Offloaded(Protocol):
 
 class _OnDisk:
     __slots__ = ("_dtype", "_file", "_offset", "_shape", "identity", "nbytes")
-    stays = False
+    stays, is_lost = False, False
 
     def __init__(self, file: OffloadFile, offset: int, tensor: Tensor, array: np.ndarray) -> None:
         self._file, self._offset = file, offset
@@ -53,7 +54,7 @@ class Constant:
 
     __slots__ = ("_array", "data", "nbytes")
     identity: int | None = None
-    stays = True
+    stays, is_lost = True, False
 
     def __init__(self, array: np.ndarray, data: bytes) -> None:
         self._array, self.data, self.nbytes = array, data, array.nbytes
@@ -116,6 +117,11 @@ class OffloadFile:
             if not count:
                 raise OSError(f"The file with this tape's offloaded values is {len(data) - found} bytes too short.")
             found += count
+
+
+def is_lost(value: Any) -> bool:
+    """Return whether a value was left out of the file that it should be in."""
+    return is_offloaded(value) and value.is_lost
 
 
 def is_offloaded(value: Any) -> bool:

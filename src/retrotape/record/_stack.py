@@ -17,6 +17,7 @@ from retrotape.record._frames import here, in_moments, reader_place
 from retrotape.record._functions import function_traits, variables_in
 from retrotape.record._recorder import Recorder
 from retrotape.record._trace import Trace
+from retrotape.record._traced_layers import trace_layer
 from retrotape.record._traits import Kind, traits
 from retrotape.tf import core, hooks, tangents
 from retrotape.tf.core import identity_of, size_of, tf
@@ -207,7 +208,7 @@ class Stack(ExpectedPlaces):
     def on_layer(self, name: str, run: Callable[[], Any]) -> Any:
         """Run a Keras layer and record when it began and ended: the ops in between belong to it."""
         if not self._open or not tf.executing_eagerly():
-            return run()
+            return trace_layer(name, run) if self._open else run()
         path = f"{self._layers[-1].path}/{name}" if self._layers else name
         call = LayerCall(path, next(_times), FOREVER, UNCOUNTED)
         for recorder in self.active:

@@ -6,31 +6,38 @@ cannot contain recursion.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from retrotape._types import Handle, Tensor
 from retrotape.errors import LostValueError, NotPersistableError, OpaqueUpdateError
 from retrotape.execute import CallGradient, Values, held_inputs, operands_of, run_function
-from retrotape.ir import CUSTOM, Eqn, GrowingFacts, VariableHistory
+from retrotape.ir import CUSTOM, DType, Eqn, Func, GrowingFacts, VariableHistory
 from retrotape.record import (
     Kind,
     Recorder,
     Trace,
+    chain_of,
     current_stack,
     function_traits,
     is_repeatable,
-    next_time,
     traits,
 )
 from retrotape.tf import functions
 from retrotape.tf.core import identity_of, tf
 from retrotape.transform._join import Joiner
+from retrotape.transform._times import order_times
 
 
-def flatten(trace: Trace, freeze: Collection[str] = ()) -> Trace:
-    """Return the same trace with every call inlined; calls named in `freeze` are replaced by their outputs."""
-    return Flattener(trace, freeze).flatten()
+def flatten(trace: Trace, freeze: Collection[str] = (), keep: Callable[[Any], bool] | None = None) -> Trace:
+    """Return the same trace with every call inlined.
+
+    Args:
+      trace: The trace.
+      freeze: The names of calls that are replaced by their outputs.
+      keep: Whether a function without effects is called by an op of TensorFlow in this process, instead of inlined.
+    """
+    return Flattener(trace, freeze, keep).flatten()
 
 
 def flatten_if_possible(trace: Trace) -> Trace:
@@ -46,8 +53,10 @@ def flatten_if_possible(trace: Trace) -> Trace:
 class Flattener(Joiner):
     """Copies a trace with its calls inlined."""
 
-    def __init__(self, trace: Trace, freeze: Collection[str] = ()) -> None:
+    def __init__(self, trace: Trace, freeze: Collection[str] = (), keep: Callable[[Any], bool] | None = None) -> None:
         super().__init__([trace])
+        self._keeps = keep
+        self._dropped: set[int] = set()  # outputs of equations that nothing uses, and that are not copied
         self.joined.guard = trace.guard
         self._freeze = freeze
         self._used = {var for eqn in trace.program.eqns for var in eqn.inputs}
@@ -66,13 +75,16 @@ class Flattener(Joiner):
             self.add(0, index, time)
             times += [time] * (len(eqns) - len(times))  # ops inside a call get the time of the call
         self.finish(0, trace)
-        order_times(self.builder.facts, times)
+        frames = self.joined.frames
+        order_times(self.builder.facts, times, [chain_of(frames.place(eqn.frame)) for eqn in eqns])
         return self.joined
 
     def add(self, which: int, index: int, time: int) -> None:
         """Copy an equation; for a call, the equations inside it."""
         trace = self._traces[which]
         eqn = trace.program.eqns[index]
+        if not self._dropped.isdisjoint(eqn.outputs):
+            return
         if eqn.op == CUSTOM and self._splice_gradient(index, eqn):
             return
         if traits(eqn.op).kind is not Kind.CALL or eqn.op == CUSTOM:
@@ -95,7 +107,36 @@ class Flattener(Joiner):
                 f"inside a tf.function, {ops} cannot be run again to the same effect",
                 "do that outside, draw with `tf.random.stateless_*`, or `tf.config.run_functions_eagerly(True)`",
             )
+        if self._keeps is not None and self._keeps(call.function) and self._keep_call(eqn, call.function, time):
+            return
         self._splice(eqn, call.function)
+
+    def _keep_call(self, eqn: Eqn, function: Any, time: int) -> bool:
+        """Copy a call as an op that calls the function; return whether that gives everything that is used."""
+        trace = self._traces[0]
+        count = len(functions.output_types(function))
+        sides = frozenset(eqn.outputs[count:])  # values that only its derivative has a use for
+        users = [one for one in trace.program.eqns if not sides.isdisjoint(one.inputs)] if sides else []
+        if any(one.op != "ZerosLike" or not self._used.isdisjoint(one.outputs) for one in users):
+            return False
+        self._dropped |= {var for one in users for var in one.outputs}
+        types = trace.program.types
+        inputs = tuple(self._present(0, var) for var in eqn.inputs)
+        outputs = self.builder.define([types[var] for var in eqn.outputs[:count]])
+        for var, new in zip(eqn.outputs, outputs, strict=False):
+            self._connect(0, var, new)
+        attrs = (
+            ("Tin", tuple(DType(types[var].dtype) for var in eqn.inputs)),
+            ("Tout", tuple(DType(types[var].dtype) for var in eqn.outputs[:count])),
+            ("config", b""),
+            ("config_proto", b""),
+            ("executor_type", b""),
+            ("f", Func(functions.function_name(function))),
+        )
+        frame = self.joined.frames.number(trace.frames.place(eqn.frame))
+        self.builder.append("PartitionedCall", inputs, outputs, attrs, frame)
+        self.builder.facts.times.append(time)
+        return True
 
     def _keep_outputs(self, eqn: Eqn) -> None:
         """Turn the outputs of a call, and the values that it assigned, into leaves."""
@@ -233,18 +274,3 @@ def _distinct(operands: list[Tensor]) -> list[Tensor]:
         seen.add(id(operand))
         found.append(operand)
     return found
-
-
-def order_times(facts: GrowingFacts, times: list[int]) -> None:
-    """Give each equation, host read and layer call a unique time, in execution order."""
-    calls = list(facts.layer_calls.values())
-    moments = [(time, 0, number) for number, time in enumerate(times)]
-    moments += [(read.time, 1, number) for number, read in enumerate(facts.host_reads)]
-    moments += [(call.begin, 2, number) for number, call in enumerate(calls)]
-    moments += [(call.end, 3, number) for number, call in enumerate(calls)]
-    now = {(kind, number): next_time() for _, kind, number in sorted(moments)}
-    facts.times[:] = [now[0, number] for number in range(len(times))]
-    facts.host_reads[:] = [read._replace(time=now[1, number]) for number, read in enumerate(facts.host_reads)]
-    moved = [call._replace(begin=now[2, number], end=now[3, number]) for number, call in enumerate(calls)]
-    facts.layer_calls.clear()
-    facts.layer_calls.update((call.begin, call) for call in moved)

@@ -65,7 +65,7 @@ def assert_equal(got, want):
         return
     assert isinstance(got, type(want))
     assert repr(got) == repr(want)
-    if isinstance(want, (rt.Explanation, rt.Nonfinite, rt.Summary, rt.Program, str, int, type(None))):
+    if isinstance(want, (rt.Explanation, rt.Nonfinite, rt.Summary, rt.Program, rt.Report, str, int, type(None))):
         assert got == want
 
 
@@ -86,6 +86,7 @@ ASKED = {
     "backward, some missing": lambda t: t.backward("after", ["w", "idle", "x"]),
     "backward, looked up": lambda t: t.backward("loss", ["x", "w"])[t["x"]],
     "backward_each": lambda t: t.backward_each({"a": "loss", "b": "after"}, ["w", "idle"]),
+    "gramian": lambda t: t.gramian(["loss", "h"], ["w", "idle"]),
     "backward_each, a list": lambda t: t.backward_each(["loss", "h"]),
     "vjp": lambda t: t.vjp("h", "x", [tf.ones((1, 1))]),
     "stream": lambda t: [(getattr(source, "name", None), grad) for source, grad in t.stream("loss", ["w", "table"])],
@@ -104,6 +105,8 @@ ASKED = {
     "first_nonfinite": lambda t: t.first_nonfinite(),
     "first_nonfinite of": lambda t: t.first_nonfinite("loss"),
     "summary": lambda t: t.summary(),
+    "report": lambda t: t.report(loss="loss", title="it"),
+    "report, several": lambda t: t.report(losses={"a": "loss", "b": "h"}).to_json(),
     "tensors": lambda t: t.tensors(op="MatMul"),
     "tensors, some": lambda t: [list(t.tensors()[1:3]), t.tensors(op="Nobody").found, t.tensors().found[0]],
     "value": lambda t: [t.value("loss"), t.value("w"), t.value(t["h"])],
@@ -119,7 +122,11 @@ ASKED = {
 
 @pytest.mark.parametrize("name", ASKED)
 def test_the_same_results(path, both, name):
-    loaded = rt.load(path) if name in ("summary", "program", "tensors", "tensors, some") else both[1]
+    loaded = (
+        rt.load(path)
+        if name in ("summary", "report", "report, several", "program", "tensors", "tensors, some")
+        else both[1]
+    )
     if loaded is not both[1]:  # asking about a gradient again adds to a program: both sides anew
         with rt.load(path, isolate=True, timeout=120.0) as held:
             return assert_equal(ASKED[name](held), ASKED[name](loaded))

@@ -51,6 +51,7 @@ FIELDS: dict[str, Any] = {
     "host_reads": [{"var": 1, "before": 1, "frame": 0, "method": "float"}],
     "layers": [["m/dense", 0, 1, 1], ["m/dense", 1, 2, -2]],
     "called": [[0, "ops.argmin"]],
+    "code": [[0, "y = -x"]],
     "python_constants": [[0, 1]],
     "backward_functions": [USE],
 }
@@ -109,7 +110,7 @@ def text(folder: Path) -> Target:
             return _refused(str(error))
         again = str(program)
         assert all(line.isprintable() for line in again.split("\n"))
-        assert repr(Program.parse(again)) == repr(program)
+        assert str(Program.parse(again)) == again
         return True
 
     return read, [PROGRAM.encode(), *(line.encode() for line in PROGRAM.splitlines())]
@@ -142,6 +143,7 @@ def fields(folder: Path) -> Target:
             *(row.name for row in found.variables),
             *(row.method for row in found.host_reads),
             *found.called.values(),
+            *found.code.values(),
         ]
         assert all(text.isprintable() for text in [*shown, *(row.path for row in found.layers)])
         return True

@@ -8,6 +8,7 @@ This side: `tape/isolated.py` (the user's object), `_process` (request and reply
 from retrotape.files.isolated._confinement import Confinement, confine
 from retrotape.files.isolated._note import Note
 from retrotape.files.isolated._process import Process
+from retrotape.files.isolated._results import add_kind
 from retrotape.files.isolated._serving import METHODS, PROPERTIES, Pipes, Server
 from retrotape.files.isolated._wire import receive, send
 
@@ -19,6 +20,7 @@ __all__ = [
     "Pipes",
     "Process",
     "Server",
+    "add_kind",
     "confine",
     "receive",
     "send",

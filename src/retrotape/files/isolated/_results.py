@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from retrotape.aggregate import Rows
 from retrotape.diagnose.nonfinite import Cause, Nonfinite
 from retrotape.diagnose.summary import Row, Summary
 from retrotape.diagnose.tensors import Found
@@ -24,8 +25,8 @@ def _explanation(verdict: str, target: str, source: str, *rest: Any) -> Explanat
     return Explanation(Verdict[verdict], target, source, *rest)
 
 
-def _nonfinite(op: str, backward: bool, frame: Frame, inputs: Any, cause: str, detail: str) -> Nonfinite:
-    return Nonfinite(op, backward, frame, inputs, Cause[cause], detail)
+def _nonfinite(op: str, backward: bool, frame: Frame, inputs: Any, cause: str, *rest: str) -> Nonfinite:
+    return Nonfinite(op, backward, frame, inputs, Cause[cause], *rest)
 
 
 # Class: its name in messages, how to pack it into a list, and how to unpack it. Names in messages never select a class
@@ -33,7 +34,7 @@ def _nonfinite(op: str, backward: bool, frame: Frame, inputs: Any, cause: str, d
 _KINDS: dict[type, tuple[str, Callable[[Any], list[Any]], Callable[..., Any]]] = {
     Frame: ("frame", list, _frame),
     TensorType: ("type", lambda one: [one.dtype, None if one.shape is None else list(one.shape)], _type),
-    Step: ("step", lambda one: [one.op, one.frame, one.called], Step),
+    Step: ("step", lambda one: [one.op, one.frame, one.called, one.saved_code], Step),
     Explanation: (
         "explanation",
         lambda one: [
@@ -44,15 +45,22 @@ _KINDS: dict[type, tuple[str, Callable[[Any], list[Any]], Callable[..., Any]]] =
     ),
     Nonfinite: (
         "nonfinite",
-        lambda one: [one.op, one.backward, one.frame, tuple(one.inputs), one.cause.name, one.detail],
+        lambda one: [*one[:3], tuple(one.inputs), one.cause.name, one.detail, one.saved_code],
         _nonfinite,
     ),
     Row: ("row", list, Row),
+    Rows: ("rows", lambda one: [list(one), list(one.names), one.losses, one.mixed_by], Rows),
     Summary: ("summary", list, Summary),
     Found: ("found", list, Found),
     Program: ("program", lambda one: [str(one).encode()], lambda text: Program.parse(text.decode())),
 }
 _UNPACK = {name: unpack for name, _, unpack in _KINDS.values()}
+
+
+def add_kind(kind: type, name: str, pack: Callable[[Any], list[Any]], unpack: Callable[..., Any]) -> None:
+    """Add a class of results that this folder does not know: how to pack it into a list, and how to unpack it."""
+    _KINDS[kind] = name, pack, unpack
+    _UNPACK[name] = unpack
 
 
 def pack_result(value: Any) -> tuple[str, Any] | None:

@@ -17,8 +17,19 @@ from retrotape.tf.core import tf
 # The methods of a tape that can be called, and the properties that can be read.
 METHODS = frozenset(
     (
-        *("gradient", "backward", "backward_each", "vjp", "stream", "jacobian", "batch_jacobian", "per_example"),
+        *(
+            "gradient",
+            "backward",
+            "backward_each",
+            "gramian",
+            "vjp",
+            "stream",
+            "jacobian",
+            "batch_jacobian",
+            "per_example",
+        ),
         *("jvp", "hvp", "hessian", "versions", "at", "why", "first_nonfinite", "summary", "tensors", "value"),
+        "report",
         "why_not_compiled",
         *("replay", "size", "__getitem__"),
     )
@@ -128,8 +139,7 @@ class Server:
         index = producers[var] if var < len(producers) else LEAF
         if index == LEAF or trace.program.eqns[index] is not eqn:
             return ""
-        frame = trace.frames.place(eqn.frame)
-        return f" (equation {index}, {getattr(frame, 'frame', frame)})"
+        return f" (equation {index}, {trace.frames[eqn.frame]})"
 
     def _write(self, text: str) -> None:
         self._doing = text
