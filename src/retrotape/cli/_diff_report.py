@@ -85,6 +85,11 @@ def show(about: Json) -> None:
     show_lines(*_lines(sanitize(about)))
 
 
+def sentences(about: Json) -> list[str]:
+    """Return what differs as sentences, tables left out."""
+    return [line.strip() for line in _lines(sanitize(about)) if isinstance(line, str)]
+
+
 def _lines(about: Json) -> Iterator[Any]:
     program, step, origin = about["program"], about["step"], about["origin"]
     if program is None:

@@ -24,10 +24,13 @@ SUMMARIES = {
     "grad": "Print gradients by name, and write them to a file.",
     "why": "Explain why TARGET has a gradient with respect to SOURCE, or none.",
     "nan": "Find the op that made the first NaN or infinity.",
+    "report": "Write a page about a tape: findings, gradient flow, layers, program, memory.",
     "check": "Verify a saved tape.",
+    "recover": "Write tapes of the last steps of trainings that were killed.",
     "farm": "Compute one query over many saved tapes, in one process or many.",
     "diff": "Find the first op whose value differs between two tapes of the same program.",
     "demo": "Compare this tape with the stock tape on a few programs.",
+    "doctor": "Check that retrotape works on this machine, on each of its devices.",
     "completion": "Print the script that completes verbs, options and the names on a tape.",
 }
 

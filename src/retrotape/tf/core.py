@@ -143,6 +143,11 @@ def traced(function: _Function) -> _Function:
     return compiled
 
 
+def concrete(function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+    """Return a function that was traced once, for arguments of these types."""
+    return tf.function(function, autograph=False).get_concrete_function(*arguments)
+
+
 def seed_setting() -> tuple[dict[str, Any], str]:
     """Return where the global seed of random ops is kept: a namespace, and a name there."""
     return vars(context.context()), "_seed"

@@ -54,6 +54,8 @@ CALLED = {
     "eager.context:Context.remove_function(self, name)": "the same, when it is dropped",
     "eager.context:Context.has_function(self, name)": "the same",
     "eager.context:Context.ensure_initialized(self)": "the same, before the first op",
+    "eager.context:Context._seed": "eager draws that leave those of the training as they are",
+    "eager.context:Context._rng": "the same",
     "eager.context:Context.op_callbacks": "callbacks run on the slow path",
     "eager.context:Context._thread_local_data": "every eager op is recorded; an interrupt leaves no callback behind",
     "pywrap_tfe:EagerContextThreadLocalData.op_callbacks": "the same",
@@ -178,4 +180,16 @@ KERAS = {
     "keras:optimizers.Optimizer.built": "whether it knows them yet",
     "keras:optimizers.Optimizer.build(self, variables)": "the same",
     "keras:optimizers.Optimizer.apply(self, grads, trainable_variables)": "one step",
+    "keras:Model._compile_loss": "the losses of `compile`, one by one",
+    "keras:Model._aggregate_additional_loss(self, loss)": "the same, of those that layers add",
+    "keras:Model._loss_tracker": "the mean that `fit` shows",
+    "keras:Model._call_has_training_arg": "whether a model takes `training=`",
+    "keras.src.trainers.compile_utils:CompileLoss._flat_losses": "the losses of `compile`, one by one",
+}
+# Checked when a callback is to observe `fit`.
+FIT = {
+    "keras:Model._autoconvert_optionals(self, step_func)": "every batch passes through what it returns, outside of XLA",
+    "keras:Model.make_train_function(self, force)": "builds the function that `fit` calls",
+    "keras:Model.compute_loss(self, x, y, y_pred, sample_weight, ...)": "which tensor is the loss",
+    "eager.context:Context._rng": "a step that is recorded once more draws no number from the user's generator",
 }

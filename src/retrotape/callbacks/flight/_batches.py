@@ -1,0 +1,73 @@
+"""A batch taken apart into tensors with names, and put together again from arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from retrotape._types import Tensor
+from retrotape.callbacks.flight._folder import Layout
+from retrotape.tf.core import DistributedValues, tf
+
+_PARTS = ("x", "y", "sample_weight")  # of a tuple, as Keras takes it apart
+
+
+class Batch(NamedTuple):
+    """A batch that was taken apart.
+
+    Attributes:
+      nest: The batch itself; in a graph, of symbolic tensors.
+      tensors: The tensors in it, those of composite and distributed ones singly.
+      names: Of each tensor, on the tape.
+      dtypes: The names of their dtypes.
+    """
+
+    nest: Any
+    tensors: tuple[Tensor, ...]
+    names: tuple[str, ...]
+    dtypes: tuple[str, ...]
+
+    def layout(self, arrays: Sequence[Any]) -> Layout:
+        """Return how arrays in the place of its tensors are stored."""
+        return Layout(self.names, self.dtypes, tuple(tuple(array.shape) for array in arrays))
+
+    def packed(self, arrays: Mapping[str, Any]) -> Any:
+        """Return the same nest with other values, by name."""
+        values = iter([_tensor(arrays[name], like) for name, like in zip(self.names, self.tensors, strict=True)])
+        flat = [None if leaf is None else next(values) for leaf in _flat(self.nest)]
+        return tf.nest.pack_sequence_as(self.nest, flat, expand_composites=True)
+
+
+def take_apart(nest: Any) -> Batch:
+    """Return a batch as tensors with names: those of a tuple are x, y and sample_weight, of anything else x."""
+    is_tuple = isinstance(nest, (tuple, list)) and len(nest) <= len(_PARTS)
+    parts = zip(_PARTS, nest, strict=False) if is_tuple else [("x", nest)]
+    named = [(name, tensor) for part, item in parts for name, tensor in _named(item, part)]
+    names, tensors = tuple(name for name, _ in named), tuple(tensor for _, tensor in named)
+    return Batch(nest, tensors, names, tuple(tf.as_dtype(getattr(part, "dtype", tf.variant)).name for part in tensors))
+
+
+def _flat(nest: Any) -> list[Any]:
+    return tf.nest.flatten(nest, expand_composites=True)
+
+
+def _named(nest: Any, name: str) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors of a nest in the order of `tf.nest`, with a name for each."""
+    if nest is None:
+        return
+    if isinstance(nest, Mapping):
+        for key in sorted(nest):
+            yield from _named(nest[key], f"{name}/{key}")
+    elif isinstance(nest, (list, tuple)):
+        for number, item in enumerate(nest):
+            yield from _named(item, f"{name}/{number}")
+    else:
+        parts = _flat(nest)
+        word = "replica_" if isinstance(nest, DistributedValues) else ""
+        for number, part in enumerate(parts):
+            yield name if len(parts) == 1 else f"{name}/{word}{number}", part
+
+
+def _tensor(array: Any, like: Tensor) -> Tensor:
+    with tf.device(like.device or "CPU:0"):
+        return tf.constant(array, like.dtype)

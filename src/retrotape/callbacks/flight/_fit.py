@@ -1,0 +1,280 @@
+"""A flight recorder in `fit`: observes each call of the train function, and looks back when a step went wrong."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from math import isfinite, log2
+from typing import Any
+
+from retrotape._types import Tensor
+from retrotape.callbacks.flight._account import Epoch, account_of, gist_of
+from retrotape.callbacks.flight._batches import Batch, take_apart
+from retrotape.callbacks.flight._crash import Crash, write_crash
+from retrotape.callbacks.flight._folder import Recording, Segment, segments
+from retrotape.callbacks.flight._model import ObservedModel
+from retrotape.callbacks.flight._pace import Pace
+from retrotape.callbacks.flight._recorded import known
+from retrotape.callbacks.flight._search import Call, Ran, numbers, search
+from retrotape.callbacks.flight._settings import Settings
+from retrotape.callbacks.flight._trouble import Trouble
+from retrotape.callbacks.flight._writer import Writer
+from retrotape.errors import RetrotapeError
+from retrotape.tf.core import tf
+
+_DROPS = 8  # times that a loss scale is halved between two snapshots: more than it takes to find its level
+_TEMPLATES = 8  # shapes of batches for which a step is recorded
+_DATA_ENDED = (StopIteration, tf.errors.OutOfRangeError)
+
+
+class FitSession:
+    """One `fit` of a model.
+
+    Args:
+      settings: Of the recorder.
+      model: The model, about to be trained.
+      on_crash: Called with each crash.
+    """
+
+    def __init__(self, settings: Settings, model: Any, on_crash: Callable[[Crash], None]) -> None:
+        self._settings, self._on_crash = settings, on_crash
+        self._observed = ObservedModel(model, self._on_batch)
+        self._recording = Recording(settings.folder, settings.keep)
+        self._writer = Writer()
+        self._pace = Pace(settings.every)
+        self._step = 0  # the next one
+        self._calls: list[Call] = []  # since the snapshot
+        self._batches: dict[int, Batch] = {}  # by layout: how to put a batch together
+        self._templates: set[int] = set()
+        self._epochs: list[Epoch] = []
+        self._scale: float | None = None
+        self._was_bad = self._was_true = self._is_lost = False
+        self._asleep = False  # while steps run again
+        self._trouble = Trouble()
+        self.is_expected = False  # whether `fit` is about to call the train function
+        self._before, self._call = model.train_function, self._observed_call
+        model.train_function = self._call
+
+    @property
+    def model(self) -> Any:
+        """The model."""
+        return self._observed.model
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its train function is still the one that is observed."""
+        return self.model.train_function is self._call
+
+    # ------------------------------------------------------------------ the run
+
+    def _on_batch(self, data: Any) -> list[Any]:
+        """Write a batch to the log; in a graph, return the operation that does so."""
+        if self._asleep:
+            return []
+        batch = take_apart(data)
+        if not tf.executing_eagerly():
+            return [tf.numpy_function(partial(self._note, batch), list(batch.tensors), [])]
+        self._note(batch, *(tensor.numpy() for tensor in batch.tensors))
+        return []
+
+    def _note(self, batch: Batch, *arrays: Any) -> None:
+        if self._trouble.reason is not None or self._asleep:
+            return
+        try:
+            layout = self._recording.layout("batch", batch.layout(arrays))
+            self._batches.setdefault(layout, batch)
+            self._writer.put(partial(self._recording.log.batch, self._step, layout, arrays))
+            self._step += 1
+            if self._writer.error is not None:
+                raise self._writer.error
+        except Exception as error:  # any: on this thread of TensorFlow it would end the training
+            self._trouble.reason = f"a batch could not be written: {error}"
+
+    def _observed_call(self, iterator: Any) -> Any:
+        if not self.is_expected:  # another `fit`, of which this recorder is not told
+            return self._forward(iterator)
+        self.is_expected = False
+        self._trouble.attempt(self._before_call)
+        first = self._step
+        try:
+            logs = self._observed.function(iterator)
+        except _DATA_ENDED:
+            raise
+        except Exception as error:
+            if self._step > first:  # else there was no batch: the data raised
+                self._trouble.attempt(partial(self._raised, Call(first, self._step, None), error))
+            self.end()
+            raise
+        except BaseException:
+            self.end()
+            raise
+        self._trouble.attempt(partial(self._returned, Call(first, self._step, logs)))
+        return logs
+
+    def _forward(self, iterator: Any) -> Any:
+        self.end()
+        self.model.make_train_function()
+        return self.model.train_function(iterator)
+
+    def _before_call(self) -> None:
+        if self._pace.is_due(self._step, self._recording.log.bytes):
+            began = time.perf_counter()
+            self._observed.refresh()
+            values, is_finite = self._observed.state.read()
+            self._check(is_finite)
+            self._snapshot(values)
+            self._is_lost = not is_finite
+            self._pace.taken(self._step, began)
+
+    def _returned(self, call: Call) -> None:
+        self._calls.append(call)
+        if call.first == 0 and self._observed.refresh():  # the first call makes the variables of metrics
+            self._pace = Pace(self._settings.every)
+        for layout in sorted(self._batches.keys() - self._templates):
+            self._record_template(layout)
+        if self._settings.predicate is not None:
+            was_true, self._was_true = self._was_true, bool(self._settings.predicate(numbers(call.logs)))
+            if self._was_true and not was_true:
+                self._look_back("on= was true", self._satisfies)
+
+    def _satisfies(self, ran: Ran) -> bool:
+        return ran.logs is not None and bool(self._settings.predicate and self._settings.predicate(ran.logs))
+
+    def begin_epoch(self, number: int) -> None:
+        """Take a snapshot before the next step: callbacks may have changed anything since the last."""
+        self._epochs.append(Epoch(number, self._step))
+        self._pace = Pace(self._settings.every)
+        self._was_bad = self._was_true = False
+
+    def end_epoch(self) -> None:
+        """Look at the loss, which is reset for the next epoch."""
+        self._trouble.attempt(self._check_loss)
+
+    def finish(self) -> None:
+        """Look at everything once more, and end."""
+        self._trouble.attempt(lambda: self._check(self._observed.state.read()[1]))
+        self.end()
+
+    def end(self) -> None:
+        """Leave the model as it was."""
+        if self.is_running:
+            self.model.train_function = self._before
+        self._asleep = True
+        self._writer.close()
+        self._recording.close()
+
+    # ------------------------------------------------------------------ what is recorded
+
+    def _snapshot(self, values: Sequence[Tensor]) -> None:
+        self._writer.flush()
+        layout = self._recording.layout("state", self._observed.state.layout(values))
+        self._recording.log.snapshot(self._step, layout, [value.numpy() for value in values])
+        self._calls.clear()
+        self._scale = self._observed.loss_scale
+
+    def _record_template(self, layout: int) -> None:
+        """Record a step on a batch of a new layout, from which a killed process is recovered; undo what it did."""
+        self._templates.add(layout)
+        segment = self._segment()
+        step = next((segment.step + at for at, (found, _) in enumerate(segment.batches) if found == layout), None)
+        if step is None or len(self._templates) > _TEMPLATES:
+            return
+        with self._rerunning():
+            recorded = self._observed.record_template(self._data(segment, step))
+        if self._observed.refresh():
+            self._pace = Pace(self._settings.every)
+        try:
+            if recorded.error is None:
+                names = known(recorded.tape, {**self._observed.state.variables, **recorded.names})
+                recorded.tape.save(self._recording.template(layout), names)
+        except RetrotapeError as error:
+            text = f"If this process is killed, its last steps cannot be recovered: {error}"
+            warnings.warn(text, RuntimeWarning, stacklevel=6)
+
+    def _segment(self) -> Segment:
+        self._writer.flush()
+        return segments(self._recording.path)[0]
+
+    def _data(self, segment: Segment, step: int) -> Any:
+        layout, arrays = segment.batches[step - segment.step]
+        return self._batches[layout].packed(arrays)
+
+    @contextmanager
+    def _rerunning(self) -> Iterator[None]:
+        self._asleep = True
+        try:
+            with self._observed.rerunning():
+                yield
+        finally:
+            self._asleep = False
+
+    # ------------------------------------------------------------------ what went wrong
+
+    def _check(self, is_finite: bool) -> None:
+        self._check_loss()
+        if self._watches_numbers:
+            if not is_finite:
+                self._was_bad = True
+                self._look_back("a weight or a variable of the optimizer is no longer finite", _is_bad, nonfinite=True)
+            self._check_scale()
+
+    def _check_loss(self) -> None:
+        """Look for the step if the loss is not finite, and was before."""
+        if self._watches_numbers and not isfinite(numbers(self._calls[-1].logs).get("loss", 0.0)):
+            self._was_bad = True
+            self._look_back("the loss is not finite", _is_bad, nonfinite=True)
+
+    @property
+    def _watches_numbers(self) -> bool:
+        """Whether something that is not finite would be news: the state of the snapshot was, and so is the loss."""
+        return self._settings.nonfinite and bool(self._calls) and not self._was_bad and not self._is_lost
+
+    def _check_scale(self) -> None:
+        before, now = self._scale, self._observed.loss_scale
+        if before and now and log2(before / now) >= _DROPS:
+            what = f"the loss scale fell from {before:g} to {now:g}, since gradients were not finite again and again"
+            self._look_back(what, lambda ran: ran.dropped, last=True, nonfinite=True)
+
+    def _raised(self, call: Call, error: Exception) -> None:
+        self._calls.append(call)
+        self._look_back(f"the step raised {gist_of(error)}", lambda ran: ran.error is not None)
+
+    def _look_back(
+        self, what: str, is_wanted: Callable[[Ran], bool], *, last: bool = False, nonfinite: bool = False
+    ) -> None:
+        """Run the steps since the snapshot again, record the one that is wanted, and write it down.
+
+        Args:
+          what: What happened.
+          is_wanted: Whether a step is the one.
+          last: Whether it is the last such step, not the first.
+          nonfinite: Whether its tape has to have something on it that is not finite.
+        """
+        segment, observed = self._segment(), self._observed
+        with self._rerunning():
+            observed.restore(segment.state)
+
+            def run(step: int) -> Ran:
+                return observed.run(self._data(segment, step))
+
+            steps = range(segment.step, segment.end)
+            outcome = search(steps, run, lambda: observed.state.read()[0], self._calls, is_wanted, last)
+            recorded = None
+            if outcome.step is not None and not outcome.difference:
+                observed.state.restore(outcome.before)
+                recorded = observed.record(self._data(segment, outcome.step))
+        account = account_of(what, segment.step, outcome, self._calls, self._epochs)
+        if recorded is not None:
+            account = account.with_remarks(*recorded.remarks)
+        tape = () if recorded is None else (recorded.tape, recorded.names)
+        crash = write_crash(self._settings.folder, self._settings.keep, account, *tape, nonfinite=nonfinite)
+        self._on_crash(crash)
+        if self._settings.stop and not observed.state.read()[1]:
+            observed.model.stop_training = True
+
+
+def _is_bad(ran: Ran) -> bool:
+    return ran.is_bad

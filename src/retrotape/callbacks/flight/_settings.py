@@ -1,0 +1,57 @@
+"""What a flight recorder was asked for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from retrotape.errors import did_you_mean
+
+Predicate = Callable[[Mapping[str, float]], bool]
+_ON = ("nonfinite", "exception")
+
+
+class Settings(NamedTuple):
+    """What a flight recorder was asked for, checked.
+
+    Attributes:
+      folder: Where crashes and recordings are.
+      keep: How many crashes stay there.
+      nonfinite: Whether a NaN or an infinity is a crash.
+      predicate: Whether the logs of a step are a crash; None if nobody asked.
+      every: About how many steps two snapshots are apart.
+      stop: Whether to stop training when weights are no longer finite.
+    """
+
+    folder: str
+    keep: int
+    nonfinite: bool
+    predicate: Predicate | None
+    every: int
+    stop: bool
+
+
+def checked(folder: Any, keep: Any, on: Any, every: Any, stop: bool) -> Settings:
+    """Return the settings, or raise for what cannot be meant; create the folder."""
+    if not isinstance(folder, (str, os.PathLike)) or not os.fspath(folder):
+        raise TypeError(f"FlightRecorder takes the path of a folder, got {folder!r}: `rt.FlightRecorder('crashes')`.")
+    path = os.path.abspath(os.fspath(folder))
+    if "://" in str(folder):
+        raise ValueError(f"FlightRecorder writes to a local folder, got {folder!r}. Upload it afterwards.")
+    if os.path.exists(path) and not os.path.isdir(path):
+        raise NotADirectoryError(f"{os.fspath(folder)!r} is a file; FlightRecorder needs a folder. Give another path.")
+    for name, number in (("keep", keep), ("every", every)):
+        if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+            raise ValueError(f"{name}= takes a whole number above 0, got {number!r}: `{name}={_DEFAULTS[name]}`.")
+    if not callable(on) and on not in _ON:
+        meant = did_you_mean(on, _ON) if isinstance(on, str) else ""
+        raise ValueError(
+            f"on= takes 'nonfinite', 'exception' or a function of the logs, got {on!r}.{meant} "
+            "For example `on=lambda logs: logs['loss'] > 100.0`."
+        )
+    os.makedirs(path, exist_ok=True)
+    return Settings(path, keep, on == "nonfinite", on if callable(on) else None, every, bool(stop))
+
+
+_DEFAULTS = {"keep": 3, "every": 50}
