@@ -8,7 +8,7 @@ WHEEL  := .venv-wheel
 JAX    := .venv-jax
 TORCH  := .venv-torch
 # What every supported TensorFlow has to pass: the folders that mirror the source, and conformance.
-ON_EACH := tests/conform tests/errors tests/ir tests/tf tests/rules tests/grads tests/record tests/execute tests/transform tests/lower tests/playback tests/query tests/diagnose tests/files tests/tape tests/distribute tests/cli
+ON_EACH := tests/aggregate tests/conform tests/errors tests/ir tests/tf tests/rules tests/grads tests/record tests/execute tests/transform tests/lower tests/playback tests/query tests/diagnose tests/files tests/logs tests/tape tests/distribute tests/callbacks tests/cli
 # What runs a second time with every query compiled.
 COMPILED := tests/conform tests/query tests/execute
 export TF_CPP_MIN_LOG_LEVEL ?= 3
@@ -54,7 +54,7 @@ format: env
 
 # Ours beside the stock tape and `tf.function`, then what each part costs. `make bench BENCH=speed` runs one program,
 # `make bench QUICK=1` most of them, for a few seconds each.
-BENCH ?= speed playback start forward shapes soak kept storage scale $(if $(QUICK),,parallel farm notes growth lengths imports)
+BENCH ?= speed playback losses start forward shapes soak kept storage scale $(if $(QUICK),,parallel farm notes growth lengths imports)
 bench bench-peers: export TF_ENABLE_ONEDNN_OPTS = 1
 bench: env
 	@for name in $(BENCH); do echo "benchmarks/$$name.py" && $(BIN)/python benchmarks/$$name.py $(if $(QUICK),--quick) || exit 1; done
@@ -63,6 +63,7 @@ bench: env
 bench-peers: env $(JAX)/.ready $(TORCH)/.ready
 	$(BIN)/python benchmarks/speed.py --peers $(if $(QUICK),--quick)
 	$(BIN)/python benchmarks/playback.py --peers $(if $(QUICK),--quick)
+	$(BIN)/python benchmarks/losses.py --peers $(if $(QUICK),--quick)
 	$(BIN)/python benchmarks/storage.py --peers $(if $(QUICK),--quick)
 
 # Is this checkout slower than another version? `make compare OLD=main~3`; OLD may also be a checkout or a Python.

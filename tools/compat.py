@@ -18,10 +18,11 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 # The folders that mirror the source, and conformance: `ON_EACH` of the Makefile.
 FOLDERS = (
-    "conform errors ir tf rules grads record execute transform lower playback query diagnose files tape distribute cli"
+    "aggregate conform errors ir tf rules grads record execute transform lower playback query diagnose files logs "
+    "report tape distribute callbacks cli"
 )
 TESTS = tuple(f"tests/{name}" for name in FOLDERS.split())
-TOOLS = ("pytest", "hypothesis")
+TOOLS = ("pytest", "hypothesis", "jinja2", "matplotlib", "tensorboard")
 # How the warning about a version that was not tried begins: here that is the point.
 UNTRIED = "ignore:retrotape has not been tested"
 

@@ -134,6 +134,8 @@ def public_names() -> frozenset[str]:
 
     found = {f"retrotape-{verb}" for verb in main.list_commands(click.Context(main))}
     found.update(f"retrotape.farm.{name}" for name in retrotape.farm.__all__)
+    found.update(f"retrotape.aggregate.{name}" for name in set(retrotape.aggregate.__all__) - set(retrotape.__all__))
+    found.update(f"retrotape.callbacks.{name}" for name in retrotape.callbacks.__all__)
     for module, names in (("retrotape", retrotape.__all__), ("retrotape.errors", dir(retrotape.errors))):
         home = retrotape if module == "retrotape" else retrotape.errors
         for name in names:

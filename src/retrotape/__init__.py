@@ -18,7 +18,13 @@ from typing import TYPE_CHECKING, Any
 from retrotape._version import __version__
 
 if TYPE_CHECKING:
+    from retrotape import aggregate as aggregate
+    from retrotape import callbacks as callbacks
     from retrotape import errors as errors
+    from retrotape.aggregate import Combined as Combined
+    from retrotape.aggregate import Rows as Rows
+    from retrotape.callbacks.flight.recorder import Crash as Crash
+    from retrotape.callbacks.flight.recorder import FlightRecorder as FlightRecorder
     from retrotape.diagnose.memory import Memory as Memory
     from retrotape.diagnose.nonfinite import Cause as Cause
     from retrotape.diagnose.nonfinite import Nonfinite as Nonfinite
@@ -32,6 +38,7 @@ if TYPE_CHECKING:
     from retrotape.grads import Gradients as Gradients
     from retrotape.ir import Program as Program
     from retrotape.record import config as config
+    from retrotape.report import Report as Report
     from retrotape.tape import keras as keras
     from retrotape.tape.accumulate import Accumulated as Accumulated
     from retrotape.tape.accumulate import accumulate as accumulate
@@ -52,8 +59,11 @@ if TYPE_CHECKING:
 _HOMES = {
     "Accumulated": "retrotape.tape.accumulate",
     "Cause": "retrotape.diagnose.nonfinite",
+    "Combined": "retrotape.aggregate",
     "CompiledStep": "retrotape.tape.compiled",
     "Confinement": "retrotape.files.isolated",
+    "Crash": "retrotape.callbacks.flight.recorder",
+    "FlightRecorder": "retrotape.callbacks.flight.recorder",
     "Gradients": "retrotape.grads",
     "Explanation": "retrotape.diagnose.why",
     "GradientTape": "retrotape.tape.live",
@@ -63,12 +73,16 @@ _HOMES = {
     "Memory": "retrotape.diagnose.memory",
     "Nonfinite": "retrotape.diagnose.nonfinite",
     "Program": "retrotape.ir",
+    "Rows": "retrotape.aggregate",
+    "Report": "retrotape.report",
     "Summary": "retrotape.diagnose.summary",
     "Tape": "retrotape.tape.live",
     "Tensors": "retrotape.diagnose.tensors",
     "Verdict": "retrotape.diagnose.why",
     "accumulate": "retrotape.tape.accumulate",
+    "aggregate": "retrotape.aggregate",
     "backward_all": "retrotape.tape.parallel",
+    "callbacks": "retrotape.callbacks",
     "compile": "retrotape.tape.compiled",
     "config": "retrotape.record",
     "errors": "retrotape.errors",
@@ -85,9 +99,12 @@ _HOMES = {
 __all__ = [
     "Accumulated",
     "Cause",
+    "Combined",
     "CompiledStep",
     "Confinement",
+    "Crash",
     "Explanation",
+    "FlightRecorder",
     "GradientTape",
     "Gradients",
     "IsolatedTape",
@@ -96,13 +113,17 @@ __all__ = [
     "Memory",
     "Nonfinite",
     "Program",
+    "Report",
+    "Rows",
     "Summary",
     "Tape",
     "Tensors",
     "Verdict",
     "__version__",
     "accumulate",
+    "aggregate",
     "backward_all",
+    "callbacks",
     "compile",
     "config",
     "errors",
@@ -124,7 +145,9 @@ if not TYPE_CHECKING:  # to a type checker every name would be one of ours
         if home is None:
             raise AttributeError(f"module 'retrotape' has no attribute {name!r}")
         module = import_module(home)
-        value = module if name in ("errors", "farm", "keras", "store") else getattr(module, name)
+        value = (
+            module if name in ("aggregate", "callbacks", "errors", "farm", "keras", "store") else getattr(module, name)
+        )
         globals()[name] = value
         return value
 

@@ -19,17 +19,17 @@ LAYERS = [
     {"ir", "tf"},
     {"rules", "grads"},
     {"record"},
-    {"execute"},
+    {"execute", "aggregate"},
     {"transform"},
     {"diagnose", "lower"},
-    {"query", "files", "playback"},
+    {"query", "files", "playback", "logs", "report"},
     {"tape"},
-    {"distribute"},
+    {"distribute", "callbacks"},
     {"cli"},
 ]
-BASE = {"errors", "_types", "_version"}  # import nothing of the package but each other; anyone may import them
+BASE = {"errors", "_html", "_types", "_version"}  # import nothing of the package but each other; anyone may import them
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
-PLAIN = ("errors", "ir", "_types", "_version")  # the standard library only
+PLAIN = ("errors", "ir", "_html", "_types", "_version")  # the standard library only
 
 # Public names that are understood without an example, each with the reason.
 NO_EXAMPLE = {
@@ -44,6 +44,7 @@ NO_EXAMPLE = {
     "Tape.export_graph": "what it writes is looked at in TensorBoard",
     "Tape.export_saved_model": "takes seconds",
     "Cause": "a list of sentences; `Tape.first_nonfinite` shows one",
+    "Report": "a result; `Tape.report` makes it",
     "Summary": "a result; `Tape.summary` makes it",
     "Tensors": "a result; `Tape.tensors` makes it",
     "Nonfinite": "a result; `Tape.first_nonfinite` makes it",

@@ -14,7 +14,7 @@ from retrotape.tf.compatibility import PrivateName
 
 SOURCE = Path(retrotape.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
-LINES = [*private_names.HOOKED, *private_names.CALLED, *private_names.KERAS]
+LINES = [*private_names.HOOKED, *private_names.CALLED, *private_names.KERAS, *private_names.FIT]
 TABLE = [PrivateName.parse(line) for line in LINES]
 PYTHON = {"_asdict", "_replace", "_getframe", "_mp_context"}  # of namedtuple, sys and ProcessPoolExecutor
 ACCESS = ("getattr", "hasattr", "setattr")
@@ -140,7 +140,8 @@ def test_no_line_of_the_table_is_left_over() -> None:
 def test_every_line_gives_its_reason_and_none_is_there_twice() -> None:
     names = [str(name) for name in TABLE]
     assert len(set(names)) == len(names)
-    assert all([*private_names.HOOKED.values(), *private_names.CALLED.values(), *private_names.KERAS.values()])
+    tables = private_names.HOOKED, private_names.CALLED, private_names.KERAS, private_names.FIT
+    assert all(reason for table in tables for reason in table.values())
 
 
 def test_every_hook_is_in_the_table_of_hooks() -> None:

@@ -12,6 +12,7 @@ from keras import layers
 
 import retrotape as rt
 from retrotape import errors
+from retrotape.diagnose.layers import Layers
 
 IMAGE = tf.random.stateless_uniform([2, 8, 8, 3], [1, 2])
 NAMES = ("conv_a", "bn_a", "conv5_block3_out", "pool5", "drop", "gap", "predictions")
@@ -212,3 +213,69 @@ def test_models_that_are_trained_step_by_step() -> None:
     with rt.Tape() as tape:
         model.fit(tf.ones([8, 3]), tf.ones([8, 1]), batch_size=4, epochs=2, verbose=0)
     assert [one.call for one in tape.tensors(layer="net/hidden", op="MatMul").found] == [1, 2, 3, 4]
+
+
+# ------------------------------------------------------------------ inside functions
+
+
+def in_order(tape: Any, path: Any) -> list[tuple[str, int]]:
+    """Return the layers of a saved tape, where functions are inlined, in the order in which they ran."""
+    tape.save(path)
+    layers = Layers(rt.load(path)._recorded().trace, guess=False)
+    return list(dict.fromkeys((layer.path, layer.call) for layer in layers.of if layer.path))
+
+
+def test_layers_inside_a_function_are_known(tmp_path: Any) -> None:
+    inner = keras.Sequential([keras.layers.Dense(2, name="a"), keras.layers.Dropout(0.5, name="b")], name="inner")
+    model = keras.Sequential([inner, keras.layers.Dense(1, name="c")], name="model")
+    x = tf.ones([3, 2])
+    eager = tf.reduce_sum(model(x))
+    function = tf.function(model)
+    for _ in range(2):  # traced in the first one
+        with rt.Tape() as tape:
+            loss = tf.reduce_sum(function(x))
+        assert in_order(tape, tmp_path / "it.tape") == [("model/inner/a", 1), ("model/c", 1)]
+        assert float(loss) == pytest.approx(float(eager))
+
+
+def test_a_function_inside_a_layer_belongs_to_it(tmp_path: Any) -> None:
+    dense = keras.layers.Dense(2, name="dense")
+    dense.build([3, 2])
+    called = tf.function(lambda x: tf.sin(dense(x)))
+
+    class Outer(keras.layers.Layer):
+        def call(self, x: Any) -> Any:
+            return called(x) + called(2.0 * x)
+
+    x = tf.ones([3, 2])
+    with rt.Tape() as tape:
+        Outer(name="outer")(x)
+    assert in_order(tape, tmp_path / "it.tape") == [("outer", 1), ("outer/dense", 1), ("outer/dense", 2)]
+
+
+def test_calls_in_a_loop_of_a_function_are_counted(tmp_path: Any) -> None:
+    rnn = keras.layers.SimpleRNN(4, name="rnn")
+    x = tf.ones([2, 5, 3])
+    rnn(x)
+    function = tf.function(rnn)
+    with rt.Tape() as tape:
+        function(x)
+    found = in_order(tape, tmp_path / "it.tape")
+    # Once more than there are steps: before its loop, Keras calls the cell to learn what it returns.
+    assert found == [("rnn", 1), *(("rnn/simple_rnn_cell", number) for number in range(1, 7))]
+
+
+def test_two_calls_of_a_function_are_two_calls_of_its_layers(tmp_path: Any) -> None:
+    function, x = tf.function(keras.layers.Activation("tanh", name="act")), tf.ones([3, 2])
+    with rt.Tape() as tape:
+        function(function(x))  # without variables, no op runs in between
+    assert in_order(tape, tmp_path / "it.tape") == [("act", 1), ("act", 2)]
+
+
+def test_a_function_that_was_traced_before_has_no_layers(tmp_path: Any) -> None:
+    dense = keras.layers.Dense(2, name="dense")
+    function, x = tf.function(dense), tf.ones([3, 2])
+    function(x)
+    with rt.Tape() as tape:
+        function(x)
+    assert in_order(tape, tmp_path / "it.tape") == []

@@ -10,6 +10,8 @@ LATE = (
     "retrotape.files.save",
     "retrotape.files.store",
     "retrotape.diagnose.nonfinite",
+    "retrotape.callbacks",
+    "retrotape.logs._tensorboard",
     "retrotape.cli",
     "retrotape.cli._demo",
     "click",

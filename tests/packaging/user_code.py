@@ -26,7 +26,7 @@ def asked(model: tf.keras.Model, x: tf.Tensor) -> rt.Gradients:
     assert_type(grads, rt.Gradients)
     assert_type(0.5 * grads + grads, rt.Gradients)
     assert_type(grads.clip(global_norm=1.0), rt.Gradients)
-    assert_type(tape.backward_each([loss, loss]), list[rt.Gradients])
+    assert_type(tape.backward_each([loss, loss]), rt.Rows)
     assert_type(tape.backward_each({"loss": loss})["loss"], rt.Gradients)
     return grads
 
