@@ -185,7 +185,7 @@ def _arrays(found: Any) -> Any:
         return [(_arrays(grad), found.why(key)) for grad, key in found.pairs()]
     if isinstance(found, dict):
         return {key: _arrays(value) for key, value in found.items()}
-    if isinstance(found, (list, tuple)):
+    if isinstance(found, (list, tuple, rt.Rows)):
         return [_arrays(value) for value in found]
     return None if found is None else tf.convert_to_tensor(found).numpy().tobytes()
 

@@ -128,7 +128,10 @@ def test_the_table_of_recordings():
     assert text.splitlines()[0].split("  ")[0] == "arguments"
     assert "(float32[2], 1.0)" in text
     assert "first call with such arguments" in text
-    assert step.recordings()._repr_html_().startswith("<table>")
+    html = step.recordings()._repr_html_()
+    assert html.startswith("<table")
+    assert html.count("<tr") == 3
+    assert "(float32[2], 2.0)" in html
     assert [one.plays for one in step.recordings()] == [1, 0]
     step.forget()
     assert len(step.recordings()) == 0

@@ -19,7 +19,7 @@ import numpy as np
 
 from retrotape.lower import NotCompilableError
 from retrotape.playback._code import LIBRARIES, imports_in, is_user_code, is_users, names_in
-from retrotape.playback._names import UPDATES
+from retrotape.playback._keras_state import OF_VARIABLES, UNIMPORTANT, is_keras, is_settled, leads_on
 from retrotape.playback._values import (
     ABSENT,
     CACHED,
@@ -37,22 +37,6 @@ from retrotape.playback._values import (
 from retrotape.tf.closures import is_full
 from retrotape.tf.core import EagerTensor
 
-# Attributes of layers and optimizers that no op depends on.
-_UNIMPORTANT = frozenset(
-    (
-        UPDATES,
-        "_called",
-        "_loss_ids",
-        "_losses",
-        "history",
-        "predict_function",
-        "stop_training",
-        "test_function",
-        "train_function",
-    )
-)
-# Attributes of variables that layers and optimizers of Keras read.
-_OF_VARIABLES = frozenset(("_autocast", "_constraint", "_overwrite_with_gradient", "_regularizer", "_trainable"))
 _MANY = 50_000  # objects
 # Modules of the standard library with classes whose objects have attributes of user code.
 _NAMESPACES = frozenset(("_thread", "argparse", "collections", "configparser", "dataclasses", "threading", "types"))
@@ -191,8 +175,8 @@ class Capture:
         names = [name for name in space if not name.startswith("_") and self._is_named(name)]
         for name in {*names, *self._texts}:
             self._item(space, name, f"{label}.{name}", follow=False)
-        for name in _OF_VARIABLES & space.keys():  # a constraint may have attributes that change
-            self._item(space, name, f"{label}.{name.strip('_')}", follow=_leads_on(space[name]))
+        for name in OF_VARIABLES & space.keys():  # a constraint may have attributes that change
+            self._item(space, name, f"{label}.{name.strip('_')}", follow=leads_on(space[name]))
 
     def _function(self, function: Any, label: str) -> None:
         code = function.__code__
@@ -225,8 +209,8 @@ class Capture:
         for name in names:
             if name in space and depth:
                 value = space[name]
-                leads_on = is_users(module) or (isfunction(value) and is_user_code(value.__code__))
-                self._item(space, name, f"{label}.{name}", follow=leads_on or value is os.environ)
+                is_followed = is_users(module) or (isfunction(value) and is_user_code(value.__code__))
+                self._item(space, name, f"{label}.{name}", follow=is_followed or value is os.environ)
                 if value is os.getenv:
                     self._todo.append((os.environ, "os.environ"))
                 if ismodule(value):
@@ -278,7 +262,7 @@ class Capture:
         for name in list(space):
             if mine and (whole or self._is_named(name)):
                 self._item(space, name, f"{label}.{name}")
-            elif keras and name not in _UNIMPORTANT:
+            elif keras and name not in UNIMPORTANT:
                 self._of_library(space, name, f"{label}.{name}")
         slots = [vars(base).get("__slots__", ()) for base in kind.__mro__] if mine else []
         for name in (name for own in slots for name in ([own] if isinstance(own, str) else own)):
@@ -302,14 +286,14 @@ class Capture:
         if isinstance(value, np.ndarray) or type(value) is EagerTensor:
             self._item(space, name, label, of_library=True)
         elif isinstance(value, CONTAINERS) and not is_immutable(value):
-            if _is_settled(value):
+            if is_settled(value):
                 self._item(space, name, label, of_library=True, follow=False)
                 self._contents_of_library(value, label)
             self._parts_of_library(value, label)
         elif isinstance(value, (functools.partial, re.Pattern)):
             self._item(space, name, label, of_library=True)
-        elif is_immutable(value) or holds_variable(value) or _leads_on(value):
-            self._item(space, name, label, of_library=True, follow=_leads_on(value))
+        elif is_immutable(value) or holds_variable(value) or leads_on(value):
+            self._item(space, name, label, of_library=True, follow=leads_on(value))
 
     def _contents_of_library(self, value: Any, label: str) -> None:
         """Note what a container of Keras contains, and what containers in it contain."""
@@ -324,36 +308,8 @@ class Capture:
         for part in list(value.values()) if isinstance(value, dict) else list(value):
             if isinstance(part, CONTAINERS) and depth:
                 self._parts_of_library(part, label, depth - 1)
-            elif _leads_on(part):
+            elif leads_on(part):
                 self._todo.append((part, getattr(part, "name", None) or label))
-
-
-def is_keras(kind: type) -> bool:
-    """Return whether a class is one of Keras', or derived from one."""
-    return any(base.__module__.startswith("keras.") for base in kind.__mro__)
-
-
-def _is_settled(value: Any, depth: int = 4) -> bool:
-    """Return whether a container of Keras has settings, variables and layers in it: not tensors, which come and go."""
-    parts = parts_of(value) if depth else [ABSENT]
-    return all(
-        _is_settled(part, depth - 1)
-        if isinstance(part, CONTAINERS) and not is_immutable(part)
-        else is_immutable(part) or holds_variable(part) or _leads_on(part)
-        for part in parts
-    )
-
-
-def _leads_on(value: Any) -> bool:
-    """Return whether what an object of Keras refers to can contain more of them, or user code."""
-    kind = type(value)
-    is_part = is_keras(kind) or is_users(kind) or isfunction(value) or ismethod(value)
-    return (
-        is_part
-        and not isinstance(value, CONTAINERS)
-        and not hasattr(kind, "__next__")
-        and not hasattr(kind, "__iter__")
-    )
 
 
 def _attributes(value: Any) -> dict[str, Any]:
