@@ -8,14 +8,14 @@ WHEEL  := .venv-wheel
 JAX    := .venv-jax
 TORCH  := .venv-torch
 # What every supported TensorFlow has to pass: the folders that mirror the source, and conformance.
-ON_EACH := tests/aggregate tests/conform tests/errors tests/ir tests/tf tests/rules tests/grads tests/record tests/execute tests/transform tests/lower tests/playback tests/query tests/diagnose tests/files tests/logs tests/tape tests/distribute tests/callbacks tests/cli
+ON_EACH := tests/aggregate tests/conform tests/errors tests/ir tests/tf tests/rules tests/grads tests/record tests/execute tests/transform tests/lower tests/playback tests/query tests/diagnose tests/files tests/logs tests/tape tests/distribute tests/callbacks tests/report tests/cli
 # What runs a second time with every query compiled.
 COMPILED := tests/conform tests/query tests/execute
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 # What a test computes must not depend on which custom kernels the machine has.
 export TF_ENABLE_ONEDNN_OPTS ?= 0
 
-.PHONY: env demo test test-all compat lint format bench bench-peers compare coverage fuzz docs wheel check-dist pictures lock clean
+.PHONY: env demo test test-all test-browser compat lint format bench bench-peers compare coverage fuzz docs wheel check-dist pictures lock clean
 
 env: $(VENV)/.ready
 
@@ -27,11 +27,22 @@ test: env
 	$(BIN)/python -m pytest -q -m "not slow" -n 2 --dist loadfile
 	RETROTAPE_COMPILE=always $(BIN)/python -m pytest -q -m "not slow" -n 2 --dist loadfile $(COMPILED)
 
-test-all: env $(OLDEST)/.ready
+test-all: env $(OLDEST)/.ready test-browser
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile
 	RETROTAPE_COMPILE=always $(BIN)/python -m pytest -q -n 2 --dist loadfile tests
 	RETROTAPE_COMPILE=0 $(BIN)/python -m pytest -q -n 2 --dist loadfile tests
 	$(OLDEST)/bin/python -m pytest -q $(ON_EACH) -m "not slow"
+
+# Reports in a real browser. It installs Debian's Chromium where there is none (as root), and axe-core by npm, which checks
+# whether everybody can use a page.
+BROWSER := $(HOME)/.cache/retrotape-browser
+test-browser: export RETROTAPE_BROWSER_CACHE = $(BROWSER)
+test-browser: env $(BROWSER)/node_modules/axe-core/axe.min.js
+	command -v chromium > /dev/null || { apt-get update -qq && apt-get install -qq --yes --no-install-recommends chromium fonts-dejavu-core; }
+	$(BIN)/python -m pytest -q -m browser tests/report
+
+$(BROWSER)/node_modules/axe-core/axe.min.js:
+	npm install --silent --no-save --prefix $(BROWSER) axe-core@4
 
 # Another TensorFlow, in an environment of its own: `make compat TF=2.22`, `TF=2.22.0rc1`, `TF=nightly`;
 # `TESTS=tests/conform` runs a part only.
@@ -54,7 +65,7 @@ format: env
 
 # Ours beside the stock tape and `tf.function`, then what each part costs. `make bench BENCH=speed` runs one program,
 # `make bench QUICK=1` most of them, for a few seconds each.
-BENCH ?= speed playback losses start forward shapes soak kept storage scale $(if $(QUICK),,parallel farm notes growth lengths imports)
+BENCH ?= speed playback losses flight start forward shapes soak kept storage scale $(if $(QUICK),,parallel farm notes growth lengths imports)
 bench bench-peers: export TF_ENABLE_ONEDNN_OPTS = 1
 bench: env
 	@for name in $(BENCH); do echo "benchmarks/$$name.py" && $(BIN)/python benchmarks/$$name.py $(if $(QUICK),--quick) || exit 1; done
