@@ -15,7 +15,6 @@ from typing import Any, NamedTuple, overload
 from retrotape._types import Place
 from retrotape.ir import Frame
 from retrotape.tf.core import tf
-from retrotape.tf.methods import runners
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
@@ -147,17 +146,39 @@ def stacklevel() -> int:
 
 
 def reader_place(depth: int) -> tuple[CodeType, int] | None:
-    """Return the place in user code that reads a value, starting `depth` frames up; None if this library reads it."""
+    """Return the place in user code that reads a value, starting `depth` frames up; None if this library reads it.
+
+    The innermost code decides that does not read for its caller: an optimizer of Keras reads for the user, even if this
+    library calls it. Where there is no user code, as on a thread of Keras, its place is returned.
+    """
     frame: Any = sys._getframe(depth)
-    installed, is_ours = None, True
+    reader = installed = None
     while frame is not None and is_foreign(frame.f_code.co_filename):
-        is_ours = is_ours and frame.f_code not in runners
-        if is_ours and frame.f_code.co_filename.startswith(_HERE + os.sep):
-            return None
-        if installed is None and _kind(frame.f_code.co_filename) == _INSTALLED:
+        filename = frame.f_code.co_filename
+        if reader is None and not _reads_for_caller(filename):
+            if filename.startswith(_HERE + os.sep):
+                return None
+            reader = frame.f_code, frame.f_lasti
+        if installed is None and _kind(filename) == _INSTALLED:
             installed = frame.f_code, frame.f_lasti
         frame = frame.f_back
-    return installed if frame is None else (frame.f_code, frame.f_lasti)
+    return (installed or reader) if frame is None else (frame.f_code, frame.f_lasti)
+
+
+_READING = tuple(os.path.join("keras", "src", part, "") for part in ("backend", "ops", "utils", "tree"))
+_transparent: dict[str, bool] = {}
+
+
+def _reads_for_caller(filename: str) -> bool:
+    """Return whether code of a file reads values for whoever calls it: TensorFlow, Python, and helpers of Keras."""
+    found = _transparent.get(filename)
+    if found is None:
+        if len(_transparent) >= LARGEST:
+            _transparent.clear()
+        is_keras = f"{os.sep}keras{os.sep}src{os.sep}" in filename and not any(part in filename for part in _READING)
+        is_users = "__autograph_generated_file" in filename or filename.startswith(_HERE + os.sep)
+        found = _transparent[filename] = _kind(filename) == _LIBRARY and not is_keras and not is_users
+    return found
 
 
 def in_moments() -> bool:

@@ -21,7 +21,6 @@ from retrotape.tf import private_names
 from retrotape.tf.compatibility import problems, shown
 from retrotape.tf.core import StockTape, context, tf, version
 from retrotape.tf.keras_api import imported
-from retrotape.tf.methods import runs_user_code
 
 _HOOK = "_autoconvert_optionals"
 
@@ -86,7 +85,6 @@ def observed_losses(model: Any, on_loss: Callable[[Any], None], on_target: Calla
     """
     compute, had = model.compute_loss, vars(model).get("compute_loss")
 
-    @runs_user_code
     def compute_loss(*args: Any, **options: Any) -> Any:
         loss = compute(*args, **options)
         on_loss(loss)
@@ -119,7 +117,6 @@ class _Targets:
             if not self._observers:
                 self._gradient = gradient = StockTape.gradient
 
-                @runs_user_code
                 def observed(tape: Any, target: Any, *args: Any, **options: Any) -> Any:
                     for one in tuple(self._observers):
                         one(target)

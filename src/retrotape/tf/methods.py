@@ -1,10 +1,9 @@
-"""Decorators: for methods of tapes, and for functions that only run user code."""
+"""Decorators for methods of tapes: locked, and not converted by AutoGraph inside a `tf.function`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from types import CodeType
 from typing import Any, TypeVar
 
 from retrotape.tf.core import as_is
@@ -33,13 +32,3 @@ def locked_with_names(method: _Method) -> _Method:
             return method(self, *args, **options)
 
     return as_is(with_names)  # type: ignore[return-value]
-
-
-runners: set[CodeType] = set()  # of functions of this library that only run user code
-_Runner = TypeVar("_Runner", bound=Callable[..., Any])
-
-
-def runs_user_code(function: _Runner) -> _Runner:
-    """Mark a function of this library that runs a step of the user's: values that are read below it, the step reads."""
-    runners.add(function.__code__)
-    return function

@@ -11,7 +11,6 @@ from retrotape.record import EagerSession, is_deterministic
 from retrotape.tape.live import Tape
 from retrotape.tf.core import EagerTensor, tf
 from retrotape.tf.keras_fit import observed_losses, same_random_numbers
-from retrotape.tf.methods import runs_user_code
 from retrotape.tf.nests import is_variable, unwrap
 
 
@@ -61,7 +60,6 @@ def record_step(model: Any, data: Any, variables: Mapping[str, Any]) -> Recorded
     return RecordedStep(tape, known(tape, {**variables, **names}), error)
 
 
-@runs_user_code
 def _run(model: Any, step: Any, data: Any) -> None:
     model.distribute_strategy.run(step, args=(data,))
 
