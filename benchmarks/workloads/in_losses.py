@@ -255,7 +255,7 @@ def methods(losses: int, size: int) -> Contenders:
 
     def contender(method: Any) -> Contender:
         def run() -> Any:
-            return method(rt.Rows.from_stacked([variable], [stacked], losses=values))
+            return method(rt.Rows.from_stacked([variable], [stacked], losses=values, mixed_by=None))
 
         return Contender(run, named=lambda combined: {"grad": combined[variable]})
 

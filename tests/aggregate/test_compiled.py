@@ -66,7 +66,10 @@ class Model:
     def step(self, x, y) -> tf.Tensor:
         with rt.Tape() as tape:
             losses = self.losses(x, y)
-        self.method(tape.backward_each(losses)).apply(self.optimizer)
+        rows = tape.backward_each(losses)
+        if isinstance(self.method, rt.aggregate.DPSGD):  # takes the losses for those of examples
+            rows = rt.Rows(dict(rows.items()), mixed_by=None)
+        self.method(rows).apply(self.optimizer)
         return tf.add_n(list(losses.values()))
 
     def values(self) -> list[np.ndarray]:

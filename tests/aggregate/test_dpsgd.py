@@ -61,7 +61,10 @@ def test_rows_of_a_list_are_clipped_over_all_variables():
     shared, own = tf.Variable([3.0, 0.0]), tf.Variable(4.0)
     with rt.Tape() as tape:
         losses = [shared[0] * 3.0 + own * 4.0, shared[1] * 0.5]
-    combined = DPSGD(1.0, 0.0, 1)(tape.backward_each(losses))
+    rows = tape.backward_each(losses)
+    with pytest.raises(rt.errors.TapeUseError, match="It is not known whether these examples depend on each other"):
+        DPSGD(1.0, 0.0, 1)(rows)
+    combined = DPSGD(1.0, 0.0, 1)(rt.Rows(list(rows), mixed_by=None))
     np.testing.assert_allclose(combined[shared], [0.6, 0.5], rtol=1e-6)
     assert float(combined[own]) == pytest.approx(0.8)
 
@@ -69,7 +72,7 @@ def test_rows_of_a_list_are_clipped_over_all_variables():
 def test_an_empty_sample_is_noise_alone():
     tape, losses, variables = recorded()
     stacked = [grads[:0] for grads in tape.per_example(losses, variables)]
-    combined = DPSGD(1.0, 1.0, 10, seed=1)(rt.Rows.from_stacked(variables, stacked))
+    combined = DPSGD(1.0, 1.0, 10, seed=1)(rt.Rows.from_stacked(variables, stacked, mixed_by=None))
     assert 0.02 < flat(combined, variables).std() < 0.5
     assert float(combined.details["clipped"]) == 0.0
 
@@ -78,8 +81,8 @@ def test_inside_a_function():
     tape, losses, variables = recorded()
     stacked = tape.per_example(losses, variables)
     method = DPSGD(1.0, 1.0, 30, seed=7)
-    eager = flat(DPSGD(1.0, 1.0, 30, seed=7)(rt.Rows.from_stacked(variables, stacked)), variables)
-    run = tf.function(lambda: method(rt.Rows.from_stacked(variables, stacked)).flatten())
+    eager = flat(DPSGD(1.0, 1.0, 30, seed=7)(rt.Rows.from_stacked(variables, stacked, mixed_by=None)), variables)
+    run = tf.function(lambda: method(rt.Rows.from_stacked(variables, stacked, mixed_by=None)).flatten())
     np.testing.assert_allclose(run(), eager, rtol=1e-5, atol=1e-6)
     assert not np.array_equal(run(), run())
 
@@ -126,21 +129,21 @@ def test_what_it_does_not_take():
         tf.tensor_scatter_nd_update(one, [[4]], [one[0] * np.nan]) for one in tape.per_example(losses, variables)
     ]
     with pytest.raises(NonfiniteRowError, match="The gradient of the loss 4 is not finite"):
-        DPSGD(1.0, 1.0, 30)(rt.Rows.from_stacked(variables, stacked))
+        DPSGD(1.0, 1.0, 30)(rt.Rows.from_stacked(variables, stacked, mixed_by=None))
 
 
 def test_noise_is_on_everything():
     table, idle = tf.Variable(tf.zeros([50, 2]), name="table"), tf.Variable([1.0, 2.0], name="idle")
     with rt.Tape() as tape:
         losses = [tf.reduce_sum(tf.gather(table, [3])), tf.reduce_sum(tf.gather(table, [7]))]
-    combined = DPSGD(1.0, 1.0, 2, seed=1)(tape.backward_each(losses, [table, idle]))
+    combined = DPSGD(1.0, 1.0, 2, seed=1)(rt.Rows(list(tape.backward_each(losses, [table, idle])), mixed_by=None))
     assert np.all(np.asarray(tf.convert_to_tensor(combined[table])) != 0.0)
     assert np.all(combined[idle].numpy() != 0.0)
     z = tf.Variable([1.0 + 1.0j])
     with rt.Tape() as tape:
         losses = [tf.math.real(z[0]), tf.math.imag(z[0])]
     with pytest.raises(TapeUseError, match="DPSGD adds real noise, and a variable is complex"):
-        DPSGD(1.0, 1.0, 2)(tape.backward_each(losses))
+        DPSGD(1.0, 1.0, 2)(rt.Rows(list(tape.backward_each(losses)), mixed_by=None))
 
 
 def test_a_part_of_rows_knows_that_examples_are_mixed():

@@ -12,6 +12,7 @@ _STEPS = 60
 _SMALL = 0.2  # a step, relative to where it starts, that needs no search
 _DONE = 1e-13
 _ENOUGH = 1e-8
+_HOLDS = 1e-6
 _RIDGE = 1e-14
 _NOISE = 1e-3  # the largest share of rounding errors in a result
 _HALVINGS = 14
@@ -78,6 +79,8 @@ def bargain(problem: Problem, power: float) -> Solution:
     start = equation.start()
     _, y, step = tf.while_loop(go_on, improve, (tf.constant(0), start, equation.step(start)))
     noise = problem.precision * tf.reduce_sum(y) ** 2 / tf.reduce_sum(equation.right * y ** (1.0 - power))
-    converged = (tf.reduce_max(tf.abs(step / y)) < _ENOUGH) & (noise < _NOISE)
+    sides = tf.linalg.matvec(unit, y) * y**power / equation.right  # one, where the equation holds
+    holds = tf.reduce_max(tf.abs(sides - 1.0)) < _HOLDS
+    converged = (tf.reduce_max(tf.abs(step / y)) < _ENOUGH) & (noise < _NOISE) & holds
     weights = y * size ** (1.0 / (1.0 + power)) / norms
     return Solution(tf.where(is_row & converged, weights, tf.zeros_like(weights)), converged)

@@ -8,13 +8,12 @@ from dataclasses import fields, is_dataclass
 from typing import Any, Literal, NamedTuple
 
 from retrotape._types import Gradient, Tensor
-from retrotape.aggregate._columns import Block, Column, block_of
+from retrotape.aggregate._columns import Block, Column, is_finite, rounds_products
 from retrotape.aggregate._combined import Combined
-from retrotape.aggregate._functions import run
 from retrotape.aggregate._replicas import replicas, sum_over_replicas
 from retrotape.aggregate._rows import Rows
 from retrotape.aggregate._shared import Parts, split
-from retrotape.errors import NonfiniteRowError, ShapeMismatchError
+from retrotape.errors import CombinationOverflowError, NonfiniteRowError, ShapeMismatchError
 from retrotape.grads import sparse
 from retrotape.tf.core import as_is, tf
 
@@ -58,19 +57,19 @@ class Aggregator(ABC):
         if count > 1:
             parts = parts._replace(shared=sum_over_replicas(parts.shared))
         made = self._combine(rows, parts, nonfinite)
-        if nonfinite == "raise":
-            made, parts = _without_nonfinite(made, parts, rows.names)
+        if made.checks:
+            made, parts = _after_checks(made, parts)
         return _assemble(self, rows, parts, made if count == 1 else made.share(count))
 
-    def _key(self) -> Hashable:
-        """Return what functions that are made for this method depend on: its class and its parameters.
+    def _key(self, *kind: Hashable) -> Hashable | None:
+        """Return what functions that are made for this method depend on: its class and its parameters, and `kind`.
 
-        A method with attributes that may change unnoticed has a key of its own each time.
+        None for a class of user code, which may read anything, and if a parameter may change unnoticed.
         """
         own = {name: value for name, value in vars(self).items() if name != "_counter"}
-        if not all(map(_is_plain, own.values())):
-            return object()
-        return type(self), tuple(own.items())
+        if not type(self).__module__.startswith(__package__ + ".") or not all(map(_is_plain, own.values())):
+            return None
+        return type(self), tuple(own.items()), *kind
 
     def __str__(self) -> str:
         """Return the method with those of its parameters that are not the default ones."""
@@ -85,13 +84,23 @@ class Aggregator(ABC):
 
 
 class Made(NamedTuple):
-    """What a method makes of the shared columns; `extra` are the gradients of variables of the method itself."""
+    """What a method makes of the shared columns.
+
+    Attributes:
+      grads: The gradient of each.
+      weights: The weight of each loss, if it has any.
+      converged: Whether they were found.
+      details: What else to tell, by name.
+      extra: The gradients of variables of the method itself.
+      checks: Inside a graph, the ops that raise if something is not finite.
+    """
 
     grads: Sequence[Gradient]
     weights: Tensor | None = None
     converged: Any = True
     details: dict[str, Any] | None = None
     extra: Sequence[tuple[Any, Gradient]] = ()
+    checks: Sequence[Any] = ()
 
     def share(self, count: int) -> Made:
         """Return the share of one of several replicas."""
@@ -144,50 +153,71 @@ def _is_plain(value: Any) -> bool:
     return all(map(_is_plain, value)) if type(value) is tuple else isinstance(value, _PLAIN)
 
 
-def _without_nonfinite(made: Made, parts: Parts, names: Sequence[Any]) -> tuple[Made, Parts]:
-    """Raise if a gradient of a variable that only one loss depends on is not finite.
-
-    Inside a graph nothing may be assigned before it is known that all gradients are finite: they wait for the check.
-    """
-    own = parts.own
-
-    def compute(columns: list[Column], _: list[Tensor]) -> Tensor:
-        return finite_rows(list(map(block_of, columns)), len(names))
-
-    check_own = refuse_nonfinite(run(compute, ("finite", len(names)), own), names) if own else None
-    if tf.executing_eagerly():
-        return made, parts
-    values = [sparse.values_of(grad) for grad in made.grads if grad is not None]
-    fine = tf.reduce_all([tf.reduce_all(tf.math.is_finite(tf.abs(one))) for one in values]) if values else True
-    checks = [tf.debugging.Assert(fine, ["The gradient of a loss is not finite."])]
-    checks += [] if check_own is None else [check_own]
-    with tf.control_dependencies(checks):
-        made = made._replace(grads=[sparse.on_values(grad, tf.identity) for grad in made.grads])
-        kept = [one._replace(grads=tuple(sparse.on_values(grad, tf.identity) for grad in one.grads)) for one in own]
-    return made, parts._replace(own=kept)
+def _after_checks(made: Made, parts: Parts) -> tuple[Made, Parts]:
+    """Return the same, after the checks: nothing may be assigned before it is known that all gradients are finite."""
+    with tf.control_dependencies(made.checks):
+        grads = [sparse.on_values(grad, tf.identity) for grad in made.grads]
+        own = [
+            one._replace(
+                grads=tuple(sparse.on_values(grad, tf.identity) for grad in one.grads),
+                stacked=None if one.stacked is None else tf.identity(one.stacked),
+            )
+            for one in parts.own
+        ]
+    return made._replace(grads=grads), parts._replace(own=own)
 
 
 def weighted_sums(blocks: Iterable[Block], weights: Tensor) -> list[Gradient]:
     """Return the weighted sum of the rows of each block."""
-    return [
-        block.unflatten(tf.linalg.matvec(block.values, tf.cast(weights, block.values.dtype), transpose_a=True))
-        for block in blocks
-    ]
+    return [block.unflatten(_weighted_sum(block.values, tf.cast(weights, block.values.dtype))) for block in blocks]
 
 
-def finite_rows(blocks: Sequence[Block], count: int) -> Tensor:
-    """Return which rows are finite in all blocks."""
-    each = [tf.reduce_all(tf.math.is_finite(tf.abs(block.values)), 1) for block in blocks]
+def _weighted_sum(values: Tensor, weights: Tensor) -> Tensor:
+    if rounds_products():
+        return tf.add_n([value * weight for value, weight in zip(tf.unstack(values), tf.unstack(weights), strict=True)])
+    return tf.linalg.matvec(values, weights, transpose_a=True)
+
+
+def finite_rows(blocks: Sequence[Block], own: Sequence[Column], count: int) -> Tensor:
+    """Return which rows are finite in all blocks, and in the columns of variables that are not shared."""
+    each = [tf.reduce_all(is_finite(block.values), 1) for block in blocks]
+    each += [finite_own(own, count)] if own else []
     return tf.reduce_all(tf.stack(each), 0) if each else tf.ones([count], tf.bool)
 
 
-def refuse_nonfinite(is_finite: Tensor, names: Sequence[Any]) -> Any:
-    """Raise if a row is not finite; inside a graph, return the op that does."""
-    if tf.executing_eagerly():
-        if not bool(tf.reduce_all(is_finite)):
-            raise NonfiniteRowError([name for name, fine in zip(names, is_finite, strict=True) if not fine])
-        return None
-    shown = ", ".join(map(str, names))
-    return tf.debugging.Assert(
-        tf.reduce_all(is_finite), [f"The gradient of a loss is not finite. Whether it is, for {shown}:", is_finite]
-    )
+def finite_own(own: Sequence[Column], count: int) -> Tensor:
+    """Return for which losses the gradients with respect to variables that are not shared are finite."""
+    found: list[list[Tensor]] = [[] for _ in range(count)]
+    for column in own:
+        for number, fine in enumerate(found):
+            grad = column.row(number)
+            if grad is not None:
+                fine.append(tf.reduce_all(is_finite(sparse.values_of(grad))))
+    return tf.stack([tf.reduce_all(tf.stack(fine)) if fine else tf.constant(True) for fine in found])
+
+
+def all_finite(grads: Sequence[Gradient]) -> Tensor:
+    """Return whether all numbers of gradients are finite."""
+    each = [tf.reduce_all(is_finite(sparse.values_of(grad))) for grad in grads]
+    return tf.reduce_all(tf.stack(each)) if each else tf.constant(True)
+
+
+def refuse_nonfinite(rows_fine: Tensor, is_fine: Tensor, names: Sequence[Any]) -> list[Any]:
+    """Raise if a row, or what was made of the rows, is not finite; inside a graph, return the ops that do.
+
+    Args:
+      rows_fine: Which rows are finite.
+      is_fine: Whether all of them are, and the result is.
+      names: The names of the losses.
+    """
+    if not tf.executing_eagerly():
+        shown = ", ".join(map(str, names))
+        text = f"The gradient of a loss is not finite: print(tape.first_nonfinite(loss)). Whether it is, for {shown}:"
+        first = tf.debugging.Assert(tf.reduce_all(rows_fine), [text, rows_fine])
+        with tf.control_dependencies([first]):
+            return [first, tf.debugging.Assert(is_fine, [str(CombinationOverflowError())])]
+    if not bool(is_fine):
+        if not bool(tf.reduce_all(rows_fine)):
+            raise NonfiniteRowError([name for name, fine in zip(names, rows_fine, strict=True) if not fine])
+        raise CombinationOverflowError
+    return []

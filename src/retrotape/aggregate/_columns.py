@@ -163,17 +163,32 @@ def _sparse_block(grads: Sequence[Gradient], dtype: Any) -> Block:
 def gramian_of(blocks: Sequence[Block], rows: int) -> Tensor:
     """Return the inner products of the rows with each other, summed over blocks, as float64.
 
-    They are computed in double precision only where products of single precision overflow, or get lost.
+    They are computed in single precision only where that makes no difference: no product overflows or gets lost, and
+    the rows are far from dependent. Rounding errors in products of nearly opposite rows would change weights at will.
     """
     if not blocks:
         return tf.zeros([rows, rows], tf.float64)
-    dtype = sparse.common(*(block.values.dtype.real_dtype for block in blocks))
-    if dtype == tf.float64:
+    dtypes = {block.values.dtype for block in blocks}
+    if dtypes != {tf.float32} or rounds_products():
         return exact_gramian(blocks, rows)
-    quick = tf.add_n([_products(block.values) for block in blocks])
-    squares = tf.linalg.diag_part(quick)
-    is_safe = tf.reduce_all(tf.math.is_finite(squares)) & (tf.reduce_min(squares) > _SMALL)
-    return tf.cond(is_safe, lambda: tf.cast(quick, tf.float64), lambda: exact_gramian(blocks, rows))
+    quick = tf.cast(tf.add_n([_products(block.values) for block in blocks]), tf.float64)
+    return tf.cond(_is_safe(quick, rows), lambda: quick, lambda: exact_gramian(blocks, rows))
+
+
+def _is_safe(gramian: Tensor, rows: int) -> Tensor:
+    """Return whether a Gramian of single precision can be used."""
+    squares = tf.linalg.diag_part(gramian)
+    in_range = tf.reduce_all(tf.math.is_finite(squares)) & (tf.reduce_min(squares) > _SMALL)
+    norms = tf.sqrt(tf.where(in_range, squares, tf.ones_like(squares)))
+    unit = tf.where(in_range, gramian, tf.eye(rows, dtype=tf.float64)) / norms[:, None] / norms[None, :]
+    bound = _FAR * rows * float(np.finfo(np.float32).eps)
+    return in_range & (tf.reduce_min(tf.linalg.eigvalsh(unit)) > bound)
+
+
+def rounds_products() -> bool:
+    """Return whether products of float32 matrices may be computed in less: with TensorFloat-32, on a GPU."""
+    is_on = tf.config.experimental.tensor_float_32_execution_enabled()
+    return bool(is_on and tf.config.list_logical_devices("GPU"))
 
 
 def exact_gramian(blocks: Iterable[Block], rows: int) -> Tensor:
@@ -192,22 +207,24 @@ def exact_gramian(blocks: Iterable[Block], rows: int) -> Tensor:
     return tf.cond(tf.reduce_any(squares < _SMALLEST), checked, lambda: found)
 
 
+def is_finite(values: Tensor) -> Tensor:
+    """Return which numbers are finite, also complex ones."""
+    return tf.math.is_finite(tf.abs(values) if values.dtype.is_complex else values)
+
+
 def _largest(values: Tensor) -> Tensor:
     """Return the largest number of each row; zero if there is none."""
     return tf.reduce_max(tf.pad(tf.abs(values), [[0, 0], [0, 1]]), 1)
 
 
-def precision_of(columns: Sequence[Column]) -> float:
-    """Return the relative size of rounding errors in the Gramian of some columns."""
-    kinds = {_kind(tensor) for column in columns for tensor in column.tensors()}
-    dtypes = [dtype for dtype in map(tf.as_dtype, kinds) if not dtype.is_integer]
-    return max((float(np.finfo(sparse.wide(dtype).real_dtype.as_numpy_dtype).eps) for dtype in dtypes), default=0.0)
+def precision_of(columns: Sequence[Column], rows: int) -> float:
+    """Return the relative size of errors in the Gramian of some columns: rows are rounded, their products are not."""
+    dtypes = {tensor.dtype for column in columns for tensor in column.tensors()}
+    found = [float(np.finfo(sparse.wide(one).real_dtype.as_numpy_dtype).eps) for one in dtypes if not one.is_integer]
+    return max(float(np.finfo(np.float64).eps), rows * max(found, default=0.0) ** 2)
 
 
-def _kind(tensor: Tensor) -> int:
-    return eager_dtype(tensor) if type(tensor) is EagerTensor else tensor.dtype.as_datatype_enum
-
-
+_FAR = 1e4  # the smallest eigenvalue of rows of norm one that are far from dependent, in units of rounding errors
 _SMALLEST = 1e-280  # the same in double precision
 _SMALL = 1e-24  # a square, in single precision, whose parts may have been lost
 

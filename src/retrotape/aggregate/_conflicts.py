@@ -78,6 +78,11 @@ class Conflicts:
     def summary(self) -> str:
         """Return one sentence on how many pairs conflict."""
         count = len(self.names) * (len(self.names) - 1) // 2
+        bad = [str(name) for name, norm in zip(self.names, self.norms, strict=True) if not np.isfinite(norm)]
+        if bad:
+            return f"not finite: the gradients of {', '.join(bad)}; `print(tape.first_nonfinite(loss))` finds the op"
+        if len(self.names) > 1 and not self.norms.any():
+            return "the losses have no variable in common, or all gradients are zero"
         if not self.pairs:
             return f"none of {count} pairs conflict" if count else "one loss has nothing to conflict with"
         worst = self.pairs[0]
@@ -135,7 +140,7 @@ class Conflicts:
 
 def _cosine(column: int, cell: str) -> float:
     """Return the number in a cell; zero where there is none, as in the columns of names and norms."""
-    return 0.0 if column < 2 or cell == "·" else float(cell)
+    return 0.0 if column < 2 or cell in ("·", "nan") else float(cell)
 
 
 def _shade(column: int, cell: str) -> str:

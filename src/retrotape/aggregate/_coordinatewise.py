@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from retrotape._types import Tensor
-from retrotape.aggregate._base import Aggregator, Made, Nonfinite, Parts, finite_rows, refuse_nonfinite
+from retrotape.aggregate._base import Aggregator, Made, Nonfinite, Parts, all_finite, finite_rows, refuse_nonfinite
 from retrotape.aggregate._columns import Block, Column, block_of
 from retrotape.aggregate._functions import run
 from retrotape.aggregate._rows import Rows
@@ -20,7 +20,7 @@ from retrotape.tf.core import tf
 class Coordinatewise(Aggregator):
     """A method that makes each number of the result of the numbers in the same place; it has no weights.
 
-    A method of your own defines `combine`. It has to be hashable by its parameters, as a frozen dataclass is.
+    A method of your own defines `combine`. In eager code it runs op by op, as it may read anything.
 
     >>> class Median(rt.aggregate.Coordinatewise):
     ...     def combine(self, values, seed):
@@ -42,18 +42,19 @@ class Coordinatewise(Aggregator):
 
     def _combine(self, rows: Rows, parts: Parts, nonfinite: Nonfinite) -> Made:
         seed = self._next_seed()
-        count = len(rows)
+        count, size = len(rows), len(parts.shared)
+        own = parts.own if nonfinite == "raise" else []
 
         def compute(columns: list[Column], others: list[Tensor]) -> Any:
-            blocks = list(map(block_of, columns))
-            is_finite = finite_rows(blocks, count)
-            return is_finite, self._results(blocks, tf.reduce_all(is_finite), *others)
+            blocks = list(map(block_of, columns[:size]))
+            rows_fine = finite_rows(blocks, columns[size:], count)
+            grads = self._results(blocks, tf.reduce_all(rows_fine), *others)
+            return rows_fine, tf.reduce_all(rows_fine) & all_finite(grads), grads
 
         others = [] if seed is None else [seed]
-        is_finite, grads = run(compute, (self._key(), "coordinatewise", count), parts.shared, others)
-        if nonfinite == "raise":
-            refuse_nonfinite(is_finite, rows.names)
-        return Made(grads)
+        kind = self._key("coordinatewise", count, size)
+        rows_fine, is_fine, grads = run(compute, kind, [*parts.shared, *own], others)
+        return Made(grads, checks=refuse_nonfinite(rows_fine, is_fine, rows.names) if nonfinite == "raise" else ())
 
     def _results(self, blocks: Sequence[Block], fine: Tensor, seed: Tensor | None = None) -> list[Any]:
         found = []

@@ -9,8 +9,10 @@ from typing import Any
 
 from retrotape._types import Tensor
 from retrotape.aggregate._columns import Column, ColumnSpec
-from retrotape.tf.core import concrete, tf
+from retrotape.tf import hook_table
+from retrotape.tf.core import concrete, stock_tape_listens, tf
 from retrotape.tf.functions import call_flat
+from retrotape.tf.lowering import call_unrecorded
 
 _MOST = 256  # functions, before those that were not used for the longest time are dropped
 _functions: OrderedDict[Hashable, Any] = OrderedDict()
@@ -19,22 +21,30 @@ _lock = RLock()
 Compute = Callable[[list[Column], list[Tensor]], Any]
 
 
-def run(compute: Compute, kind: Hashable, columns: Sequence[Column], others: Sequence[Tensor] = ()) -> Any:
+def run(compute: Compute, kind: Hashable | None, columns: Sequence[Column], others: Sequence[Tensor] = ()) -> Any:
     """Return what `compute` returns for columns and other tensors.
 
     Args:
       compute: Computes it with ops that work in graphs; it must depend on nothing but its arguments and `kind`.
-      kind: What it computes; equal for equal functions.
+      kind: What it computes; equal for equal functions. None if that is not known: then it runs op by op, as what it
+        refers to may have changed since the last time.
       columns: The columns.
       others: The other tensors.
     """
-    if not tf.executing_eagerly():
+    if kind is None or not tf.executing_eagerly():
         return compute(list(columns), list(others))
     flat = [*(tensor for column in columns for tensor in column.tensors()), *others]
     specs = tuple(column.spec() for column in columns)
     key = kind, specs, tuple((tuple(one.shape), one.dtype) for one in others)
     function = _find(key) or _make(key, compute, specs, others)
-    return call_flat(function, flat, function.captured_inputs)
+    if is_recorded():
+        return call_flat(function, flat, function.captured_inputs)
+    return call_unrecorded(function, flat)
+
+
+def is_recorded() -> bool:
+    """Return whether a tape, ours or TensorFlow's, records what runs now."""
+    return bool(hook_table.users) or stock_tape_listens()
 
 
 def _find(key: Hashable) -> Any:

@@ -22,13 +22,18 @@ def values_of(losses: Any, count: int, method: str) -> Tensor:
             f"{method} needs the values of the losses, and there are none. Take rows of `tape.backward_each(losses)`, "
             "or give them: `rt.Rows(gradients, losses=[loss1, loss2])`."
         )
-    each = [tf.cast(tf.reduce_sum(loss), tf.float64) for loss in tf.unstack(losses)]
+    listed = tf.unstack(losses) if isinstance(losses, (tf.Tensor, tf.Variable)) else losses
+    each = [_total(loss) for loss in listed]
     if len(each) != count:
         raise ShapeMismatchError(f"Got {len(each)} values of losses for {count} losses; give one for each.")
     values = tf.stack(each)
     if replicas() > 1:
         values = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, values)
     return values
+
+
+def _total(loss: Any) -> Tensor:
+    return tf.add_n([tf.cast(tf.reduce_sum(part), tf.float64) for part in tf.nest.flatten(loss)])
 
 
 def check_positive(values: Tensor, names: Sequence[Any], method: str) -> None:

@@ -14,13 +14,16 @@ from retrotape.aggregate._conflicts import Conflicts
 from retrotape.aggregate._functions import run
 from retrotape.aggregate._replicas import replicas
 from retrotape.aggregate._shared import split
-from retrotape.errors import ShapeMismatchError, TapeUseError
+from retrotape.errors import NonfiniteRowError, ShapeMismatchError, TapeUseError
 from retrotape.grads import Gradients, aligned, identities_of, name_of
 from retrotape.tf.core import as_is, tf
 
 if TYPE_CHECKING:
     from retrotape.aggregate._base import Aggregator
     from retrotape.aggregate._combined import Combined
+
+
+UNKNOWN = "unknown"
 
 
 class Rows(Sequence[Gradients]):
@@ -34,7 +37,7 @@ class Rows(Sequence[Gradients]):
       names: The names of the losses; their positions by default.
       losses: The values of the losses, for methods that need them; or a function that returns them.
       mixed_by: The name of a variable by which the losses of examples depend on other examples, as by a
-        BatchNormalization; None if none is known. `DPSGD` refuses such rows.
+        BatchNormalization; None if there is none, "unknown" if nobody has checked. `DPSGD` takes only None.
 
     >>> w = tf.Variable([1.0, 2.0])
     >>> with rt.Tape() as tape:
@@ -51,7 +54,7 @@ class Rows(Sequence[Gradients]):
         gradients: Sequence[Gradients] | Mapping[Hashable, Gradients],
         names: Sequence[Hashable] | None = None,
         losses: Sequence[Any] | Tensor | Callable[[], Any] | None = None,
-        mixed_by: str | None = None,
+        mixed_by: str | None = UNKNOWN,
     ) -> None:
         if isinstance(gradients, Mapping):
             if names is not None:
@@ -97,7 +100,7 @@ class Rows(Sequence[Gradients]):
         stacked: Sequence[Tensor],
         names: Sequence[Hashable] | None = None,
         losses: Any = None,
-        mixed_by: str | None = None,
+        mixed_by: str | None = UNKNOWN,
     ) -> Rows:
         """Return the rows of gradients that are stacked, such as those of each example.
 
@@ -213,7 +216,7 @@ class Rows(Sequence[Gradients]):
             self._columns = [Column(key, column) for key, column in zip(keys, zip(*grads, strict=True), strict=True)]
         return self._columns
 
-    # ------------------------------------------------------------------ what they tell
+    # ------------------------------------------------------------------ inner products
 
     @as_is
     def gramian(self, shared: Iterable[Any] | None = None) -> Tensor:
@@ -295,6 +298,10 @@ class Rows(Sequence[Gradients]):
         if count < 2:
             raise ShapeMismatchError(f"Got {count} rows; the noise scale needs two at least.")
         gramian = self.gramian([column.key for column in self.columns()])
+        if tf.executing_eagerly():
+            fine = tf.math.is_finite(tf.linalg.diag_part(gramian)).numpy()
+            if not fine.all():
+                raise NonfiniteRowError([name for name, is_fine in zip(self.names, fine, strict=True) if not is_fine])
         total, own = tf.reduce_sum(gramian), tf.linalg.trace(gramian)
         spread = (own - total / count) / (count - 1)
         square = (total - own) / (count * (count - 1))

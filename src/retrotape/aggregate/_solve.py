@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from retrotape._types import Tensor
+from retrotape.aggregate._functions import is_recorded
 from retrotape.aggregate._pivoting import by_pivoting
 from retrotape.tf.core import tf
 
@@ -131,7 +132,9 @@ def minimize(matrices: Tensor, linear: Tensor) -> Solution:
     """
     size = tf.reduce_max(tf.abs(linear), -1, keepdims=True)
     size = tf.where(size > 0, size, tf.ones_like(size))
-    solve = _by_nnls if tf.executing_eagerly() and nnls() is not None else by_pivoting
+    # What SciPy returns is constant for a tape.
+    is_numpy = tf.executing_eagerly() and nnls() is not None and not is_recorded()
+    solve = _by_nnls if is_numpy else by_pivoting
     values, converged = solve(matrices, linear / size)
     return Solution(values * size, converged)
 

@@ -82,9 +82,11 @@ class Stateful(tf.Module, metaclass=_Meta):
             for name, value in self.start(self._losses).items():
                 getattr(self, name).assign(value)
 
-    def _key(self) -> Hashable:
+    def _key(self, *kind: Hashable) -> Hashable | None:
+        if not type(self).__module__.startswith(__package__ + "."):
+            return None
         plain = [(name, value) for name, value in vars(self).items() if isinstance(value, (bool, int, float, str))]
-        return type(self), *(getattr(self, one.name) for one in fields(self)), *sorted(plain)
+        return type(self), *(getattr(self, one.name) for one in fields(self)), *sorted(plain), *kind
 
     def _read(self, size: int) -> tuple[Tensor, ...]:
         return tuple(variable.read_value() for variable in self.build(size))

@@ -15,7 +15,7 @@ from retrotape.aggregate._combined import Combined
 from retrotape.aggregate._functions import run
 from retrotape.aggregate._random import Randomized
 from retrotape.aggregate._replicas import replicas
-from retrotape.aggregate._rows import Rows
+from retrotape.aggregate._rows import UNKNOWN, Rows
 from retrotape.errors import TapeUseError
 from retrotape.tf.core import as_is, tf
 
@@ -72,12 +72,18 @@ class DPSGD(Randomized, Aggregator):
           nonfinite: As for other methods.
 
         Raises:
-          TapeUseError: If examples depend on each other by a BatchNormalization, as far as the rows know: those of a
-            vector of losses do, those of a list do not; or in the replicas of a strategy.
+          TapeUseError: If examples depend on each other by a BatchNormalization layer, or nobody has checked that:
+            rows of a vector of losses know it; or in the replicas of a strategy.
         """
         rows = rows if isinstance(rows, Rows) else Rows(rows)
         if shared is not None:
             raise TypeError("DPSGD takes no shared=: the norm of an example is that of all variables together.")
+        if rows.mixed_by == UNKNOWN:
+            raise TapeUseError(
+                "It is not known whether these examples depend on each other, as by a BatchNormalization. Take rows of "
+                "a vector of losses, `tape.backward_each(losses)`, which know it; or, if no layer mixes examples, say "
+                "so: `rt.Rows.from_stacked(variables, stacked, mixed_by=None)`."
+            )
         if rows.mixed_by is not None:
             raise TapeUseError(
                 f"The losses of these examples depend on other examples: {rows.mixed_by} was updated, so a "
@@ -98,10 +104,9 @@ class DPSGD(Randomized, Aggregator):
         def compute(columns: list[Column], others: list[Tensor]) -> Any:
             return self._noisy(list(map(block_of, columns)), count, others[0])
 
-        is_finite, clipped, grads = run(compute, (self._key(), "noisy", count), parts.shared, [self._next_seed()])
-        if nonfinite == "raise":
-            refuse_nonfinite(is_finite, rows.names)
-        return Made(grads, details={"clipped": clipped})
+        fine, clipped, grads = run(compute, self._key("noisy", count), parts.shared, [self._next_seed()])
+        checks = refuse_nonfinite(fine, tf.reduce_all(fine), rows.names) if nonfinite == "raise" else ()
+        return Made(grads, details={"clipped": clipped}, checks=checks)
 
     def _noisy(self, blocks: Sequence[Block], count: int, seed: Tensor) -> Any:
         squares = tf.add_n([tf.reduce_sum(tf.square(tf.cast(tf.abs(one.values), tf.float64)), 1) for one in blocks])
@@ -113,8 +118,9 @@ class DPSGD(Randomized, Aggregator):
         found = []
         for number, (block, total) in enumerate(zip(blocks, _sums(blocks, factors), strict=True)):
             own = tf.random.experimental.stateless_fold_in(seed, number)
-            noise = tf.random.stateless_normal(tf.shape(total), own, stddev=self.noise_multiplier * self.clip)
-            found.append(block.unflatten((total + tf.cast(noise, total.dtype)) / self.expected_batch_size))
+            spread = self.noise_multiplier * self.clip
+            noise = tf.random.stateless_normal(tf.shape(total), own, 0.0, spread, total.dtype, alg="philox")
+            found.append(block.unflatten((total + noise) / self.expected_batch_size))
         return fine, tf.reduce_mean(tf.cast(norms > bound, tf.float32)), found
 
 

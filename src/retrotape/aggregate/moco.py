@@ -9,7 +9,16 @@ from typing import Any
 import numpy as np
 
 from retrotape._types import Tensor
-from retrotape.aggregate._base import Aggregator, Made, Nonfinite, Parts, finite_rows, refuse_nonfinite, weighted_sums
+from retrotape.aggregate._base import (
+    Aggregator,
+    Made,
+    Nonfinite,
+    Parts,
+    all_finite,
+    finite_rows,
+    refuse_nonfinite,
+    weighted_sums,
+)
 from retrotape.aggregate._columns import Block, Column, block_of, exact_gramian
 from retrotape.aggregate._functions import run
 from retrotape.aggregate._rows import Rows
@@ -67,17 +76,20 @@ class MoCo(Stateful, Aggregator):
         self.build(len(rows))
         averages = self._averages_of(columns, len(rows))
 
+        size, own = len(columns), parts.own if nonfinite == "raise" else []
+
         def compute(columns: list[Column], others: list[Tensor]) -> Any:
-            return self._step([block_of(column) for column in columns], others[0], others[1], others[2:])
+            blocks = [block_of(column) for column in columns[:size]]
+            return self._step(blocks, finite_rows(blocks, columns[size:], len(rows)), others[0], others[1], others[2:])
 
         given = [self.loss_weights.read_value(), self.calls.read_value(), *(one.read_value() for one in averages)]
-        is_finite, weights, calls, moved, grads = run(compute, (self._key(), len(rows)), columns, given)
-        if nonfinite == "raise":
-            refuse_nonfinite(is_finite, rows.names)
+        kind = self._key("averaged", len(rows), size)
+        rows_fine, is_fine, weights, calls, moved, grads = run(compute, kind, [*columns, *own], given)
+        checks = refuse_nonfinite(rows_fine, is_fine, rows.names) if nonfinite == "raise" else ()
         self._write([weights, calls])
         for variable, value in zip(averages, moved, strict=True):
             variable.assign(value)
-        return Made(grads, details={"weights": weights})
+        return Made(grads, details={"weights": weights}, checks=checks)
 
     def _averages_of(self, columns: Sequence[Column], count: int) -> list[Any]:
         """Return the variable that has the moving average of each column; make them all at the first call."""
@@ -95,10 +107,11 @@ class MoCo(Stateful, Aggregator):
             )
         return [known[identity] for identity in wanted]
 
-    def _step(self, blocks: Sequence[Block], weights: Tensor, calls: Tensor, averages: Sequence[Tensor]) -> Any:
-        """Return which rows are finite, the new weights, calls and averages, and the gradients."""
-        is_finite = finite_rows(blocks, weights.shape[0])
-        fine = tf.reduce_all(is_finite)
+    def _step(
+        self, blocks: Sequence[Block], rows_fine: Tensor, weights: Tensor, calls: Tensor, averages: Sequence[Tensor]
+    ) -> Any:
+        """Return which rows are finite, if all is, the new weights, calls and averages, and the gradients."""
+        fine = tf.reduce_all(rows_fine)
         slower = tf.cast(calls + 1, tf.float64) ** self.decay
         share = tf.where(calls == 0, tf.ones([], tf.float64), self.beta / slower)
         moved = [
@@ -109,7 +122,7 @@ class MoCo(Stateful, Aggregator):
         new = on_simplex(tf.where(fine, weights - self.gamma / slower * slope, weights))
         grads = weighted_sums(moved, tf.where(fine, new, tf.constant(np.nan, tf.float64)))
         kept = [tf.where(fine, block.values, old) for block, old in zip(moved, averages, strict=True)]
-        return is_finite, new, tf.where(fine, calls + 1, calls), kept, grads
+        return rows_fine, fine & all_finite(grads), new, tf.where(fine, calls + 1, calls), kept, grads
 
 
 class _Tracked:

@@ -1,6 +1,11 @@
 """Every exception of the library. Each owns its text: what was got, what was expected, what to type next."""
 
-from retrotape.errors._aggregation import AggregationWarning, MethodStateError, NonfiniteRowError
+from retrotape.errors._aggregation import (
+    AggregationWarning,
+    CombinationOverflowError,
+    MethodStateError,
+    NonfiniteRowError,
+)
 from retrotape.errors._base import RetrotapeError, did_you_mean, printable
 from retrotape.errors._farms import FarmError, MissingPackageError, NoTapesError, ProcessDiedError, SharedNameError
 from retrotape.errors._files import (
@@ -56,6 +61,7 @@ __all__ = [
     "AggregationWarning",
     "AmbiguousNameError",
     "BackgroundSaveWarning",
+    "CombinationOverflowError",
     "CorruptTapeError",
     "EmptyTapeError",
     "FarmError",

@@ -17,12 +17,24 @@ class NonfiniteRowError(RetrotapeError, ArithmeticError):
     def __init__(self, names: Sequence[Hashable]) -> None:
         self.names = tuple(names)
         shown = ", ".join(map(repr, names))
-        which = f"the loss {shown} is" if len(names) == 1 else f"the losses {shown} is"
+        one = len(names) == 1
+        which = f"gradient of the loss {shown} is" if one else f"gradients of the losses {shown} are"
+        lost = "its square is" if one else "their squares are"
         super().__init__(
-            f"The gradient of {which} not finite, or its square is lost to rounding, so nothing was combined. "
-            "Find the op that made it: "
-            "`print(tape.first_nonfinite(loss))`. With a LossScaleOptimizer, which skips such steps, give "
-            '`nonfinite="keep"`.'
+            f"The {which} not finite, or {lost} out of the range of float64, so nothing was combined. Find the op that "
+            "made it: `print(tape.first_nonfinite(loss))`, or scale the loss. With a LossScaleOptimizer, which skips "
+            'such steps, give `nonfinite="keep"`.'
+        )
+
+
+class CombinationOverflowError(RetrotapeError, OverflowError):
+    """The gradients of all losses are finite, but what was made of them is too large for its dtype."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The gradients of all losses are finite, but their combination is too large for their dtype, so nothing "
+            "was combined. Scale the losses down, or compute in float32. With a LossScaleOptimizer, which skips such "
+            'steps, give `nonfinite="keep"`.'
         )
 
 

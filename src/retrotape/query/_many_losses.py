@@ -8,6 +8,7 @@ from typing import Any
 
 from retrotape._types import Tensor
 from retrotape.aggregate import Rows
+from retrotape.aggregate._rows import UNKNOWN
 from retrotape.diagnose.missing import warn_of_targets
 from retrotape.execute import FEW, tracked
 from retrotape.grads import Gradients
@@ -72,10 +73,12 @@ class ManyLosses(FirstOrder, Jacobians):
         if chunk is not None and chunk < 1:
             raise ValueError(f"chunk= takes a number of losses, one at least; got {chunk}.")
         if _is_long(listed, chunk) and since is None and output_gradients is None:
-            return self._stacked(session, listed, sources, unconnected_gradients, through_updates, chunk)
+            found = self._stacked(session, listed, sources, unconnected_gradients, through_updates, chunk)
+            if found is not None:
+                return found
         options |= {"output_gradients": output_gradients, "unconnected_gradients": unconnected_gradients}
         if chunk is None or isinstance(listed, (tf.Tensor, TensorRef)):
-            mixed_by = batch_statistics(session) if isinstance(listed, tf.Tensor) else None
+            mixed_by = batch_statistics(session) if isinstance(listed, tf.Tensor) else UNKNOWN
             return Rows(self._each(session, listed, sources, **options), names, self._values(listed), mixed_by)
         starts = tracked(range(0, len(listed), chunk), "losses")
         found = [self._each(session, listed[start : start + chunk], sources, **options) for start in starts]
@@ -91,9 +94,11 @@ class ManyLosses(FirstOrder, Jacobians):
 
     def _stacked(
         self, session: Session, losses: Tensor, sources: list[Any], unconnected: Any, through: bool, chunk: int | None
-    ) -> Rows:
-        """Return the rows of a long vector of losses, which are computed together."""
+    ) -> Rows | None:
+        """Return the rows of a long vector of losses, which are computed together; None if it depends on nothing."""
         found = self.jacobian(losses, sources, unconnected, through_updates=through, chunk=chunk)
+        if all(one is None for one in found):
+            return None
         return Rows.from_stacked(sources, found, losses=self._values(losses), mixed_by=batch_statistics(session))
 
     def _each(

@@ -23,7 +23,7 @@ class _Observed:
         value = self.loss(*args)
         collected = getattr(_of_thread, "collected", None)
         if collected is not None:
-            collected.append(value)
+            collected.append((self, value))
         return value
 
 
@@ -43,8 +43,9 @@ def losses(model: Any, **data: Any) -> tuple[Tensor, dict[str, Tensor]]:
     if compiled is not None:
         if not tf.nest.is_nested(data["y"]) and not tf.nest.is_nested(data["y_pred"]):
             values = values[:1]  # Keras takes no more than one loss of one output
-        for entry, value in zip(compiled._flat_losses, values, strict=False):
-            value = tf.cast(value, compiled.dtype)
+        found = {id(observed): value for observed, value in values}
+        for entry in (one for one in compiled._flat_losses if id(one.loss) in found):
+            value = tf.cast(found[id(entry.loss)], compiled.dtype)
             weighted = value if entry.loss_weights is None else value * tf.cast(entry.loss_weights, value.dtype)
             terms[_unused(entry.name or "loss", terms)] = weighted
     added = [model._aggregate_additional_loss(loss) for loss in model.losses]
@@ -72,7 +73,7 @@ def _observe(compiled: Any) -> None:
 
 
 @contextmanager
-def _collected() -> Iterator[list[Tensor]]:
+def _collected() -> Iterator[list[tuple[_Observed, Tensor]]]:
     before = getattr(_of_thread, "collected", None)
     _of_thread.collected = []
     try:

@@ -1,0 +1,95 @@
+"""Gradients that nearly cancel: in single precision, the result is that of the same numbers in double precision."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import retrotape as rt
+
+METHODS: dict[str, Any] = {
+    "UPGrad": rt.aggregate.UPGrad(),
+    "DualProj": rt.aggregate.DualProj(),
+    "CAGrad": rt.aggregate.CAGrad(0.5),
+    "ConFIG": rt.aggregate.ConFIG(),
+    "MGDA": rt.aggregate.MGDA(),
+    "IMTLG": rt.aggregate.IMTLG(),
+    "AlignedMTL": rt.aggregate.AlignedMTL(),
+    "FairGrad": rt.aggregate.FairGrad(1.0),
+    "NashMTL": rt.aggregate.NashMTL(),
+    "Krum": rt.aggregate.Krum(0),
+    "PCGrad": rt.aggregate.PCGrad(seed=1),
+    "GradVac": rt.aggregate.GradVac(seed=1),
+}
+SEEDS = range(24)
+
+
+def nearly_opposite(seed: int) -> np.ndarray:
+    """Return rows, the second nearly opposite to the first: as float32, by an angle of 3e-4 to 0.1."""
+    rng = np.random.default_rng(seed)
+    count, size = int(rng.integers(3, 9)), int(rng.choice([20, 1000]))
+    rows = rng.normal(size=(count, size)) * 10.0 ** rng.uniform(-1.0, 1.0, size=(count, 1))
+    angle = 10.0 ** rng.uniform(np.log10(3e-4), -1.0)
+    rows[1] = -rows[0] + angle * np.linalg.norm(rows[0]) / np.sqrt(size) * rng.normal(size=size)
+    return rows.astype(np.float32)
+
+
+def combined(method: Any, rows: np.ndarray, inside: bool) -> rt.aggregate.Combined:
+    variable = tf.Variable(tf.zeros(rows.shape[1:], rows.dtype))
+
+    def run(stacked: tf.Tensor) -> Any:
+        found = method(rt.Rows.from_stacked([variable], [stacked]))
+        return found[variable], found.converged
+
+    grad, converged = (tf.function(run) if inside else run)(tf.constant(rows))
+    return np.float64(grad), bool(converged)
+
+
+@pytest.mark.filterwarnings("ignore::retrotape.errors.AggregationWarning")
+@pytest.mark.parametrize("inside", [False, True], ids=["eager", "function"])
+@pytest.mark.parametrize("name", METHODS)
+def test_single_precision_is_as_good(name: str, inside: bool):
+    for seed in SEEDS if not inside else SEEDS[:3]:
+        rows = nearly_opposite(seed)
+        if name in ("PCGrad", "GradVac"):  # the same draws for both
+            method, other = type(METHODS[name])(seed=1), type(METHODS[name])(seed=1)
+        else:
+            method = other = METHODS[name]
+        found, converged = combined(method, rows, inside)
+        wanted, possible = combined(other, np.float64(rows), inside)
+        assert converged == possible, seed
+        np.testing.assert_allclose(found, wanted, rtol=2e-3, atol=2e-4 * np.abs(wanted).max(), err_msg=str(seed))
+
+
+@pytest.mark.parametrize("count", [3, 8, 16, 17])
+def test_the_routes_to_weights_agree(count: int):
+    rng = np.random.default_rng(count)
+    rows = rng.normal(size=(count, 40)).astype(np.float32)
+    rows[1] = -rows[0] + 1e-3 * rng.normal(size=40)
+    variable = tf.Variable(tf.zeros([40]))
+    given = rt.Rows.from_stacked([variable], [tf.constant(rows)])
+    method = rt.aggregate.UPGrad()
+    direct = list(method(given).weights.values())
+    np.testing.assert_allclose(direct, method.weights(given.gramian()), rtol=1e-6)
+
+
+def test_products_that_a_gpu_rounds_are_not_used(monkeypatch: pytest.MonkeyPatch):
+    """As with TensorFloat-32: then sums are not matrix products, and inner products are of double precision."""
+    rows, wanted = nearly_opposite(1), combined(rt.aggregate.UPGrad(), nearly_opposite(1), False)[0]
+    for name in ("_base", "_columns"):
+        monkeypatch.setattr(f"retrotape.aggregate.{name}.rounds_products", lambda: True)
+    monkeypatch.setattr("retrotape.aggregate._functions._functions", {})
+    monkeypatch.setattr("retrotape.aggregate._functions._find", lambda key: None)
+    variable = tf.Variable(tf.zeros(rows.shape[1:]))
+    seen: set[str] = set()
+
+    def run(stacked: tf.Tensor) -> tf.Tensor:
+        return rt.aggregate.UPGrad()(rt.Rows.from_stacked([variable], [stacked]))[variable]
+
+    graph = tf.function(run).get_concrete_function(tf.TensorSpec(rows.shape, tf.float32)).graph
+    seen.update(op.type for op in graph.get_operations() if op.outputs and op.outputs[0].dtype == tf.float32)
+    assert not {"MatMul", "BatchMatMulV2", "BatchMatMulV3"} & seen
+    np.testing.assert_allclose(tf.function(run)(tf.constant(rows)), wanted, rtol=1e-4, atol=1e-6)
