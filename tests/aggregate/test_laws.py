@@ -67,12 +67,20 @@ def test_small_changes_of_gradients_change_results_little(name: str):
 @pytest.mark.parametrize("method", [ag.UPGrad(), ag.DualProj(), ag.MGDA(), ag.NashMTL()], ids=str)
 @pytest.mark.parametrize("kind", ["random", "conflicting", "repeated"])
 def test_results_conflict_with_no_loss(method, kind: str):
+    checked = 0
     for seed in SEEDS:
         matrix = matrix_of(seed, kind)
-        if kind == "repeated" and isinstance(method, ag.NashMTL):
-            continue  # some are opposite
+        if isinstance(method, ag.NashMTL) and has_opposite_rows(matrix):
+            continue  # it has no weights then, and warns
         products = matrix @ combine(method, matrix)
         assert products.min() >= -1e-9 * np.abs(matrix).max() ** 2
+        checked += 1
+    assert checked > 0
+
+
+def has_opposite_rows(matrix: np.ndarray) -> bool:
+    unit = matrix / np.linalg.norm(matrix, axis=1, keepdims=True)
+    return bool((unit @ unit.T).min() < -1.0 + 1e-12)
 
 
 @pytest.mark.parametrize("method", [ag.UPGrad(), ag.DualProj(), ag.MGDA(), ag.NashMTL()], ids=str)

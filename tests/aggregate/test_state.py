@@ -148,9 +148,9 @@ def test_dwa_is_that_of_torchjd():
     assert weights.numpy() @ values == pytest.approx(wanted["value"])
 
 
-@pytest.mark.parametrize("told", [True, False])
-def test_dwa_averages_losses_over_an_epoch(told: bool):
-    method = ag.DWA(1.5, None if told else 4)
+@pytest.mark.parametrize("steps_per_epoch", [None, 4])
+def test_dwa_averages_losses_over_an_epoch(steps_per_epoch: int | None):
+    method = ag.DWA(1.5, steps_per_epoch)
     means, total, wanted, found = [np.ones(3), np.ones(3)], [], [], []
     for step, (matrix, losses) in enumerate(sequence(3)):
         ratios = means[-1] / means[-2] if len(means) > 3 else np.ones(3)
@@ -160,7 +160,7 @@ def test_dwa_averages_losses_over_an_epoch(told: bool):
         if step % 4 == 3:
             means.append(np.mean(total, 0))
             total = []
-            if told:
+            if steps_per_epoch is None:
                 method.end_epoch()
     np.testing.assert_allclose(found, wanted, rtol=1e-10)
     assert np.abs(np.array(wanted) - 1.0).max() > 0.01

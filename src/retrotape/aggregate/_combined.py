@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 class Combined(Gradients):
-    """A gradient that was made of those of several losses. It is a `Gradients`, and tells how it was made.
+    """A gradient that was made of those of several losses. It is a `Gradients` that knows how it was made.
 
     Attributes:
       shared: The variables whose gradients were combined.
       converged: Whether the weights were found; if not, they are a fallback. A tensor inside a tf.function.
-      details: What else the method tells, by name.
+      details: What else the method reports, by name.
     """
 
     __slots__ = ("_method", "_names", "_values", "converged", "details", "shared")

@@ -20,9 +20,12 @@ def freeze_preference(method: Any, name: str = "preference") -> None:
     given = getattr(method, name)
     if given is None:
         return
-    numbers = tuple(map(float, given))
+    try:
+        numbers = tuple(map(float, given))
+    except (TypeError, ValueError):
+        numbers = ()
     if not numbers or not all(map(math.isfinite, numbers)):
-        raise ValueError(f"{name}= takes finite numbers, one for each loss, got {given!r}.")
+        raise ValueError(f"{name}= takes finite numbers, one for each loss, got {given!r}: `{name}=[0.5, 1.0]`.")
     object.__setattr__(method, name, numbers)
 
 

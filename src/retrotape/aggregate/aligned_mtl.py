@@ -21,7 +21,8 @@ class AlignedMTL(Weighting):
     Senushkin, Patakin, Kuznetsov and Konushin, Independent Component Alignment for Multi-Task Learning, 2023
     (arXiv:2305.19000).
 
-    What only rounding errors tell from zero is left out. If all gradients are zero, weights are the preferences.
+    Eigenvalues that differ from zero only by rounding are left out. If all gradients are zero, weights are the
+    preferences.
 
     Args:
       preference: The weight of each gradient in the average; equal ones that add up to one by default.

@@ -35,7 +35,7 @@ class CAGrad(Weighting):
 
     def __post_init__(self) -> None:
         if not self.c >= 0.0:
-            raise ValueError(f"c= takes a number that is not negative, got {self.c!r}.")
+            raise ValueError(f"c= takes a number, 0 or more, got {self.c!r}: `CAGrad(c=0.5)`.")
 
     def solve(self, problem: Problem) -> Solution:
         """Return the weights."""

@@ -20,7 +20,7 @@ class DWA(Stateful, Weighting):
 
     Liu, Johns and Davison, End-to-End Multi-Task Learning with Attention, 2019 (arXiv:1803.10704).
 
-    Losses are averaged over the calls of an epoch. Tell when it ends, by `end_epoch` or by `steps_per_epoch`; until two
+    Losses are averaged over the calls of an epoch. Mark its end by `end_epoch` or by `steps_per_epoch`; until two
     epochs have ended, all weights are one. With Keras:
     `keras.callbacks.LambdaCallback(on_epoch_end=lambda *_: method.end_epoch())`. The weights are those of losses: they
     hold for the variables that only one loss depends on, too.
@@ -47,9 +47,12 @@ class DWA(Stateful, Weighting):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.temperature > 0.0:
-            raise ValueError(f"temperature= takes a positive number, got {self.temperature!r}.")
+            raise ValueError(f"temperature= takes a positive number, got {self.temperature!r}: `DWA(temperature=2.0)`.")
         if self.steps_per_epoch is not None and self.steps_per_epoch < 1:
-            raise ValueError(f"steps_per_epoch= takes a number of calls, or None, got {self.steps_per_epoch!r}.")
+            raise ValueError(
+                f"steps_per_epoch= takes a number of calls, 1 or more, got {self.steps_per_epoch!r}. For epochs that "
+                "`method.end_epoch()` ends, use `DWA(steps_per_epoch=None)`."
+            )
 
     def start(self, size: int) -> Mapping[str, np.ndarray]:
         """Return the losses of the current epoch, summed, its calls, the means of the two before, and their number."""

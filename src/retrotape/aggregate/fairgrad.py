@@ -32,7 +32,7 @@ class FairGrad(Weighting):
 
     def __post_init__(self) -> None:
         if not self.alpha > 0.0:
-            raise ValueError(f"alpha= takes a positive number, got {self.alpha!r}.")
+            raise ValueError(f"alpha= takes a positive number, got {self.alpha!r}: `FairGrad(alpha=1.0)`.")
 
     def solve(self, problem: Problem) -> Solution:
         """Return the weights."""

@@ -40,7 +40,10 @@ class GradDrop(Randomized, Coordinatewise):
         super().__post_init__()
         freeze_preference(self, "leak")
         if self.leak is not None and not all(0.0 <= share <= 1.0 for share in self.leak):
-            raise ValueError(f"leak= takes shares between 0 and 1, one for each loss, got {list(self.leak)}.")
+            raise ValueError(
+                f"leak= takes shares between 0 and 1, one for each loss, got {list(self.leak)}: "
+                "`GradDrop(leak=[0.0, 0.5])`."
+            )
 
     def combine(self, values: Tensor, seed: Tensor | None) -> Tensor:
         """Return the sums."""

@@ -46,7 +46,9 @@ class GradNorm(Stateful, Weighting):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.learning_rate > 0.0:
-            raise ValueError(f"learning_rate= takes a positive number, got {self.learning_rate!r}.")
+            raise ValueError(
+                f"learning_rate= takes a positive number, got {self.learning_rate!r}: `GradNorm(learning_rate=0.025)`."
+            )
 
     def start(self, size: int) -> Mapping[str, np.ndarray]:
         """Return the weights, the losses at the first call, and how many calls there were."""

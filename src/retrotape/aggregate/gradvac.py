@@ -45,7 +45,7 @@ class GradVac(Stateful, Weighting):
         super().__post_init__()
         check_seed(self.seed)
         if not 0.0 <= self.beta <= 1.0:
-            raise ValueError(f"beta= takes a number between 0 and 1, got {self.beta!r}.")
+            raise ValueError(f"beta= takes a number between 0 and 1, got {self.beta!r}: `GradVac(beta=0.5)`.")
 
     def start(self, size: int) -> Mapping[str, np.ndarray]:
         """Return the moving averages, and how many orders were drawn."""

@@ -40,9 +40,13 @@ class Krum(Weighting):
 
     def __post_init__(self) -> None:
         if self.byzantine < 0:
-            raise ValueError(f"byzantine= is a number of gradients, zero at least, got {self.byzantine}.")
+            raise ValueError(
+                f"byzantine= takes a number of gradients, 0 or more, got {self.byzantine}: `Krum(byzantine=1)`."
+            )
         if self.selected < 1:
-            raise ValueError(f"selected= is a number of gradients, one at least, got {self.selected}.")
+            raise ValueError(
+                f"selected= takes a number of gradients, 1 or more, got {self.selected}: `Krum(selected=1)`."
+            )
 
     def solve(self, problem: Problem) -> Solution:
         """Return the weights."""
@@ -50,7 +54,7 @@ class Krum(Weighting):
         if size < fewest:
             raise ShapeMismatchError(
                 f"Got {size} losses; with byzantine={self.byzantine} and selected={self.selected}, Krum takes "
-                f"{fewest} or more."
+                f"{fewest} or more. {self._remedy(size)}"
             )
         squares = tf.linalg.diag_part(problem.gramian)
         sums = squares[:, None] + squares[None, :]
@@ -61,3 +65,10 @@ class Krum(Weighting):
         scores = tf.reduce_sum(nearest[:, 1 : size - self.byzantine - 1], 1)
         _, best = tf.math.top_k(-scores, self.selected)
         return Solution(tf.reduce_sum(tf.one_hot(best, size, dtype=tf.float64), 0) / self.selected, tf.constant(True))
+
+    def _remedy(self, size: int) -> str:
+        """Return what to use for fewer losses than it takes."""
+        if size < 3:
+            return "Krum compares 3 gradients or more; use `rt.aggregate.Mean()`."
+        byzantine, selected = min(self.byzantine, size - 3), min(self.selected, size)
+        return f"For {size} losses, use `Krum(byzantine={byzantine}, selected={selected})`."

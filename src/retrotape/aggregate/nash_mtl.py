@@ -34,7 +34,9 @@ class NashMTL(Weighting):
 
     def __post_init__(self) -> None:
         if self.max_norm is not None and not self.max_norm > 0.0:
-            raise ValueError(f"max_norm= takes a positive number, or None for no limit, got {self.max_norm!r}.")
+            raise ValueError(
+                f"max_norm= takes a positive number, got {self.max_norm!r}. For no limit, use `NashMTL(max_norm=None)`."
+            )
 
     def solve(self, problem: Problem) -> Solution:
         """Return the weights."""

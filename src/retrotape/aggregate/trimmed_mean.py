@@ -31,7 +31,7 @@ class TrimmedMean(Coordinatewise):
 
     def __post_init__(self) -> None:
         if self.trim < 0:
-            raise ValueError(f"trim= is a number of gradients, zero at least, got {self.trim}.")
+            raise ValueError(f"trim= takes a number of gradients, 0 or more, got {self.trim}: `TrimmedMean(trim=1)`.")
 
     def combine(self, values: Tensor, seed: Tensor | None) -> Tensor:
         """Return the means."""
@@ -39,6 +39,6 @@ class TrimmedMean(Coordinatewise):
         if count < 2 * self.trim + 1:
             raise ShapeMismatchError(
                 f"Got {count} losses; TrimmedMean(trim={self.trim}) leaves out {2 * self.trim} and takes "
-                f"{2 * self.trim + 1} or more."
+                f"{2 * self.trim + 1} or more. For {count} losses, use `TrimmedMean(trim={(count - 1) // 2})`."
             )
         return tf.reduce_mean(tf.sort(values, axis=0)[self.trim : count - self.trim], 0)
