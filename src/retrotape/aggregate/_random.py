@@ -87,7 +87,7 @@ def counted_seed(seed: int, counter: Any) -> Tensor:
 
 
 def uniform(seed: Tensor, shape: Any, dtype: Any = tf.float64) -> Tensor:
-    """Return numbers between zero and one; the same ones with and without XLA."""
+    """Return numbers between zero and one; XLA draws others from the same seed."""
     return tf.random.stateless_uniform(shape, seed, dtype=dtype, alg="philox")
 
 

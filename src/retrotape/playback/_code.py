@@ -164,3 +164,9 @@ def line_storing(codes: Any, name: str) -> str:
             if step.opname in _STORES and step.argval == name:
                 return f" at {code.co_filename}:{line}"
     return ""
+
+
+def functions_of(member: Any) -> list[Any]:
+    """Return what a member of a class consists of: itself, and the functions of a property or another descriptor."""
+    found = [member, *(getattr(member, part, None) for part in ("fget", "fset", "__func__", "func"))]
+    return [one for one in found if one is not None]

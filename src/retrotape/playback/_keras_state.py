@@ -24,12 +24,19 @@ UNIMPORTANT = frozenset(
     )
 )
 # Attributes of variables that layers and optimizers of Keras read.
-OF_VARIABLES = frozenset(("_autocast", "_constraint", "_overwrite_with_gradient", "_regularizer", "_trainable"))
+OF_VARIABLES = frozenset(
+    ("_autocast", "_constraint", "_overwrite_with_gradient", "_regularizer", "_trainable", "_value")
+)
 
 
 def is_keras(kind: type) -> bool:
     """Return whether a class is one of Keras', or derived from one."""
     return any(base.__module__.startswith("keras.") for base in kind.__mro__)
+
+
+def is_of_optimizers(kind: type) -> bool:
+    """Return whether a class is one of an optimizer or a schedule: tensors that these keep are settings."""
+    return any(base.__module__.startswith("keras.src.optimizers.") for base in kind.__mro__)
 
 
 def is_settled(value: Any, depth: int = 4) -> bool:

@@ -32,7 +32,8 @@ def trace_of(call: Call, kept_state: bool) -> Trace:
             f"The last call ran {drawn[0]}, whose random numbers are not kept. Draw them by `keras.random` with a "
             "`SeedGenerator`, or by `tf.random.stateless_*`."
         )
-    found = replay(entry.trace, [*_inputs(entry, call.tensors), *_variables(call)], resample=False, trust=False)
+    given = [*_inputs(entry, call.tensors), *_variables(call)]
+    found = replay(entry.trace, given, resample=False, trust=True)  # what Python read was compared before it ran
     for identity, tensor in zip(entry.inputs, call.tensors, strict=True):
         _alias(found, identity, tensor)
     for identity, tensor in zip(entry.outputs, entry.tensors(call.values), strict=True):

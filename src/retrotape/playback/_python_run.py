@@ -72,7 +72,12 @@ class PythonRun:
         self._seen: set[CodeType] = set()
         self._has_error = False
         self._known: set[CodeType] = {one for code in before.functions for one in nested_in(code)}
-        self.foreign: dict[CodeType, dict[str, Any]] = {}  # user code that was not reachable before, with its globals
+        self.spaces: dict[CodeType, dict[str, Any]] = {}  # the globals of the user code that ran
+
+    @property
+    def runs_user_code(self) -> bool:
+        """Whether any code ran that is not of a library; Python generates that of named tuples."""
+        return any(not str(space.get("__name__")).startswith("namedtuple_") for space in self.spaces.values())
 
     def __call__(self, function: Callable[[], Any]) -> Any:
         """Run a function."""
@@ -135,8 +140,8 @@ class PythonRun:
         self.codes.add(code)
         if not _ENTROPY.isdisjoint(code.co_names):
             self.reasons.append(f"it makes a generator of random numbers{place_of(frame)}")
-        if code not in self._known:
-            self.foreign[code] = frame.f_globals
+        self.spaces[code] = frame.f_globals
+        if code not in self._known:  # it was not reachable before
             self._known.update(nested_in(code))
             try:
                 self.before.add_code(code, frame.f_globals)

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from retrotape.lower import NotCompilableError
-from retrotape.playback._code import LIBRARIES, imports_in, is_user_code, is_users, names_in
-from retrotape.playback._keras_state import OF_VARIABLES, UNIMPORTANT, is_keras, is_settled, leads_on
+from retrotape.playback._code import LIBRARIES, functions_of, imports_in, is_user_code, is_users, names_in, nested_in
+from retrotape.playback._keras_state import OF_VARIABLES, UNIMPORTANT, is_keras, is_of_optimizers, is_settled, leads_on
 from retrotape.playback._values import (
     ABSENT,
     CACHED,
@@ -71,6 +71,7 @@ class Capture:
         # Namespaces of modules of libraries, which load some names when they are first used.
         self.lazy: set[int] = set()
         self._todo: deque[tuple[Any, str]] = deque()
+        self._followed: set[CodeType] | None = None
 
     def add(self, value: Any, label: str) -> None:
         """Note what is reachable from a value."""
@@ -81,6 +82,12 @@ class Capture:
     def objects(self) -> list[Any]:
         """Return the objects of user code."""
         return [one for one in self._seen.values() if not isclass(one) and is_users(type(one))]
+
+    def has_followed(self, code: CodeType) -> bool:
+        """Return whether everything that some code refers to was noted, where it is in user code."""
+        if self._followed is None:
+            self._followed = {one for known in self.functions for one in nested_in(known)}
+        return code in self._followed
 
     def knows(self, where: int) -> bool:
         """Return whether a namespace was seen, by the first part of the key of an item."""
@@ -103,6 +110,7 @@ class Capture:
     def add_code(self, code: CodeType, space: dict[str, Any]) -> None:
         """Note the globals that code names."""
         self.functions.add(code)
+        self._followed = None
         self.add_globals(space, names_in(code).loaded)
         while self._todo:
             self._visit(*self._todo.popleft())
@@ -217,16 +225,25 @@ class Capture:
                     self._module(value, names, f"{label}.{name}", depth - 1)
 
     def _class(self, value: type, label: str) -> None:
-        for kind in value.__mro__:
-            if not is_users(kind) or (id(kind) in self._seen and kind is not value):
+        kinds = [kind for kind in value.__mro__ if is_users(kind)]
+        for kind in kinds:
+            if id(kind) in self._seen and kind is not value:
                 continue
             self._seen[id(kind)] = kind
-            for name in list(vars(kind)):
-                if self._is_named(name) or (name.startswith("__") and isfunction(vars(kind)[name])):
-                    member = vars(kind)[name]
-                    self._item(vars(kind), name, f"{kind.__name__}.{name}", follow=False, owner=kind)
-                    inner = [member, *(getattr(member, part, None) for part in ("fget", "fset", "__func__", "func"))]
-                    self._todo.extend((one, f"{kind.__name__}.{name}") for one in inner if one is not None)
+            if is_keras(kind):  # a new method may replace one of Keras'
+                self.sizes[id(kind)] = Content(vars(kind), len(vars(kind)), f"the class {kind.__name__}", True)
+            for name in [name for name, member in list(vars(kind).items()) if self._is_used(name, member)]:
+                member = vars(kind)[name]
+                self._item(vars(kind), name, f"{kind.__name__}.{name}", follow=False, owner=kind)
+                self._todo.extend((one, f"{kind.__name__}.{name}") for one in functions_of(member))
+                for derived in kinds[: kinds.index(kind)]:  # which may get one of its own
+                    self._item(vars(derived), name, f"{derived.__name__}.{name}", follow=False, owner=derived)
+
+    def _is_used(self, name: str, member: Any) -> bool:
+        """Return whether a member of a class is named by user code, or was called by Python or Keras."""
+        if self._is_named(name) or (name.startswith("__") and isfunction(member)):
+            return True
+        return any(isfunction(one) and one.__code__ in (self._codes or ()) for one in functions_of(member))
 
     def _container(self, value: Any, label: str) -> None:
         if not isinstance(value, (tuple, frozenset)):
@@ -263,7 +280,7 @@ class Capture:
             if mine and (whole or self._is_named(name)):
                 self._item(space, name, f"{label}.{name}")
             elif keras and name not in UNIMPORTANT:
-                self._of_library(space, name, f"{label}.{name}")
+                self._of_library(space, name, f"{label}.{name}", kind)
         slots = [vars(base).get("__slots__", ()) for base in kind.__mro__] if mine else []
         for name in (name for own in slots for name in ([own] if isinstance(own, str) else own)):
             if name != "__dict__" and name != "__weakref__" and self._is_named(name):
@@ -280,13 +297,13 @@ class Capture:
             if name not in space and (name in of_class or name in self._texts):
                 self._item(space, name, f"{label}.{name}", follow=False)
 
-    def _of_library(self, space: Any, name: str, label: str) -> None:
+    def _of_library(self, space: Any, name: str, label: str, kind: type) -> None:
         """Note an attribute that Keras uses: a setting, a function, a variable, a layer."""
         value = space[name]
         if isinstance(value, np.ndarray) or type(value) is EagerTensor:
             self._item(space, name, label, of_library=True)
         elif isinstance(value, CONTAINERS) and not is_immutable(value):
-            if is_settled(value):
+            if is_settled(value) or is_of_optimizers(kind):
                 self._item(space, name, label, of_library=True, follow=False)
                 self._contents_of_library(value, label)
             self._parts_of_library(value, label)

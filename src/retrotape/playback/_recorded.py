@@ -45,6 +45,7 @@ class Recorded(NamedTuple):
       state: The Python state that it depends on.
       results: What it returned.
       notes: What later calls will not do.
+      runs_user_code: Whether any of the code that ran is not of a library.
     """
 
     trace: Trace
@@ -52,6 +53,7 @@ class Recorded(NamedTuple):
     state: Capture
     results: Results
     notes: list[str]
+    runs_user_code: bool
 
 
 class StepObserver:
@@ -154,8 +156,11 @@ class Recording:
         if run.reasons:
             raise NotCompilableError(run.reasons[0])
         after = self._captured(Capture(run.codes))
-        for code, space in run.foreign.items():
-            after.add_code(code, space)
+        for code, space in run.spaces.items():
+            if not after.has_followed(code):
+                if code.co_freevars:
+                    raise NotCompilableError(f"what {code.co_name!r} refers to cannot be compared: it was not found")
+                after.add_code(code, space)
         self._check_state(after)
         self._check_gaps(trace)
         results = Results(self._result)
@@ -169,7 +174,7 @@ class Recording:
         if named or any("Summary" in eqn.op for eqn in path.effects):
             for space, name in summaries.settings():
                 after.add_setting(space, name, "tf.summary")
-        return Recorded(trace, path, after, results, run.notes)
+        return Recorded(trace, path, after, results, run.notes, run.runs_user_code)
 
     def _check_state(self, after: Capture) -> None:
         if after.hidden:

@@ -20,7 +20,7 @@ from retrotape.playback._recorded import NotSettledError, Recorded, Recording
 from retrotape.playback._table import Recordings, in_words
 from retrotape.playback._tree import Options
 from retrotape.record import Trace, current_stack, stacklevel
-from retrotape.tf import core
+from retrotape.tf import core, keras_api
 from retrotape.tf.core import tf
 
 UNSETTLED = 4  # calls that may create variables, or build layers, before the step counts as one that always does
@@ -35,17 +35,17 @@ class Step:
       options: How functions are made.
       strict: Whether to raise if calls cannot be played back.
       limit: How many recordings there may be for one kind of arguments.
-      warns: Whether to warn if calls cannot be played back.
+      of_library: Whether nobody has asked for it: then only calls without user code are played back, and nothing warns.
 
     Attributes:
       lock: Held while a call is recorded or played back.
     """
 
     def __init__(
-        self, function: Callable[..., Any], options: Options, strict: bool, limit: int, warns: bool = True
+        self, function: Callable[..., Any], options: Options, strict: bool, limit: int, of_library: bool = False
     ) -> None:
         self._function, self._options, self._strict, self._limit = function, options, strict, limit
-        self._warns = warns
+        self._of_library = of_library
         self._known: dict[Any, Known] = {}
         self._last: Call | Entry | Trace | None = None
         self._reason: str | None = "it has not been called"
@@ -145,8 +145,8 @@ class Step:
     ) -> None:
         if why.failed:
             raise NotCompilableError(why.why)
-        if recorded.notes and not self._warns:
-            raise NotCompilableError(recorded.notes[0])
+        if self._of_library and (recorded.notes or recorded.runs_user_code):
+            raise NotCompilableError("it runs user code, which may depend on anything")
         if known.count() >= self._limit:
             raise NotCompilableError(
                 f"it was recorded {known.count()} times already, and again since {why.why}; "
@@ -164,7 +164,7 @@ class Step:
         self._note(recorded.notes)
 
     def _note(self, notes: list[str]) -> None:
-        if notes and self._warns and not self._noted:
+        if notes and not self._of_library and not self._noted:
             self._noted = True
             warnings.warn(
                 f"While {self._name()} was recorded, {notes[0]}. It does not do so when it is played back; use "
@@ -178,7 +178,7 @@ class Step:
         known.variants.clear()
         if self._strict:
             raise PlaybackError(self._name(), reason)
-        if self._warns:
+        if not self._of_library:
             text = f"{self._name()} runs in eager code, it is not played back: {reason}."
             warnings.warn(text, PlaybackWarning, stacklevel=stacklevel())
 
@@ -238,4 +238,5 @@ def is_plain() -> bool:
         and not core.stock_tape_listens()
         and not core.accumulating()
         and not tf.distribute.has_strategy()
+        and not keras_api.is_stateless()
     )

@@ -73,9 +73,9 @@ class ManyLosses(FirstOrder, Jacobians):
         if chunk is not None and chunk < 1:
             raise ValueError(f"chunk= takes a number of losses, one at least; got {chunk}.")
         if _is_long(listed, chunk) and since is None and output_gradients is None:
-            found = self._stacked(session, listed, sources, unconnected_gradients, through_updates, chunk)
-            if found is not None:
-                return found
+            stacked = self._stacked(session, listed, sources, unconnected_gradients, through_updates, chunk)
+            if stacked is not None:
+                return stacked
         options |= {"output_gradients": output_gradients, "unconnected_gradients": unconnected_gradients}
         if chunk is None or isinstance(listed, (tf.Tensor, TensorRef)):
             mixed_by = batch_statistics(session) if isinstance(listed, tf.Tensor) else UNKNOWN

@@ -78,6 +78,12 @@ def settings() -> list[tuple[dict[str, Any], str]]:
     return [*found, *((own, name) for name in _OF_THREAD), *((vars(config), name) for name in _OF_PROCESS)]
 
 
+def is_stateless() -> bool:
+    """Return whether a `keras.StatelessScope` is open: then Keras assigns to no variable."""
+    module = sys.modules.get("keras.src.backend.common.stateless_scope")
+    return module is not None and bool(module.in_stateless_scope())
+
+
 _hooked: Any = None  # Keras, once its hooks are in the table
 
 

@@ -184,6 +184,7 @@ KERAS = {
     "keras:Model._aggregate_additional_loss(self, loss)": "the same, of those that layers add",
     "keras:Model._loss_tracker": "the mean that `fit` shows",
     "keras:Model._call_has_training_arg": "whether a model takes `training=`",
+    "keras.src.backend.common.stateless_scope:in_stateless_scope()": "whether Keras assigns to variables",
     "keras.src.trainers.compile_utils:CompileLoss._flat_losses": "the losses of `compile`, one by one",
 }
 # Checked when a callback is to observe `fit`.
