@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 import retrotape as rt
+from retrotape.playback import _updates as updates
 
 pytestmark = pytest.mark.filterwarnings("ignore::retrotape.errors.PlaybackWarning")
 FACTOR, LISTED, BY_NAME = 1.0, [1.0], {"factor": 1.0}
@@ -166,7 +167,7 @@ def test_a_scope_without_state():
             grad = tf.ones([1])
             rt.Gradients([(w, grad)]).apply(optimizer) if ours else optimizer.apply([grad], [w])
 
-        for _ in range(12):
+        for _ in range(updates.AFTER + 4):
             apply()
         with keras.StatelessScope() as scope:
             apply()
