@@ -5,7 +5,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 import re
+import secrets
+import stat
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import keras
@@ -16,6 +20,7 @@ import retrotape as rt
 from retrotape.report._charts import Scale, chart_of, number, scale_of, spark, text_of
 from retrotape.report._data import Stats
 from retrotape.report._page import _with_code
+from retrotape.report._report import write_page
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +99,43 @@ def test_names_that_are_long_or_no_text():
 def test_half_of_a_surrogate_pair_is_written(tmp_path, report):
     replace(report, title="\udc80").save(tmp_path / "it.html")
     assert "\\udc80" in (tmp_path / "it.html").read_text(encoding="utf-8")
+
+
+def test_a_new_page_has_the_usual_permissions_and_an_old_one_keeps_its_own(tmp_path):
+    before = os.umask(0o027)
+    try:
+        write_page(tmp_path / "new.html", "new")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "new.html").stat().st_mode) == 0o640
+    (tmp_path / "new.html").chmod(0o600)
+    write_page(tmp_path / "new.html", "newer")
+    assert stat.S_IMODE((tmp_path / "new.html").stat().st_mode) == 0o600
+    assert (tmp_path / "new.html").read_text() == "newer"
+
+
+def test_no_link_is_followed(tmp_path, monkeypatch):
+    """Not even one under the name that is used while the page is written."""
+    monkeypatch.setattr(secrets, "token_hex", lambda size: "known")
+    (tmp_path / "precious").write_text("precious")
+    (tmp_path / ".retrotape-known.html.tmp").symlink_to(tmp_path / "precious")
+    with pytest.raises(FileExistsError):
+        write_page(tmp_path / "it.html", "page")
+    assert (tmp_path / "precious").read_text() == "precious"
+    assert (tmp_path / ".retrotape-known.html.tmp").is_symlink()
+
+
+def test_threads_that_write_the_same_page(tmp_path):
+    pages = [str(number) * 200_000 for number in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda page: [write_page(tmp_path / "it.html", page) for _ in range(20)], pages))
+    assert (tmp_path / "it.html").read_text() in pages
+    assert os.listdir(tmp_path) == ["it.html"]
+
+
+def test_a_folder_that_is_not_there(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"There is no folder '.*/none'\. Create it first: `os\.makedirs\("):
+        write_page(tmp_path / "none" / "it.html", "page")
 
 
 def test_a_file_is_replaced_as_a_whole(tmp_path, report, monkeypatch):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import secrets
+import stat
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -116,13 +119,22 @@ class Report:
 
 
 def write_page(path: str | os.PathLike[str], text: str) -> None:
-    """Write a page as a whole or not at all."""
+    """Write a page as a whole or not at all; one that was there keeps its permissions."""
     whole = os.fspath(path)
-    partial = f"{whole}.{os.getpid()}.tmp"
+    folder = os.path.dirname(os.path.abspath(whole))
+    if not os.path.isdir(folder):
+        raise FileNotFoundError(f"There is no folder {folder!r}. Create it first: `os.makedirs({folder!r})`.")
+    partial = os.path.join(folder, f".retrotape-{secrets.token_hex(8)}.html.tmp")
+    # "x" follows no link that somebody else has put there; unlike `tempfile`, it leaves permissions to the umask.
+    file = open(partial, "x", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115 - a name may not be text
     try:
-        with open(partial, "w", encoding="utf-8", errors="backslashreplace") as file:  # a name may not be text
+        with file:
             file.write(text)
+        with suppress(FileNotFoundError):
+            mode = os.lstat(whole).st_mode
+            if stat.S_ISREG(mode):  # the mode of a link is not that of its target
+                os.chmod(partial, stat.S_IMODE(mode))
         os.replace(partial, whole)
-    finally:
-        if os.path.exists(partial):
-            os.unlink(partial)
+    except BaseException:
+        os.unlink(partial)
+        raise
