@@ -189,6 +189,7 @@ def test_what_is_no_verdict_is_raised(error: BaseException) -> None:
     assert caught.value is error
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_thread_that_is_stopped_from_outside(monkeypatch: Any) -> None:
     monkeypatch.setattr(selftest, "_problem", lambda *_: sys.exit())
     assert list(selftest.run(rt.Tape, {"it": lambda make_tape: []})) == [("it", "did not end")]
