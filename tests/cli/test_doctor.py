@@ -46,7 +46,17 @@ def test_everything_works_here(run):
     done = run("doctor")
     assert done.code == 0
     shown = done.out
-    for told in ("Python", "tensorflow", "keras", "numpy", "tensorboard", "jinja2", rt.__version__, tf.__version__, "CPU:0"):
+    for told in (
+        "Python",
+        "tensorflow",
+        "keras",
+        "numpy",
+        "tensorboard",
+        "jinja2",
+        rt.__version__,
+        tf.__version__,
+        "CPU:0",
+    ):
         assert told in shown
     assert shown.rstrip().endswith("All 12 checks passed.")
     assert shown.count(" ok ") == 12

@@ -14,6 +14,7 @@ from retrotape.cli._verbs import json_option
 
 _ISSUES = "https://github.com/retrotape/retrotape/issues"
 
+
 @click.command()
 @json_option
 @click.pass_context

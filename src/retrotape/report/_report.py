@@ -6,9 +6,10 @@ import os
 import secrets
 import stat
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from retrotape import _html
 from retrotape.report._data import (
     Cosine,
     Drawing,
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _NAMED = 8  # names in a line of text
+_ROWS = 200  # of a table in a notebook
+_NUMBERS = ("norm of the gradient",)
 
 
 @dataclass(frozen=True, repr=False)
@@ -86,11 +89,34 @@ class Report:
                 rows.append(f"  of    {', '.join(one.names[:_NAMED])}{' …' if len(one.names) > _NAMED else ''}")
             rows.append(f"  do    {one.remedy}")
         if not self.findings:
-            rows.append(f"nothing wrong was found; checked: {', '.join(self.checks)}")
+            rows.append(f"nothing wrong was found {self.scope}; checked: {', '.join(self.checks)}")
         return "\n".join([*rows, *filter(None, [self.advice]), *self.notes])
 
     def __repr__(self) -> str:
         return str(self)
+
+    def _repr_html_(self) -> str:
+        head, *rest = str(replace(self, findings=())).split("\n")  # with what else there is to say
+        found = [
+            (one.severity, one.title, f"{one.sentence} {one.detail}".strip(), str(one.line or ""), one.remedy)
+            for one in self.findings
+        ]
+        table = _html.plain_table(("severity", "finding", "what was found", "line", "what to do"), found)
+        norms = [
+            (one.name, one.shape, "None" if one.gradient is None else f"{one.gradient.norm:.3g}")
+            for one in self.weights[:_ROWS]
+        ]
+        more = f"… {len(self.weights) - _ROWS:,} more" if len(self.weights) > _ROWS else ""
+        weights = _html.plain_table(("variable", "shape", "norm of the gradient"), norms, _NUMBERS, more)
+        parts = [_html.text(head), table if found else "", _html.text("\n".join(rest[bool(found) :]))]
+        return "".join(parts) + (_html.folded("gradients by variable", weights) if norms else "")
+
+    @property
+    def scope(self) -> str:
+        """Where problems were looked for: other parts of the tape may have some."""
+        if not self.losses:
+            return "on the tape"
+        return f"in what leads to the loss{'es' if len(self.losses) > 1 else ''}"
 
     def html(self) -> str:
         """Return the page: one HTML document that needs nothing else."""
