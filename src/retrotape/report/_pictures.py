@@ -82,7 +82,7 @@ def _returning(drawing: Drawing, places: Sequence[Place]) -> dict[int, Node]:
     found: dict[int, Node] = {}
     for node in sorted(drawing.nodes, key=lambda one: one.rank):
         place = places[node.place]
-        if node.title == place.title or node.title.partition(" ")[0] == place.last_name:
+        if node.title in (place.title, f"{place.last_name} ×{place.calls}"):  # noqa: RUF001 - as in `_graph`
             found[node.place] = node
     return found
 
