@@ -37,6 +37,7 @@ test-all: env $(OLDEST)/.ready test-browser
 # whether everybody can use a page.
 BROWSER := $(HOME)/.cache/retrotape-browser
 test-browser: export RETROTAPE_BROWSER_CACHE = $(BROWSER)
+test-browser: export RETROTAPE_BROWSER = required
 test-browser: env $(BROWSER)/node_modules/axe-core/axe.min.js
 	command -v chromium > /dev/null || { apt-get update -qq && apt-get install -qq --yes --no-install-recommends chromium fonts-dejavu-core; }
 	$(BIN)/python -m pytest -q -m browser tests/report

@@ -15,7 +15,7 @@ from typing import Any
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "pictures"
-SCALE = {"width": 1280, "height": 1150}
+SCALE = {"width": 1280, "height": 1190}
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
 
 # What the pictures show: a small Transformer with two mistakes, which the report finds.

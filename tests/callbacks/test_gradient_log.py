@@ -349,7 +349,7 @@ def test_a_writer_of_the_user_stays_open(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "kind", "text"),
     [
-        (("logs", 0), ValueError, "every= takes a number of batches, at least 1; got 0"),
+        (("logs", 0), ValueError, r"batches, at least 1; got 0: `rt\.callbacks\.GradientLog\('logs', every=100\)`"),
         (("logs", True), ValueError, "got True"),
         (("logs", 2.5), ValueError, r"got 2\.5"),
         (
@@ -365,5 +365,8 @@ def test_what_is_refused(arguments, kind, text):
 
 
 def test_a_loss_that_is_no_function():
-    with pytest.raises(TypeError, match="loss= takes a function of the model and a batch, got str"):
+    text = (
+        r"of the model and a batch, got str: `rt\.callbacks\.GradientLog\('logs', loss=lambda model, batch: \.\.\.\)`"
+    )
+    with pytest.raises(TypeError, match=text):
         rt.callbacks.GradientLog("logs", loss="mse")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ import tensorflow as tf
 import retrotape as rt
 from retrotape.cli import _checkup, _conformance, doctor
 from retrotape.errors import MissingTensorFlowError
-from retrotape.tf import hook_table, selftest
+from retrotape.tf import hook_table, private_names, selftest
 
 TWO_DEVICES = """
 import tensorflow as tf
@@ -44,10 +46,21 @@ def test_everything_works_here(run):
     done = run("doctor")
     assert done.code == 0
     shown = done.out
-    for told in ("Python", "tensorflow", "keras", "numpy", "tensorboard", rt.__version__, tf.__version__, "CPU:0"):
+    for told in (
+        "Python",
+        "tensorflow",
+        "keras",
+        "numpy",
+        "tensorboard",
+        "jinja2",
+        rt.__version__,
+        tf.__version__,
+        "CPU:0",
+    ):
         assert told in shown
-    assert "All 11 checks passed. Send this with a bug report." in shown
-    assert shown.count(" ok ") == 11
+    assert shown.rstrip().endswith("All 12 checks passed.")
+    assert shown.count(" ok ") == 12
+    assert len(re.findall("^ ─+ *$", shown, re.MULTILINE)) == 1  # one table
 
 
 @pytest.mark.usefixtures("few")
@@ -60,6 +73,7 @@ def test_as_json(run):
     assert [check["name"] for check in found["checks"]] == [
         "TensorFlow is a tested version",
         "private names of Keras",
+        "private names that callbacks of `fit` need",
         *(f"hooks: {name}" for name in selftest._PROGRAMS),
         "gradients: embedding",
     ]
@@ -86,7 +100,7 @@ def test_a_hook_that_is_passed_by_is_found(name, run, monkeypatch):
     done = run("doctor")
     assert done.code == 1
     assert "gave a wrong result" in done.out or "failed with" in done.out
-    assert "failed. Send this with a bug report." in done.out
+    assert "failed: results may be wrong here. Report it, with the table above: https://" in done.out
 
 
 @pytest.mark.usefixtures("few")
@@ -94,6 +108,23 @@ def test_an_untried_version_is_a_failure_in_one_line(run, monkeypatch):
     monkeypatch.setattr(tf, "__version__", "2.99.0")
     found = run("doctor", "--json").json()
     assert [check["problem"] for check in found["checks"] if check["problem"]] == ["2.99.0 is not"]
+
+
+@pytest.mark.usefixtures("few")
+def test_a_keras_whose_fit_has_changed(run, monkeypatch):
+    monkeypatch.setitem(private_names.FIT, "keras:Model._gone(self)", "a test")
+    found = run("doctor", "--json").json()
+    (failed,) = [check for check in found["checks"] if check["problem"]]
+    assert failed["name"] == "private names that callbacks of `fit` need"
+    assert "there is no keras.Model._gone" in failed["problem"]
+
+
+def test_every_optional_package_is_shown():
+    """Those of the extras in `pyproject.toml`, but for TensorFlow itself."""
+    project = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    extras = re.search(r"\[project.optional-dependencies\]\n(.*?)\n\[", project, re.DOTALL)[1]
+    names = {name.lower() for name in re.findall(r'"([A-Za-z0-9_-]+)', extras)}
+    assert names - {"tensorflow", "tensorflow-cpu", "retrotape"} <= set(_checkup.EXTRAS)
 
 
 def test_a_tensorflow_that_cannot_be_loaded(run, monkeypatch):
@@ -110,7 +141,7 @@ def test_a_tensorflow_that_cannot_be_loaded(run, monkeypatch):
     assert (found["backend"], found["devices"]) == (None, [])
     shown = run("doctor")
     assert shown.code == 1
-    assert "1 check of 1 failed." in shown.out
+    assert "1 check of 1 failed: " in shown.out
 
 
 @pytest.mark.parametrize("name", _conformance.PROGRAMS)

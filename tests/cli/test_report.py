@@ -48,6 +48,10 @@ def test_two_tapes(run, saved, tmp_path):
     page = (tmp_path / "it.html").read_text()
     assert "Comparison" in page
     assert "The programs are the same" in page
+    assert re.search(
+        r"<li>Their inputs differ:<ul><li><code>x: max abs [0-9.]+, max rel [^<]* elements</code></li></ul>", page
+    )
+    assert re.search(r"<li>The first value that differs is that of equation [^<]*:<ul><li><code>%\d+ : ", page)
     assert "Gradient, second" in page
 
 

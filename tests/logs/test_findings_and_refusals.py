@@ -104,7 +104,10 @@ def test_without_a_loss(writer):
     w = tf.Variable([1.0, 2.0])
     with rt.Tape() as tape:
         _ = w * 2.0
-    text = r"no name 'loss', and no floating-point scalar that no op used\. Give it: `tape.log\(writer, step, loss\)`"
+    text = (
+        r"no name 'loss', no scalar on it was differentiated, and it has no floating-point scalar that no op used\. "
+        r"Give it: `tape.log\(writer, step, loss\)`"
+    )
     with pytest.raises(TapeUseError, match=text):
         tape.log(writer, 0)
 

@@ -30,7 +30,8 @@ def test_versions_are_all_values_in_order():
     assert all(version.variable is variable and version.count == 5 for version in versions)
     assert versions[0].dtype == tf.float64
     assert versions[0].shape == []
-    assert repr(versions[2]) == f"<{variable.name}, value 2 of 0 to 4>"
+    assert repr(versions[2]).startswith(f"<{variable.name}, value 2 of 5: float")
+    assert repr((versions[0], versions[4])).count(" (on entry): ") == repr(versions).count(" (the last): ") == 1
 
 
 @pytest.mark.parametrize("k", range(-5, 5))

@@ -31,7 +31,14 @@ new PerformanceObserver((list) => {
 
 
 def missing() -> str:
-    """Return what is missing to run these tests; empty if nothing is."""
+    """Return what is missing to run these tests, empty if nothing is; raise if they are required."""
+    found = _missing()
+    if found and os.environ.get("RETROTAPE_BROWSER") == "required":
+        raise RuntimeError(f"{found}. To skip these tests where it is missing, unset RETROTAPE_BROWSER.")
+    return found
+
+
+def _missing() -> str:
     try:
         import playwright.sync_api  # noqa: F401
     except ImportError:

@@ -212,6 +212,12 @@ def test_printed_is_a_table_in_place_of_the_list(opened, small):
     assert "transformer/block1/attention/key" in page.locator(".print-only").inner_text()
 
 
+def test_everything_fits_on_paper(opened, small):
+    page = opened(small, viewport={"width": 680, "height": 1000}).page  # A4 between margins
+    page.emulate_media(media="print")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
 def test_narrow_screens_do_not_scroll_sideways(opened, small):
     page = opened(small, viewport={"width": 390, "height": 800}).page
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

@@ -209,6 +209,28 @@ def test_a_gradient_of_zero():
     assert finding.line.code == "loss = tf.reduce_sum(w * 0.0) + v"
 
 
+def test_what_does_not_lead_to_the_loss_is_not_called_fine():
+    w = tf.Variable([1.0, 2.0], name="w")
+    with rt.Tape() as tape:
+        loss = tf.reduce_sum(w * w)
+        tf.math.log(tf.zeros([2]))
+    report = tape.report(loss=loss)
+    assert report.findings == ()
+    assert "nothing wrong was found in what leads to the loss; checked: NaN and infinities" in str(report)
+    assert "Nothing wrong was found in what leads to the loss" in report.html()
+    assert "in what leads to the losses" in str(tape.report(losses=[loss, loss]))
+
+
+def test_without_a_loss_the_whole_tape_is_searched():
+    with rt.Tape() as tape:
+        fine = tf.math.log(tf.ones([2]))
+    assert "nothing wrong was found on the tape; checked: NaN" in str(tape.report())
+    with rt.Tape() as tape:
+        tf.math.log(fine)
+    (finding,) = tape.report().findings
+    assert finding.sentence.startswith("Log produced the first value that is not finite.")
+
+
 def test_dead_units():
     bias = keras.initializers.Constant([-100.0] * 24 + [0.0] * 8)
     dead = keras.layers.Dense(32, "relu", bias_initializer=bias, name="dead")

@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import retrotape as rt
+from retrotape.report._charts import Scale
 from retrotape.report._graph import ranks, reduced
+from retrotape.report._pictures import picture_of
 
 
 @st.composite
@@ -107,3 +109,18 @@ def test_nodes_of_a_rank_have_different_columns(layers):
     drawing = tape.report(loss=loss).drawings[-1]
     spots = [(node.rank, node.column) for node in drawing.nodes]
     assert len(set(spots)) == len(spots) >= layers
+
+
+def test_only_the_box_that_has_the_result_shows_its_gradient():
+    """A line may run before and after a layer; a model may have ops of its own before the first layer."""
+    dense, x = keras.layers.Dense(2, name="dense"), tf.constant([[1.0, 2.0]])
+    with rt.Tape() as tape:
+        loss = tf.reduce_sum(dense(x * 2.0) ** 2)
+    report = tape.report(loss=loss)
+    flows = {one.place: one for one in report.flow}
+    picture = picture_of(report.drawings[-1], report.places, flows, Scale(-3, 3))
+    first, layer, last = picture.boxes
+    assert (first.place, first.title) == (last.place, last.title)
+    assert first.heat == 0.0
+    assert layer.heat > 0.0
+    assert last.heat > 0.0

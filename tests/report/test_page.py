@@ -5,7 +5,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 import re
+import secrets
+import stat
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import keras
@@ -14,8 +18,9 @@ import tensorflow as tf
 
 import retrotape as rt
 from retrotape.report._charts import Scale, chart_of, number, scale_of, spark, text_of
-from retrotape.report._data import Stats
-from retrotape.report._page import _with_code
+from retrotape.report._data import Finding, Stats
+from retrotape.report._page import _flow_rows, _with_code
+from retrotape.report._report import write_page
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +101,43 @@ def test_half_of_a_surrogate_pair_is_written(tmp_path, report):
     assert "\\udc80" in (tmp_path / "it.html").read_text(encoding="utf-8")
 
 
+def test_a_new_page_has_the_usual_permissions_and_an_old_one_keeps_its_own(tmp_path):
+    before = os.umask(0o027)
+    try:
+        write_page(tmp_path / "new.html", "new")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "new.html").stat().st_mode) == 0o640
+    (tmp_path / "new.html").chmod(0o600)
+    write_page(tmp_path / "new.html", "newer")
+    assert stat.S_IMODE((tmp_path / "new.html").stat().st_mode) == 0o600
+    assert (tmp_path / "new.html").read_text() == "newer"
+
+
+def test_no_link_is_followed(tmp_path, monkeypatch):
+    """Not even one under the name that is used while the page is written."""
+    monkeypatch.setattr(secrets, "token_hex", lambda size: "known")
+    (tmp_path / "precious").write_text("precious")
+    (tmp_path / ".retrotape-known.html.tmp").symlink_to(tmp_path / "precious")
+    with pytest.raises(FileExistsError):
+        write_page(tmp_path / "it.html", "page")
+    assert (tmp_path / "precious").read_text() == "precious"
+    assert (tmp_path / ".retrotape-known.html.tmp").is_symlink()
+
+
+def test_threads_that_write_the_same_page(tmp_path):
+    pages = [str(number) * 200_000 for number in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda page: [write_page(tmp_path / "it.html", page) for _ in range(20)], pages))
+    assert (tmp_path / "it.html").read_text() in pages
+    assert os.listdir(tmp_path) == ["it.html"]
+
+
+def test_a_folder_that_is_not_there(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"There is no folder '.*/none'\. Create it first: `os\.makedirs\("):
+        write_page(tmp_path / "none" / "it.html", "page")
+
+
 def test_a_file_is_replaced_as_a_whole(tmp_path, report, monkeypatch):
     path = tmp_path / "it.html"
     path.write_text("before")
@@ -135,6 +177,55 @@ def test_many_layers_are_folded(tmp_path):
     assert chart.depth == 1  # blocks, not the 81 layers inside
     assert [label for label, _ in chart.labels][:2] == ["block0", "block1"]
     assert 'data-open="1"' in report.html()
+
+
+def test_labels_of_many_layers_are_thinned():
+    dense = [keras.layers.Dense(3, name=f"dense{number}") for number in range(40)]
+    x = tf.ones([2, 3])
+    with rt.Tape() as tape:
+        for layer in dense:
+            x = layer(x)
+        loss = tf.reduce_sum(x)
+    chart = chart_of(tape.report(loss=loss))
+    labels = [label for label, _ in chart.labels]
+    assert len(chart.series[0].points) == 41
+    assert len(labels) == 21
+    assert labels[-2] == "dense38"
+    assert labels[-1].startswith("test_page.py:")  # the loss
+    assert chart.groups == ()
+
+
+def test_blocks_are_marked_above_the_chart():
+    blocks = [keras.Sequential([keras.layers.Dense(3) for _ in range(4)], name=f"block{n}") for n in range(3)]
+    model, x = keras.Sequential([*blocks, keras.layers.Dense(1, name="head")], name="model"), tf.ones([2, 3])
+    with rt.Tape() as tape:
+        loss = tf.reduce_sum(model(x))
+    report = tape.report(loss=loss)
+    chart = chart_of(report)
+    assert [group.title for group in chart.groups] == ["block0", "block1", "block2"]
+    xs = [point.x for point in chart.series[0].points]
+    for first, group in zip((0, 4, 8), chart.groups, strict=True):
+        inside = [n for n, x in enumerate(xs) if group.left <= x <= group.right]
+        assert inside == list(range(first, first + 4))
+    assert report.html().count('<g class="bracket">') >= 3
+
+
+def test_a_layer_with_two_problems_has_both_marks(report):
+    found = [Finding(kind, "warning", "title", "sentence", "remedy", places=(0, 2)) for kind in ("vanishing", "dead")]
+    marks = {row["number"]: list(row["marks"]) for row in _flow_rows(replace(report, findings=tuple(found)))}
+    assert marks[0] == marks[2] == ["vanishing", "dead"]
+    assert marks[1] == []
+
+
+def test_the_flow_of_several_losses_is_that_of_their_sum():
+    w = tf.Variable([1.0, 2.0], name="w")
+    with rt.Tape() as tape:
+        losses = [tf.reduce_sum(w * scale) for scale in (1.0, 2.0, 3.0, 4.0)]
+    assert (
+        "And 1 more. The gradient flow below is that of the sum of all 4 losses." in tape.report(losses=losses).html()
+    )
+    assert "The gradient flow below is that of the sum of all 2 losses." in tape.report(losses=losses[:2]).html()
+    assert "below is that of the sum" not in tape.report(loss=losses[0]).html()
 
 
 def test_scales():

@@ -102,13 +102,14 @@ def things(recorded, loaded) -> dict[str, Any]:
         "row": tape.summary().rows[0],
         "line": tape.memory().lines[0],
         "found": tape.tensors().found[0],
+        "report": tape.report(loss=loss),
         "version": tape.at(w, 0),
     }
 
 
 NAMES = [
     *("live", "loaded", "joined", "replayed", "explanation", "nonfinite", "summary", "tensors", "memory", "program"),
-    *("gradients", "accumulated", "compiled", "recordings"),
+    *("gradients", "accumulated", "compiled", "recordings", "report", "version"),
 ]
 
 
@@ -120,7 +121,7 @@ def test_html_is_plain_and_escaped(name, recorded, loaded):
     assert "".join(checker.texts).strip()
 
 
-@pytest.mark.parametrize("name", [*NAMES, "row", "line", "found", "version"])
+@pytest.mark.parametrize("name", [*NAMES, "row", "line", "found"])
 def test_no_dump_of_fields(name, recorded, loaded):
     shown = repr(things(recorded, loaded)[name])
     for dumped in (
@@ -160,6 +161,33 @@ def test_a_tape_shows_its_summary_and_its_program(recorded):
     assert "MatMul" in shown
     assert f"program: {len(tape.program.eqns)} equations" in shown
     assert read(tape._repr_html_()).tags.count("details") == 2
+
+
+def test_a_report_shows_its_findings_and_norms():
+    w, cut = tf.Variable([3.0, 4.0], name="w"), tf.Variable(1.0, name=HOSTILE)
+    with rt.Tape() as tape:
+        loss = tf.reduce_sum(w**2) + tf.stop_gradient(cut)
+    shown = text(tape.report(loss=loss, title="step 3"))
+    assert shown.startswith("step 3: ")
+    for part in ("No gradient: 1 variable", "`tf.stop_gradient` cuts the path.", "test_notebook.py:", "Remove it"):
+        assert part in shown
+    assert "\n10\n" in shown  # a norm
+    assert "nothing wrong" not in shown
+    with rt.Tape() as tape:
+        tf.reduce_sum(w**2)
+    assert "nothing wrong was found in what leads to the loss; checked: NaN" in text(tape.report())
+
+
+def test_versions_show_which_value_they_are():
+    w = tf.Variable([1.0, 2.0], name="w")
+    with rt.Tape() as tape:
+        w.assign_add([1.0, 1.0])
+        w.assign_add([1.0, 1.0])
+    assert repr(tape.versions(w)) == (
+        "(<w:0, value 0 of 3 (on entry): float32[2]>, <w:0, value 1 of 3: float32[2]>, "
+        "<w:0, value 2 of 3 (the last): float32[2]>)"
+    )
+    assert text(tape.at(w, 1)).split("\n") == ["variable", "value", "type", "w:0", "1 of 3", "float32[2]"]
 
 
 def test_a_loaded_tape_shows_its_names(loaded):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from threading import Event, Thread
 from typing import Any
@@ -176,3 +177,19 @@ def test_want_of_memory_is_not_the_versions_fault(checks: list, monkeypatch: Any
     monkeypatch.setitem(selftest._PROGRAMS, "gathers", fail)
     with pytest.raises(MemoryError):
         selftest.check(rt.Tape)
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), MemoryError("full")])
+def test_what_is_no_verdict_is_raised(error: BaseException) -> None:
+    def program(make_tape: Any) -> Any:
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        list(selftest.run(rt.Tape, {"it": program}))
+    assert caught.value is error
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_thread_that_is_stopped_from_outside(monkeypatch: Any) -> None:
+    monkeypatch.setattr(selftest, "_problem", lambda *_: sys.exit())
+    assert list(selftest.run(rt.Tape, {"it": lambda make_tape: []})) == [("it", "did not end")]

@@ -63,14 +63,20 @@ class GradientLog(keras.callbacks.Callback):
     ) -> None:
         super().__init__()
         if isinstance(every, bool) or not isinstance(every, int) or every < 1:
-            raise ValueError(f"every= takes a number of batches, at least 1; got {every!r}.")
+            raise ValueError(
+                f"every= takes a number of batches, at least 1; got {every!r}: "
+                "`rt.callbacks.GradientLog('logs', every=100)`."
+            )
         if not (isinstance(log, (str, os.PathLike, tf.summary.SummaryWriter)) or callable(log)):
             raise TypeError(
                 "GradientLog takes a folder, a writer of `tf.summary`, or a function of metrics and step; got "
                 f"{type(log).__name__}: `rt.callbacks.GradientLog('logs', every=100)`."
             )
         if loss is not None and not callable(loss):
-            raise TypeError(f"loss= takes a function of the model and a batch, got {type(loss).__name__}.")
+            raise TypeError(
+                f"loss= takes a function of the model and a batch, got {type(loss).__name__}: "
+                "`rt.callbacks.GradientLog('logs', loss=lambda model, batch: ...)`."
+            )
         self._log, self._every, self._loss, self._graph = log, every, loss, graph
         self._writer: Any = log if isinstance(log, tf.summary.SummaryWriter) else None
         self._earlier = 0  # steps in earlier epochs

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from retrotape._version import __version__
 
 PACKAGES = ("tensorflow", "keras", "numpy", "click", "rich")
-EXTRAS = ("tensorboard", "fsspec", "distributed", "ray", "matplotlib")
+EXTRAS = ("tensorboard", "fsspec", "distributed", "ray", "matplotlib", "jinja2", "scipy")
 # By name: other variables that begin alike may be secrets, and this is printed into bug reports.
 SETTINGS = (
     "CUDA_VISIBLE_DEVICES",
@@ -84,10 +84,12 @@ def checks() -> Iterator[Check]:
     from retrotape.tf import keras_api, selftest
     from retrotape.tf.compatibility import check_keras, is_tested, shown
     from retrotape.tf.core import tf
+    from retrotape.tf.keras_fit import check_fit
 
     tested = is_tested(tf.__version__)
     yield Check("TensorFlow is a tested version", "", None if tested else f"{shown(tf.__version__)} is not")
     yield _raising("private names of Keras", lambda: check_keras(keras_api.imported(), tf.__version__))
+    yield _raising("private names that callbacks of `fit` need", lambda: check_fit(keras_api.imported()))
     for what, problem in selftest.run(Tape):
         yield Check(f"hooks: {what}", "", problem)
     for device in devices():

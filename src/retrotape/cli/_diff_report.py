@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from retrotape.cli._diff_align import Alignment, Pair
@@ -82,15 +82,23 @@ def _equation(tape: SavedTape, index: int) -> Json | None:
 
 def show(about: Json) -> None:
     """Print what differs."""
-    show_lines(*_lines(sanitize(about)))
+    show_lines(*_lines(sanitize(about), _table))
 
 
-def sentences(about: Json) -> list[str]:
-    """Return what differs as sentences, tables left out."""
-    return [line.strip() for line in _lines(sanitize(about)) if isinstance(line, str)]
+def sentences(about: Json) -> list[tuple[str, list[str]]]:
+    """Return what differs as sentences, each with its details."""
+    found: list[tuple[str, list[str]]] = []
+    for line in _lines(sanitize(about), _in_words):
+        if isinstance(line, list):
+            found[-1][1].extend(line)
+        elif line.startswith("  "):
+            found[-1][1].append(line.strip())
+        else:
+            found.append((line, []))
+    return found
 
 
-def _lines(about: Json) -> Iterator[Any]:
+def _lines(about: Json, table_of: Callable[[list[Json]], Any]) -> Iterator[Any]:
     program, step, origin = about["program"], about["step"], about["origin"]
     if program is None:
         yield f"The programs are the same: {count(about['equations'], 'equation')}."
@@ -104,13 +112,13 @@ def _lines(about: Json) -> Iterator[Any]:
     if about["unknown"]:
         yield f"Not compared, because a tape does not have the value: {', '.join(map(_name, about['unknown']))}."
     if about["leaves"]:
-        yield from ("Their inputs differ:", _table(about["leaves"]))
+        yield from ("Their inputs differ:", table_of(about["leaves"]))
     if origin is not None:
         yield from _step_lines("With the same inputs, {} gives something else:", origin)
     if step is not None and step != origin:
         yield from _step_lines("The first value that differs is that of {}:", step)
     if about["names"] and step is not None:
-        yield from ("Named values that differ:", _table(about["names"]))
+        yield from ("Named values that differ:", table_of(about["names"]))
     if about["same"]:
         yield "No value differs." if about["unknown"] else "Their values are the same."
 
@@ -120,9 +128,17 @@ def _step_lines(title: str, step: Json) -> Iterator[str]:
     yield f"  {step['text']}"
     for row in step["outputs"]:
         if row["beyond"]:
-            yield "  {}: max abs {}, max rel {}, {} elements".format(_name(row), *_cells(row))
+            yield f"  {_distance(_name(row), row)}"
     if step["inputs"]:
         yield f"  because of {', '.join(map(_name, step['inputs'][:8]))}"
+
+
+def _distance(name: str, row: Json) -> str:
+    return "{}: max abs {}, max rel {}, {} elements".format(name, *_cells(row))
+
+
+def _in_words(rows: list[Json]) -> list[str]:
+    return [_distance(row["name"] or f"%{row['var']}", row) for row in rows]
 
 
 def _where(row: Json) -> str:

@@ -12,6 +12,8 @@ from retrotape.cli._start import start_tensorflow
 from retrotape.cli._text import count, one_line, print_json, show_lines, table
 from retrotape.cli._verbs import json_option
 
+_ISSUES = "https://github.com/retrotape/retrotape/issues"
+
 
 @click.command()
 @json_option
@@ -20,7 +22,7 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
     """Check that retrotape works on this machine, on each of its devices.
 
     Shows the versions of everything that matters, runs the self test of what is recorded, and compares gradients with
-    those of the stock tape on every device. Send what it prints with a bug report.
+    those of the stock tape on every device. If you report a bug, add what it prints.
 
     Exit code 0 if everything works, 1 if something does not.
     """
@@ -51,9 +53,11 @@ def _print(about: Mapping[str, Any], found: Sequence[Check], failed: Sequence[Ch
     facts["Keras runs on"] = about["backend"] or "unknown"
     facts["devices"] = ", ".join(about["devices"]) or "unknown"
     facts.update(about["settings"])
-    show_lines(table(("what", "version or value"), list(facts.items())))
-    show_lines(table(("check", "device", "result"), [(one.name, one.device, one.problem or "ok") for one in found]))
+    rows = [*((name, "", fact) for name, fact in facts.items())]
+    rows += [(one.name, one.device, one.problem or "ok") for one in found]
+    show_lines(table(("what", "device", "version, value or result"), rows))
     if failed:
-        show_lines(f"{count(len(failed), 'check')} of {len(found)} failed. Send this with a bug report.")
+        share = f"{count(len(failed), 'check')} of {len(found)} failed"
+        show_lines(f"{share}: results may be wrong here. Report it, with the table above: {_ISSUES}")
     else:
-        show_lines(f"All {len(found)} checks passed. Send this with a bug report.")
+        show_lines(f"All {len(found)} checks passed.")

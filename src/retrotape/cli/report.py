@@ -30,7 +30,8 @@ def report(
     """Write a page about a tape: findings, gradient flow, layers, program, memory.
 
     The page is one HTML file that needs nothing else. With FILE2, another run of the same program, it also says where
-    the two diverge. Without --loss, a tensor called "loss" is differentiated, or else the last scalar that no op used.
+    the two diverge. Without --loss, a tensor called "loss" is differentiated, or else the last scalar that no op used
+    and that depends on a trainable variable.
     """
     target = output if output is not None else f"{os.path.splitext(file.rstrip('/'))[0]}.html"
     folder = os.path.dirname(os.path.abspath(target))

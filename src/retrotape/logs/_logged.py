@@ -5,18 +5,19 @@ from __future__ import annotations
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
+from retrotape._types import Nest
 from retrotape.diagnose.tensors import value_of
 from retrotape.errors import GuessedLossWarning, MissingPackageError, NotDifferentiableError, TapeUseError
 from retrotape.grads import Gradients
-from retrotape.record import EagerSession, Trace, current_stack, stacklevel
+from retrotape.ir import LEAF
+from retrotape.record import EagerSession, Session, Trace, current_stack, stacklevel
 from retrotape.tf.core import tf
 from retrotape.tf.methods import locked
 from retrotape.tf.nests import describe, has_derivative, take_apart
-
-_LOSS = "loss"
 
 
 class Logged(ABC):
@@ -24,6 +25,7 @@ class Logged(ABC):
 
     backward: Callable[..., Gradients]
     value: Callable[..., Any]
+    _results: Any
 
     @abstractmethod
     def _eager(self, method: str) -> EagerSession:
@@ -32,6 +34,10 @@ class Logged(ABC):
     @abstractmethod
     def _one(self, key: Any) -> Any:
         """Return the tensor or variable that the user means."""
+
+    @abstractmethod
+    def _targets(self, session: Session, target: Nest) -> tuple[int, ...]:
+        """Return the vars of a target, or raise if it was not recorded."""
 
     @abstractmethod
     def _is_result(self, part: Any) -> bool:
@@ -53,8 +59,9 @@ class Logged(ABC):
         Args:
           writer: Where to write: `tf.summary.create_file_writer("logs")`.
           step: The number of the step.
-          loss: As for `backward`. If None, the name "loss" on a tape that has names, else the last floating-point
-            scalar that no op used; if there are several, a warning says which one that is.
+          loss: As for `backward`. If None, that of `report`: the name "loss", or else what was differentiated last, or
+            else the last floating-point scalar that no op used and that depends on a trainable variable; if there are
+            several such scalars, a warning says which one was taken.
           graph: Whether to draw what was recorded, once for each writer: ops by layer, without values.
 
         Returns:
@@ -82,13 +89,13 @@ class Logged(ABC):
         from retrotape.logs._findings import findings  # imported late: most programs log nothing
         from retrotape.logs._tensorboard import Board
 
-        trace = self._eager("log").trace
+        session = self._eager("log")
         with current_stack().unrecorded():
-            target, description = self._loss(trace) if loss is None else (loss, None)
+            target, description = self._chosen(session) if loss is None else (loss, None)
             total = self._total(target)
             grads = self.backward(target)
             with writer.as_default(step=int(step)):
-                board = Board(trace)
+                board = Board(session.trace)
                 board.write_loss(total, description)
                 nonfinite = board.write_gradients(grads)
                 board.write_activations()
@@ -97,23 +104,21 @@ class Logged(ABC):
                     board.write_graph(writer)
         return grads
 
-    def _loss(self, trace: Trace) -> tuple[Any, str]:
+    def _chosen(self, session: EagerSession) -> tuple[Any, str]:
         """Return the loss where the user has given none, and what it is, in words."""
-        if _LOSS in self._names():
-            return _LOSS, "the name 'loss' on the tape"
-        from retrotape.diagnose.nonfinite import results, scalars
+        from retrotape.diagnose.losses import ALONE, LAST, choose_loss
 
-        found = scalars(trace, results(trace))
-        if found:
-            eqn = trace.program.eqns[trace.program.producers[found[-1]]]
-            where = f"{eqn.op} at {trace.program.frame_of(eqn)}"
-            if len(found) > 1:
-                warnings.warn(GuessedLossWarning(where, len(found)), stacklevel=stacklevel())
-            return value_of(trace, found[-1]), f"{where}, the last scalar that no op used"
-        raise TapeUseError(
-            "There is no loss to log: this tape has no name 'loss', and no floating-point scalar that no op used. "
-            "Give it: `tape.log(writer, step, loss)`."
-        )
+        trace = session.trace
+        found = choose_loss(trace, self._names(), partial(self._targets, session), self._results.last_targets())
+        if found is None:
+            raise TapeUseError(
+                "There is no loss to log: this tape has no name 'loss', no scalar on it was differentiated, and it has "
+                "no floating-point scalar that no op used. Give it: `tape.log(writer, step, loss)`."
+            )
+        where = repr(found.name) if found.target is not None else _where(trace, found.vars[0])
+        if found.how in (LAST, ALONE) and found.candidates > 1:
+            warnings.warn(GuessedLossWarning(where, found.candidates), stacklevel=stacklevel())
+        return value_of(trace, found.vars[0]) if found.target is None else found.target, f"{where}, {found.how}"
 
     def _total(self, target: Any) -> float:
         """Return what is differentiated: the sum over all elements of the target."""
@@ -123,6 +128,14 @@ class Logged(ABC):
         if not there:
             raise NotDifferentiableError(describe(flat[0]), flat[0].dtype.name)
         return sum(map(_sum, (part if self._is_result(part) else self.value(part) for part in there)))
+
+
+def _where(trace: Trace, var: int) -> str:
+    index = trace.program.producers[var]
+    if index == LEAF:
+        return "an input"
+    eqn = trace.program.eqns[index]
+    return f"{eqn.op} at {trace.program.frame_of(eqn)}"
 
 
 def _sum(value: Any) -> float:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
-from retrotape.report._data import Flow, Place, Stats
+from retrotape.report._data import NO_PLACE, Flow, Place, Stats
 from retrotape.report._report import Report
 
 _WIDTH, _HEIGHT = 1000.0, 250.0  # of the chart, inside its axes
 _POINTS = 60  # layers in the chart
 _DECADES = 40  # of a scale
 _TICKS = 6
-_LABELS = 45
+_LABELS = 28  # of layers, below the chart
+_GROUPS = 12  # of layers, above the chart
+_LETTER = 6.2  # the width of a letter in a label
 NOTHING = "–"  # noqa: RUF001 - a dash is meant
 
 
@@ -71,6 +74,15 @@ class Series:
 
 
 @dataclass(frozen=True)
+class Span:
+    """The points of the layers that are part of one layer."""
+
+    title: str
+    left: float
+    right: float
+
+
+@dataclass(frozen=True)
 class Chart:
     """The gradient flow: layers from left to right, sizes from bottom to top."""
 
@@ -79,6 +91,7 @@ class Chart:
     ticks: tuple[tuple[str, float], ...]
     series: tuple[Series, ...]
     labels: tuple[tuple[str, float], ...]
+    groups: tuple[Span, ...]
     depth: int
     left_out: int
 
@@ -146,9 +159,35 @@ def chart_of(report: Report) -> Chart | None:
         known = tuple(point for point in points if point is not None)
         series.append(Series(name, kind, known, _line(points)))
     every = math.ceil(len(shown) / _LABELS)
-    labels = tuple((report.places[one.place].title, n * step) for n, one in enumerate(shown) if n % every == 0)
+    labels = tuple(
+        (report.places[one.place].title, n * step)
+        for n, one in enumerate(shown)
+        if (len(shown) - 1 - n) % every == 0  # the last one, which is next to the loss, always has a label
+    )
     ticks = tuple((label, _HEIGHT * (1.0 - share)) for label, share in scale.ticks())
-    return Chart(_WIDTH, _HEIGHT, ticks, tuple(series), labels, depth, left_out)
+    return Chart(_WIDTH, _HEIGHT, ticks, tuple(series), labels, _groups(report.places, shown, step), depth, left_out)
+
+
+def _groups(places: Sequence[Place], shown: Sequence[Flow], step: float) -> tuple[Span, ...]:
+    """Return the outermost layers that several points each are part of, such as the blocks of a model."""
+    chains = [outer_places(places, one.place) for one in shown]
+    for level in range(max(map(len, chains))):
+        keys = [chain[level] if len(chain) > level else NO_PLACE for chain in chains]
+        runs = [(key, [n for n, _ in run]) for key, run in groupby(enumerate(keys), key=lambda pair: pair[1])]
+        found = [(key, own) for key, own in runs if key != NO_PLACE and len(own) > 1]
+        if len(found) > 1:
+            spans = [(places[key].title, (own[0] - 0.3) * step, (own[-1] + 0.3) * step) for key, own in found]
+            spans = [(title[: int((right - left) / _LETTER)], left, right) for title, left, right in spans]
+            return tuple(Span(*one) for one in spans) if len(spans) <= _GROUPS else ()
+    return ()
+
+
+def outer_places(places: Sequence[Place], place: int) -> list[int]:
+    """Return the places that a place is part of, outermost first."""
+    found: list[int] = []
+    while (place := places[place].outer) != NO_PLACE:
+        found.append(place)
+    return found[::-1]
 
 
 def _point(x: float, stats: Stats | None, place: Place, scale: Scale) -> Point | None:

@@ -71,7 +71,7 @@ def of_missing(names: Sequence[str], reason: str, explained: Explanation | None,
     if explained is None:
         return Problem.NONE.finding(title, f"The gradient is None: {reason}.", names=tuple(names))
     return Problem.NONE.finding(
-        title, f"The gradient is None. {explained.verdict.sentence}", **_told(explained, names, line_of)
+        title, f"The gradient is None. {explained.verdict.sentence}", **_explained_parts(explained, names, line_of)
     )
 
 
@@ -79,11 +79,11 @@ def of_zero(names: Sequence[str], explained: Explanation | None, line_of: LineOf
     """Return the finding about variables whose gradient is exactly zero."""
     title = f"Gradient is zero: {counted(len(names), 'variable')}"
     sentence = "There is a path to the loss, but every element of the gradient is exactly zero."
-    more = {"names": tuple(names)} if explained is None else _told(explained, names, line_of)
+    more = {"names": tuple(names)} if explained is None else _explained_parts(explained, names, line_of)
     return Problem.ZERO.finding(title, sentence, **more)
 
 
-def _told(explained: Explanation, names: Sequence[str], line_of: LineOf) -> dict[str, object]:
+def _explained_parts(explained: Explanation, names: Sequence[str], line_of: LineOf) -> dict[str, object]:
     cut = explained.cut
     found = {
         "remedy": explained.remedy or explained.verdict.remedy,

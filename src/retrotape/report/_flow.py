@@ -12,11 +12,12 @@ import numpy as np
 from retrotape._types import Cotangent
 from retrotape.errors import LostValueError, NoRuleError, OpaqueUpdateError, UnrepairableError
 from retrotape.execute import ForwardPass, Plan, Query, RuleVjp, stream
-from retrotape.ir import LEAF, slice_to
+from retrotape.ir import LEAF, Program, slice_to
 from retrotape.record import Trace, is_lost
 from retrotape.report._data import Stats
 from retrotape.report._rounding import RoundingErrors
 from retrotape.report._stats import array_of, stats_of, stats_of_array
+from retrotape.report._units import unit_axis
 from retrotape.tf.core import tf
 
 NO_GRADIENT = (NoRuleError, LostValueError, UnrepairableError, OpaqueUpdateError)
@@ -38,7 +39,7 @@ class Forward:
     """What a forward pass has seen.
 
     Attributes:
-      stats: Of the values that were looked at, by var.
+      stats: Of the values that were measured, by var.
       changes: Of the difference of a value of a variable to the one before it, by var.
       dead: Activations with dead units.
     """
@@ -49,11 +50,11 @@ class Forward:
 
 
 def forward(trace: Trace, wanted: Collection[int], versions: Sequence[Sequence[int]] = ()) -> Forward:
-    """Look at values, kept or recomputed, one equation at a time.
+    """Measure values, kept or recomputed, one equation at a time.
 
     Args:
       trace: The trace.
-      wanted: The vars whose values to look at.
+      wanted: The vars whose values to measure.
       versions: The values of variables that were assigned, oldest first.
     """
     program = trace.program
@@ -62,22 +63,22 @@ def forward(trace: Trace, wanted: Collection[int], versions: Sequence[Sequence[i
     every = {*wanted, *activations, *changes.vars}
     seen = Forward(changes=changes.stats)
 
-    def look(var: int, value: Any) -> None:
+    def measure(var: int, value: Any) -> None:
         stats = None if var in seen.stats else stats_of(value)
         if stats is not None:
             seen.stats[var] = stats
-            changes.look(var, value)
+            changes.compare(var, value)
             if var in activations:
-                seen.dead += _dead_units(activations[var], value)
+                seen.dead += _dead_units(program, activations[var], value)
 
     lost = {var for var, value in trace.values.items() if is_lost(value)}
     again = ForwardPass(trace, slice_to(program, every, trace.values), lost=lost)
     for var in sorted(var for var in every if program.producers[var] == LEAF or var in trace.values):
-        look(var, again.value(var))
+        measure(var, again.value(var))
     for _, eqn, _, outputs in again.run():
         for var, value in zip(eqn.outputs, outputs, strict=True):
             if var in every:
-                look(var, value)
+                measure(var, value)
     return seen
 
 
@@ -91,7 +92,7 @@ class _Changes:
         self.vars = {*self._before, *self._after}
         self.stats: dict[int, Stats] = {}
 
-    def look(self, var: int, value: Any) -> None:
+    def compare(self, var: int, value: Any) -> None:
         if var not in self.vars:
             return
         self._held[var] = array_of(value)
@@ -106,11 +107,12 @@ class _Changes:
                 del self._held[one]
 
 
-def _dead_units(index: int, value: Any) -> list[Dead]:
+def _dead_units(program: Program, index: int, value: Any) -> list[Dead]:
+    axis = unit_axis(program, index)
     numbers = array_of(value)
-    if numbers.ndim < 2 or not numbers.size:
+    if axis is None or not numbers.size:
         return []
-    rows = numbers.reshape(-1, numbers.shape[-1])
+    rows = np.moveaxis(numbers, axis, -1).reshape(-1, numbers.shape[axis])
     if len(rows) < _FEWEST:
         return []
     return [Dead(index, rows.shape[1], int((rows == 0).all(axis=0).sum()))]
@@ -132,7 +134,7 @@ class Backward:
 
 
 def backward(trace: Trace, targets: Sequence[int], wanted: Collection[int]) -> Backward:
-    """Walk back from the targets once, and look at the gradients with respect to the wanted vars."""
+    """Walk back from the targets once, and measure the gradients with respect to the wanted vars."""
     program, facts = trace.program, trace.facts
     seeds = tuple(tf.ones(program.types[var].shape, program.types[var].dtype) for var in targets)
     variables = {var: history.key for var, history in facts.history_of.items() if var not in facts.discrete}

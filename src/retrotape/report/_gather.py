@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from retrotape._version import __version__
+from retrotape.diagnose.losses import Chosen
 from retrotape.diagnose.memory import measure
 from retrotape.diagnose.summary import sizes_of
 from retrotape.diagnose.tensors import value_of
@@ -12,7 +13,7 @@ from retrotape.ir import slice_to
 from retrotape.report._data import Held, Loss, Op
 from retrotape.report._graph import draw
 from retrotape.report._histories import described_histories
-from retrotape.report._losses import ADVICE, Chosen
+from retrotape.report._losses import ADVICE
 from retrotape.report._report import Report
 from retrotape.report._scene import Scene
 from retrotape.report._search import find_problems

@@ -137,9 +137,18 @@ def _flow_rows(report: Report) -> list[dict[str, Any]]:
     """Return the rows of the table of layers: layers in layers, in the order in which they ran."""
     flows = {one.place: one for one in report.flow}
     inner = {place.outer for place in report.places}
-    marked = {place: one.kind for one in report.findings for place in one.places}
+    marked: dict[int, list[str]] = {}
+    for one in report.findings:
+        for number_ in one.places:
+            marked.setdefault(number_, []).append(one.kind)
     return [
-        {"place": place, "number": n, "flow": flows[n], "has_inner": n in inner, "mark": marked.get(n, "")}
+        {
+            "place": place,
+            "number": n,
+            "flow": flows[n],
+            "has_inner": n in inner,
+            "marks": dict.fromkeys(marked.get(n, ())),
+        }
         for n, place in enumerate(report.places)
         if n in flows
     ]

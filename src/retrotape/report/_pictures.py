@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from retrotape.report._charts import Scale
-from retrotape.report._data import NO_PLACE, Drawing, Flow, Place
+from retrotape.report._charts import Scale, outer_places
+from retrotape.report._data import Drawing, Flow, Node, Place
 
 
 @dataclass(frozen=True)
@@ -59,13 +59,13 @@ def picture_of(drawing: Drawing, places: Sequence[Place], flows: Mapping[int, Fl
     inner = widest * (_BOX + _GAP) - _GAP
     spans = _spans(drawing, places)
     left = _MARGIN + (_TITLES if spans else 0.0)
-    boxes = []
+    boxes, returning = [], _returning(drawing, places)
     for node in drawing.nodes:
         row = levels[node.rank] * (_BOX + _GAP) - _GAP
         middle = left + (inner - row) / 2 + node.column * (_BOX + _GAP) + _BOX / 2
         is_sign = len(node.title) == 1
         width = _SIGN if is_sign else _BOX
-        flow = flows.get(node.place)
+        flow = flows.get(node.place) if returning.get(node.place) is node else None
         heat = 0.0 if flow is None or flow.backward is None else scale.share(flow.backward.rms)
         y = _MARGIN + node.rank * _ROW
         boxes.append(Box(node.title, node.place, middle - width / 2, y, width, round(heat * (width - 12), 1), is_sign))
@@ -77,16 +77,24 @@ def picture_of(drawing: Drawing, places: Sequence[Place], flows: Mapping[int, Fl
     return Picture(drawing.depth, width, height, tuple(boxes), edges, skips, tuple(groups))
 
 
+def _returning(drawing: Drawing, places: Sequence[Place]) -> dict[int, Node]:
+    """Return the node of each place that has its result: the last one, unless it stands for single ops of a layer."""
+    found: dict[int, Node] = {}
+    for node in sorted(drawing.nodes, key=lambda one: one.rank):
+        place = places[node.place]
+        if node.title in (place.title, f"{place.last_name} ×{place.calls}"):  # noqa: RUF001 - as in `_graph`
+            found[node.place] = node
+    return found
+
+
 def _spans(drawing: Drawing, places: Sequence[Place]) -> list[tuple[str, int, int]]:
     """Return the layers that several boxes are part of, with their first and last rank; none if these overlap."""
     for level in range(drawing.depth):
         found: dict[int, list[int]] = {}
         for node in drawing.nodes:
-            chain = [node.place]
-            while places[chain[-1]].outer != NO_PLACE:
-                chain.append(places[chain[-1]].outer)
+            chain = [*outer_places(places, node.place), node.place]
             if len(chain) > level:
-                found.setdefault(chain[-1 - level], []).append(node.rank)
+                found.setdefault(chain[level], []).append(node.rank)
         spans = sorted((min(own), max(own), place) for place, own in found.items() if len(own) > 1)
         if len(spans) > 1:
             apart = all(one[1] < other[0] for one, other in pairwise(spans))

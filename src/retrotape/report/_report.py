@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass
+import secrets
+import stat
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from retrotape import _html
 from retrotape.report._data import (
     Cosine,
     Drawing,
@@ -25,6 +29,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _NAMED = 8  # names in a line of text
+_ROWS = 200  # of a table in a notebook
+_NUMBERS = ("norm of the gradient",)
 
 
 @dataclass(frozen=True, repr=False)
@@ -83,11 +89,34 @@ class Report:
                 rows.append(f"  of    {', '.join(one.names[:_NAMED])}{' …' if len(one.names) > _NAMED else ''}")
             rows.append(f"  do    {one.remedy}")
         if not self.findings:
-            rows.append(f"nothing wrong was found; checked: {', '.join(self.checks)}")
+            rows.append(f"nothing wrong was found {self.scope}; checked: {', '.join(self.checks)}")
         return "\n".join([*rows, *filter(None, [self.advice]), *self.notes])
 
     def __repr__(self) -> str:
         return str(self)
+
+    def _repr_html_(self) -> str:
+        head, *rest = str(replace(self, findings=())).split("\n")  # with what else there is to say
+        found = [
+            (one.severity, one.title, f"{one.sentence} {one.detail}".strip(), str(one.line or ""), one.remedy)
+            for one in self.findings
+        ]
+        table = _html.plain_table(("severity", "finding", "what was found", "line", "what to do"), found)
+        norms = [
+            (one.name, one.shape, "None" if one.gradient is None else f"{one.gradient.norm:.3g}")
+            for one in self.weights[:_ROWS]
+        ]
+        more = f"… {len(self.weights) - _ROWS:,} more" if len(self.weights) > _ROWS else ""
+        weights = _html.plain_table(("variable", "shape", "norm of the gradient"), norms, _NUMBERS, more)
+        parts = [_html.text(head), table if found else "", _html.text("\n".join(rest[bool(found) :]))]
+        return "".join(parts) + (_html.folded("gradients by variable", weights) if norms else "")
+
+    @property
+    def scope(self) -> str:
+        """Where problems were looked for: other parts of the tape may have some."""
+        if not self.losses:
+            return "on the tape"
+        return f"in what leads to the loss{'es' if len(self.losses) > 1 else ''}"
 
     def html(self) -> str:
         """Return the page: one HTML document that needs nothing else."""
@@ -116,13 +145,22 @@ class Report:
 
 
 def write_page(path: str | os.PathLike[str], text: str) -> None:
-    """Write a page as a whole or not at all."""
+    """Write a page as a whole or not at all; one that was there keeps its permissions."""
     whole = os.fspath(path)
-    partial = f"{whole}.{os.getpid()}.tmp"
+    folder = os.path.dirname(os.path.abspath(whole))
+    if not os.path.isdir(folder):
+        raise FileNotFoundError(f"There is no folder {folder!r}. Create it first: `os.makedirs({folder!r})`.")
+    partial = os.path.join(folder, f".retrotape-{secrets.token_hex(8)}.html.tmp")
+    # "x" follows no link that somebody else has put there; unlike `tempfile`, it leaves permissions to the umask.
+    file = open(partial, "x", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115 - a name may not be text
     try:
-        with open(partial, "w", encoding="utf-8", errors="backslashreplace") as file:  # a name may not be text
+        with file:
             file.write(text)
+        with suppress(FileNotFoundError):
+            mode = os.lstat(whole).st_mode
+            if stat.S_ISREG(mode):  # the mode of a link is not that of its target
+                os.chmod(partial, stat.S_IMODE(mode))
         os.replace(partial, whole)
-    finally:
-        if os.path.exists(partial):
-            os.unlink(partial)
+    except BaseException:
+        os.unlink(partial)
+        raise

@@ -6,6 +6,7 @@ import os
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
@@ -57,8 +58,9 @@ class Reported(ABC):
 
         Args:
           path: The file to write; needs Jinja2, `pip install retrotape[report]`. None writes nothing.
-          loss: What to take gradients of. By default a tensor called "loss", or else the last floating-point scalar
-            that no op used. The page says which it was.
+          loss: What to take gradients of. By default a tensor called "loss", or else what was differentiated last, or
+            else the last floating-point scalar that no op used and that depends on a trainable variable. The page says
+            which it was.
           losses: Several of them, by name: the flow is that of their sum, and conflicts between them are found.
           title: The title of the page.
 
@@ -74,8 +76,9 @@ class Reported(ABC):
         (8.0, 4.47213595499958, ())
         """
         # Imported late: most programs report nothing.
+        from retrotape.diagnose.losses import choose_loss
         from retrotape.report._gather import make_report
-        from retrotape.report._losses import found_loss, given_losses, named_loss, queried_loss
+        from retrotape.report._losses import given_losses
         from retrotape.report._scene import Scene
 
         if path is not None:
@@ -84,10 +87,11 @@ class Reported(ABC):
             template()  # before anything is computed: the package may be missing
         session = self._eager("report")
         with current_stack().unrecorded(), session.trace.explained():
-            chosen = given_losses(loss, losses, self._resolved, lambda one: self._targets(session, one))
-            chosen = chosen or named_loss(session.trace, self._names(), lambda one: self._targets(session, one))
-            chosen = chosen or queried_loss(session.trace, self._results.last_targets())
-            chosen = chosen or found_loss(session.trace)
+            find = partial(self._targets, session)
+            chosen = given_losses(loss, losses, self._resolved, find)
+            if not chosen:
+                one = choose_loss(session.trace, self._names(), find, self._results.last_targets())
+                chosen = [] if one is None else [one]
             targets = [value_of(session.trace, one.vars[0]) if one.target is None else one.target for one in chosen]
             found = make_report(Scene(self, session, chosen, targets), title or _title(session))
         if path is not None:

@@ -7,6 +7,7 @@ from functools import cached_property
 from itertools import combinations
 from typing import Any
 
+from retrotape.diagnose.losses import Chosen
 from retrotape.diagnose.nonfinite import flattened
 from retrotape.diagnose.summary import sizes_of
 from retrotape.diagnose.why import title_of
@@ -17,7 +18,6 @@ from retrotape.record import EagerSession
 from retrotape.report._data import NO_PLACE, Cosine, Flow, Line, Place, Stats, Weight
 from retrotape.report._flow import Backward, Forward, backward, forward
 from retrotape.report._histories import changing
-from retrotape.report._losses import Chosen
 from retrotape.report._places import Places
 from retrotape.report._stats import stats_of, together
 from retrotape.tf.core import tf

@@ -25,8 +25,8 @@ def find_problems(scene: Scene) -> tuple[Finding, ...]:
 
 def _nonfinite(scene: Scene) -> list[Finding]:
     seen = [*scene.seen.stats.values(), *scene.back.stats.values(), *(one.gradient for one in scene.weights)]
-    if not any(map(findings.is_nonfinite, seen)):
-        return []
+    if scene.wanted and not any(map(findings.is_nonfinite, seen)):
+        return []  # without a loss, what nothing uses further may be what matters: the whole tape is searched
     try:
         found = scene.tape.first_nonfinite(list(scene.wanted)) if scene.wanted else None
         found = found if found is not None else scene.tape.first_nonfinite()

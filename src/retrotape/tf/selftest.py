@@ -80,18 +80,21 @@ def run(
 
 def _apart(program: Program, make_tape: MakeTape, device: str | None) -> Problem | None:
     global _tester
-    found: list[Problem | MemoryError | None] = []
+    found: list[Problem | BaseException | None] = []
     _tester = threading.Thread(
         target=lambda: found.append(_problem(program, make_tape, device)), name="retrotape self test", daemon=True
     )
     _tester.start()
     _tester.join()
-    if isinstance(found[0], MemoryError):
+    if not found:  # an exception that was raised in the thread from outside, as debuggers do
+        return Problem("did not end")
+    if isinstance(found[0], BaseException):
         raise found[0]
     return found[0]
 
 
-def _problem(program: Program, make_tape: MakeTape, device: str | None) -> Problem | MemoryError | None:
+def _problem(program: Program, make_tape: MakeTape, device: str | None) -> Problem | BaseException | None:
+    """Return what is wrong; an exception that says nothing about TensorFlow is to be raised by the caller."""
     try:
         with tf.device(device):
             right = all(_equal(got, expected) for got, expected in program(make_tape))
@@ -102,6 +105,8 @@ def _problem(program: Program, make_tape: MakeTape, device: str | None) -> Probl
         problem = Problem(f"failed with {type(error).__name__}: {first}")
         problem.cause = error
         return problem
+    except BaseException as error:  # such as SystemExit
+        return error
     return None if right else Problem("gave a wrong result")
 
 

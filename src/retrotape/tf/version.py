@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from retrotape import _html
 from retrotape.tf.core import tf
 
 
@@ -46,7 +47,18 @@ class Version:
         return self.value.numpy()
 
     def __repr__(self) -> str:
-        return f"<{self.variable.name}, value {self.number} of 0 to {self.count - 1}>"
+        return f"<{self.variable.name}, value {self.number} of {self.count}{self._when()}: {self._type()}>"
+
+    def _repr_html_(self) -> str:
+        row = (self.variable.name, f"{self.number} of {self.count}{self._when()}", self._type())
+        return _html.plain_table(("variable", "value", "type"), [row])
+
+    def _when(self) -> str:
+        ends = [*(["on entry"] if self.number == 0 else []), *(["the last"] if self.number == self.count - 1 else [])]
+        return f" ({', '.join(ends)})" if ends else ""
+
+    def _type(self) -> str:
+        return f"{tf.as_dtype(self.dtype).name}[{','.join(map(str, self.shape))}]"
 
 
 def pick(versions: tuple[Version, ...], k: int) -> Version:

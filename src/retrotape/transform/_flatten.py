@@ -41,12 +41,16 @@ def flatten(trace: Trace, freeze: Collection[str] = (), keep: Callable[[Any], bo
 
 
 def flatten_if_possible(trace: Trace) -> Trace:
-    """Return the same trace with every call inlined; unchanged if it has none, or if one cannot be inlined."""
+    """Return the same trace with every call inlined; unchanged if it has none, or if one cannot be inlined.
+
+    To inline a call, its ops run one by one; a function that XLA compiles may have an op for which eager code has no
+    kernel.
+    """
     if not trace.facts.calls:
         return trace
     try:
         return flatten(trace)
-    except (NotPersistableError, OpaqueUpdateError, LostValueError):
+    except (NotPersistableError, OpaqueUpdateError, LostValueError, tf.errors.OpError):
         return trace
 
 

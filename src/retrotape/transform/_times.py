@@ -17,13 +17,13 @@ def order_times(facts: GrowingFacts, times: list[int], chains: Sequence[Chain | 
       chains: For each equation inside a function, the calls of layers there that it belongs to.
     """
     calls = list(facts.layer_calls.values())
-    moments = [(time, 0, number) for number, time in enumerate(times)]
-    moments += [(read.time, 1, number) for number, read in enumerate(facts.host_reads)]
-    moments += [(call.begin, 2, number) for number, call in enumerate(calls)]
-    moments += [(call.end, 3, number) for number, call in enumerate(calls)]
+    events = [(time, 0, number) for number, time in enumerate(times)]
+    events += [(read.time, 1, number) for number, read in enumerate(facts.host_reads)]
+    events += [(call.begin, 2, number) for number, call in enumerate(calls)]
+    events += [(call.end, 3, number) for number, call in enumerate(calls)]
     now: dict[tuple[int, int], int] = {}
     traced, inside = _TracedCalls(), _completed(chains, times) if chains else ()
-    for time, kind, number in sorted(moments):
+    for time, kind, number in sorted(events):
         if kind > 1:
             traced.enter((), time)
             traced.move(calls[number].path, ends=kind == 3)
