@@ -27,7 +27,7 @@ def main() -> None:
     uses: dict[str, Callable[[rt.Rows], Any]] = {
         **used,
         "gramian": lambda rows: rows.gramian(),
-        "DPSGD": rt.aggregate.DPSGD(1.0, 1.0, 2),
+        "DPSGD": lambda rows: rt.aggregate.DPSGD(1.0, 1.0, 2)(rt.Rows(list(rows), mixed_by=None)),
     }
 
     def step(use: Callable[[rt.Rows], Any]) -> None:

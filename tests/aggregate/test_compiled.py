@@ -124,7 +124,9 @@ def test_a_tape_around_it_sees_it(name):
     def rows_of(x, y):
         with rt.Tape() as inner:
             losses = model.losses(x, y)
-        return inner.backward_each(losses, [model.trunk])
+        return rt.Rows(
+            dict(inner.backward_each(losses, [model.trunk]).items()), losses=[*losses.values()], mixed_by=None
+        )
 
     def combined(scale):
         method = METHODS[name]()

@@ -336,3 +336,20 @@ def test_printed(report):
 
 def test_as_json_and_back(report):
     assert Report.from_json(report.to_json()) == report
+
+
+def test_a_function_with_an_update_and_no_loss_given():
+    """The search for NaN queries the tape, which must not add to what the report describes."""
+    v = tf.Variable(1.0)
+
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as inner:
+            loss = v * tf.math.log(x)
+        v.assign_sub(inner.gradient(loss, v))
+        return loss
+
+    with rt.Tape() as tape:
+        step(tf.constant(0.0))
+    found = tape.report()
+    assert "NaN or infinity" in [one.title for one in found.findings]

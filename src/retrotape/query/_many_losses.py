@@ -8,7 +8,6 @@ from typing import Any
 
 from retrotape._types import Tensor
 from retrotape.aggregate import Rows
-from retrotape.aggregate._rows import UNKNOWN
 from retrotape.diagnose.missing import warn_of_targets
 from retrotape.execute import FEW, tracked
 from retrotape.grads import Gradients
@@ -78,8 +77,8 @@ class ManyLosses(FirstOrder, Jacobians):
                 return stacked
         options |= {"output_gradients": output_gradients, "unconnected_gradients": unconnected_gradients}
         if chunk is None or isinstance(listed, (tf.Tensor, TensorRef)):
-            mixed_by = batch_statistics(session) if isinstance(listed, tf.Tensor) else UNKNOWN
-            return Rows(self._each(session, listed, sources, **options), names, self._values(listed), mixed_by)
+            known = {"mixed_by": batch_statistics(session)} if isinstance(listed, tf.Tensor) else {}
+            return Rows(self._each(session, listed, sources, **options), names, self._values(listed), **known)
         starts = tracked(range(0, len(listed), chunk), "losses")
         found = [self._each(session, listed[start : start + chunk], sources, **options) for start in starts]
         return Rows([row for some in found for row in some], names, self._values(listed))

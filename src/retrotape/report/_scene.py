@@ -50,8 +50,10 @@ class Scene:
         self.own = session.trace
         self.trace, vars_ = flattened(self.own, [var for one in losses for var in one.vars])
         self.targets = list(vars_)
-        self.program = self.trace.program
         self.is_inlined = self.trace is not self.own
+        if not self.is_inlined:  # what the search for problems records is not part of the report
+            self.trace = self.own.fork()
+        self.program = self.trace.program
         self.notes: list[str] = [_IN_FUNCTIONS] if self.is_inlined else []
 
     # ------------------------------------------------------------------ places and lines
