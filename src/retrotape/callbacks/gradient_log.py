@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import inspect
 import os
-import warnings
 from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any
 
 import keras
 
-from retrotape.callbacks._batches import handed_on, take
-from retrotape.callbacks._state import State
-from retrotape.diagnose.tensors import value_of
+from retrotape.callbacks._iterators import handed_on, take
+from retrotape.callbacks._state import State, undo
 from retrotape.errors import TapeUseError
 from retrotape.tape.live import Tape
 from retrotape.tf import keras_api
@@ -140,7 +138,7 @@ class GradientLog(keras.callbacks.Callback):
                 elif callable(self._log):
                     self._log(tape.backward(target).metrics(), step)
             finally:
-                again(lambda: _undo(tape, known))
+                again(lambda: undo(tape, known, "GradientLog"))
 
     def _loss_of(self, batch: Any) -> Any:
         """Return the loss of a batch, computed as Keras' own `train_step` does."""
@@ -165,31 +163,6 @@ class _Watched:
     def __call__(self, iterator: Any) -> Any:
         self._callback.model.train_function = self._train
         return self._callback._train(self._train, iterator)
-
-
-def _undo(tape: Tape, known: set[int]) -> None:
-    """Assign what each variable held before the block that was assigned in it, those outside of the model too.
-
-    Args:
-      tape: The tape.
-      known: The identities of the handles of variables that are put back anyway.
-    """
-    if tape._session is None:
-        return
-    trace = tape._session.trace
-    for key, history in trace.facts.histories.items():
-        variable = trace.variables.get(key)
-        if key in known or len(history.versions) == 1 or variable is None:
-            continue
-        if history.versions[0] in trace.values:
-            variable.assign(value_of(trace, history.versions[0]))
-        else:
-            warnings.warn(
-                f"GradientLog cannot put back {variable.name!r}, which an op changed without reading it first: the "
-                "training goes on with other numbers from it than it would alone. If it is the state of a "
-                "`tf.random.Generator`, make that an attribute of its layer.",
-                stacklevel=2,
-            )
 
 
 def _steps(model: Any) -> int:

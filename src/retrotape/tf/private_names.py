@@ -191,5 +191,4 @@ FIT = {
     "keras:Model._autoconvert_optionals(self, step_func)": "every batch passes through what it returns, outside of XLA",
     "keras:Model.make_train_function(self, force)": "builds the function that `fit` calls",
     "keras:Model.compute_loss(self, x, y, y_pred, sample_weight, ...)": "which tensor is the loss",
-    "eager.context:Context._rng": "a step that is recorded once more draws no number from the user's generator",
 }

@@ -68,20 +68,6 @@ def test_the_state_is_that_of_the_same_training_stopped_before_that_step(tmp_pat
         np.testing.assert_array_equal(before(tape, name), expected[name], err_msg=name)
 
 
-def test_training_without_trouble_is_the_same_and_leaves_nothing(tmp_path):
-    program = training(0)
-    seen = {}
-    for name, callbacks in {"plain": [], "recorded": [rt.FlightRecorder(tmp_path, every=5)]}.items():
-        model = program.make()
-        history = program.fit(model, program.bad, epochs=2, callbacks=callbacks).history
-        seen[name] = history, state(model), tf.random.uniform([]).numpy(), np.random.random()
-    assert seen["plain"][0] == seen["recorded"][0]
-    assert seen["plain"][2:] == seen["recorded"][2:]
-    for name, value in seen["plain"][1].items():
-        np.testing.assert_array_equal(seen["recorded"][1][name], value, err_msg=name)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_training_that_went_wrong_stops_with_the_state_that_it_had(tmp_path):
     program = training(0)
     model, plain = program.make(), program.make()

@@ -15,6 +15,7 @@ _FINITE = (
     "But everything on the tape is finite: in eager code, op by op, the step computes something else than it did in "
     "the run, so the tape does not show what happened."
 )
+_DRAW = ("RngReadAndSkip", "StatefulRandomBinomial")  # from a `tf.random.Generator`: a file cannot run them
 _NAME = re.compile(r"crash-(\d{4,})(-step-\d+)?\.\w+")
 
 
@@ -85,7 +86,7 @@ def write_crash(
         except RetrotapeError as error:
             remarks.append(f"Its values could not be searched: {error}")
         try:
-            tape.save(f"{stem}.tape", names)
+            tape.save(f"{stem}.tape", names, freeze=_DRAW)
             path = f"{stem}.tape"
         except (RetrotapeError, OSError) as error:
             remarks.append(f"It could not be saved: {error}")

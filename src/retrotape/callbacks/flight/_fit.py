@@ -123,7 +123,7 @@ class FitSession:
         if self._pace.is_due(self._step, self._recording.log.bytes):
             began = time.perf_counter()
             self._observed.refresh()
-            values, is_finite = self._observed.state.read()
+            values, is_finite = self._observed.variables.read()
             self._check(is_finite)
             self._snapshot(values)
             self._is_lost = not is_finite
@@ -155,7 +155,7 @@ class FitSession:
 
     def finish(self) -> None:
         """Look at everything once more, and end."""
-        self._trouble.attempt(lambda: self._check(self._observed.state.read()[1]))
+        self._trouble.attempt(lambda: self._check(self._observed.variables.read()[1]))
         self.end()
 
     def end(self) -> None:
@@ -170,7 +170,7 @@ class FitSession:
 
     def _snapshot(self, values: Sequence[Tensor]) -> None:
         self._writer.flush()
-        layout = self._recording.layout("state", self._observed.state.layout(values))
+        layout = self._recording.layout("state", self._observed.variables.layout(values))
         self._recording.log.snapshot(self._step, layout, [value.numpy() for value in values])
         self._calls.clear()
         self._scale = self._observed.loss_scale
@@ -188,7 +188,7 @@ class FitSession:
             self._pace = Pace(self._settings.every)
         try:
             if recorded.error is None:
-                names = known(recorded.tape, {**self._observed.state.variables, **recorded.names})
+                names = known(recorded.tape, {**self._observed.variables.named, **recorded.names})
                 recorded.tape.save(self._recording.template(layout), names)
         except RetrotapeError as error:
             text = f"If this process is killed, its last steps cannot be recovered: {error}"
@@ -261,10 +261,10 @@ class FitSession:
                 return observed.run(self._data(segment, step))
 
             steps = range(segment.step, segment.end)
-            outcome = search(steps, run, lambda: observed.state.read()[0], self._calls, is_wanted, last)
+            outcome = search(steps, run, lambda: observed.variables.read()[0], self._calls, is_wanted, last)
             recorded = None
             if outcome.step is not None and not outcome.difference:
-                observed.state.restore(outcome.before)
+                observed.variables.restore(outcome.before)
                 recorded = observed.record(self._data(segment, outcome.step))
         account = account_of(what, segment.step, outcome, self._calls, self._epochs)
         if recorded is not None:
@@ -272,7 +272,7 @@ class FitSession:
         tape = () if recorded is None else (recorded.tape, recorded.names)
         crash = write_crash(self._settings.folder, self._settings.keep, account, *tape, nonfinite=nonfinite)
         self._on_crash(crash)
-        if self._settings.stop and not observed.state.read()[1]:
+        if self._settings.stop and not observed.variables.read()[1]:
             observed.model.stop_training = True
 
 

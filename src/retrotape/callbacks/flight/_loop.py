@@ -22,7 +22,7 @@ from retrotape.callbacks.flight._recorded import known, used_variables
 from retrotape.callbacks.flight._replay import Steps
 from retrotape.callbacks.flight._search import CLOSE, numbers
 from retrotape.callbacks.flight._settings import Settings
-from retrotape.callbacks.flight._state import State
+from retrotape.callbacks.flight._variables import Variables, unique_name
 from retrotape.callbacks.flight._template import is_complete
 from retrotape.callbacks.flight._trouble import Trouble
 from retrotape.errors import RetrotapeError, TapeUseError
@@ -79,7 +79,7 @@ class LoopSession:
         self._busy = Lock()
         self._count = 0
         self._variables: dict[str, Any] = {}
-        self._state: State | None = None
+        self._state: Variables | None = None
         self._attempts: dict[int, int] = {}  # by layout
         self._complete: set[int] = set()
         self._reported: dict[int, dict[str, Any]] = {}  # since the snapshot, by step
@@ -149,13 +149,10 @@ class LoopSession:
         have = {id(variable) for variable in self._variables.values()}
         new = [variable for variable in used_variables(tape) if id(variable) not in have]
         for variable in new:
-            name = own = trace.path_of(variable)
-            number = 2
-            while name in self._variables:
-                name, number = f"{own}'{number}", number + 1
-            self._variables[name] = variable
+            self._variables[unique_name(trace.path_of(variable), self._variables)] = variable
         if new or self._state is None:
-            self._state, self._pace = State(self._variables, earlier=self._state), Pace(self._settings.every)
+            self._state = Variables(self._variables, earlier=self._state)
+            self._pace = Pace(self._settings.every)
         if self._settings.nonfinite and _is_bad(step.reported):
             self._was_bad = True
             self._look_back("the loss is not finite", step)

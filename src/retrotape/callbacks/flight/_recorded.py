@@ -10,7 +10,7 @@ from retrotape.callbacks.flight._batches import take_apart
 from retrotape.record import EagerSession, is_deterministic
 from retrotape.tape.live import Tape
 from retrotape.tf.core import EagerTensor, tf
-from retrotape.tf.keras_fit import observed_losses, same_random_numbers
+from retrotape.tf.keras_fit import observed_losses
 from retrotape.tf.methods import runs_user_code
 from retrotape.tf.nests import is_variable, unwrap
 
@@ -49,7 +49,7 @@ def record_step(model: Any, data: Any, variables: Mapping[str, Any]) -> Recorded
     """
     losses, targets, error = _Losses(), _Losses(), None
     step = getattr(model.train_step, "__wrapped__", model.train_step)  # not played back by `rt.keras.playback`
-    with same_random_numbers(), Tape() as tape, observed_losses(model, losses.add, targets.add):
+    with Tape() as tape, observed_losses(model, losses.add, targets.add):
         try:
             _run(model, step, data)
         except Exception as raised:  # any: it is what the user wants to know about
