@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from contextlib import AbstractContextManager
 from threading import Lock
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -24,8 +24,8 @@ class _Apart(Scope):
     """
 
     _lock = Lock()
-    _open: set[int] = set()  # blocks, by id
-    _before: dict[str, Any] = {}
+    _open: ClassVar[set[int]] = set()  # blocks, by id
+    _before: ClassVar[dict[str, Any]] = {}
     _python: Any = None
     _numpy: Any = None
 

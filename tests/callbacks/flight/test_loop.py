@@ -109,8 +109,8 @@ def test_what_is_random_without_a_seed_is_not_named(tmp_path):
                 step.report(loss=loss)
     (crash,) = recorder.crashes
     assert (crash.step, crash.tape) == (None, None)
-    assert "step 15: the loss is not finite. The replay of step " in crash.message
-    assert "without a seed" in crash.message
+    assert "step 15: the loss is not finite. Step 1 cannot be replayed: RandomStandardNormal at " in crash.message
+    assert "gives something else each time, so that a replay is not what ran" in crash.message
 
 
 def test_a_branch_that_was_not_recorded_is_noticed(tmp_path):
@@ -186,6 +186,8 @@ def test_more_shapes_than_are_recorded(tmp_path):
     assert "Step 8 cannot be replayed: no step was recorded for batches of its shape" in crash.message
     assert "step 28: the loss is not finite" in crash.message
     assert "The tape is of step 7" in crash.message
+    assert crash.step is None
+    assert crash.tape.endswith("crash-0001.tape")
 
 
 def test_a_predicate_of_what_is_reported(tmp_path):
@@ -211,4 +213,4 @@ def test_crashes_are_kept_up_to_a_number(tmp_path):
             with recorder.step(x) as step:
                 step.report(loss=w * tf.math.log(x))
     names = sorted(path.name for path in tmp_path.glob("crash*"))
-    assert names == [f"crash-000{number}-step-0.{kind}" for number in (3, 4) for kind in ("tape", "txt")]
+    assert names == [f"crash-000{number}-step-0.{kind}" for number in (3, 4) for kind in ("html", "tape", "txt")]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from retrotape._types import Tensor
-from retrotape.callbacks.flight._batches import take_apart
+from retrotape.callbacks.flight._batches import named_batch
 from retrotape.record import EagerSession, is_deterministic
 from retrotape.tape.live import Tape
 from retrotape.tf.core import EagerTensor, tf
@@ -56,7 +56,7 @@ def record_step(model: Any, data: Any, variables: Mapping[str, Any]) -> Recorded
             error = raised
         found = losses.totals(tape) or targets.totals(tape)  # the sum over replicas is recorded too
     names = {f"loss_{number}" if number else "loss": loss for number, loss in enumerate(found)}
-    batch = take_apart(data)
+    batch = named_batch(data)
     names.update(zip(batch.names, batch.tensors, strict=True))
     return RecordedStep(tape, known(tape, {**variables, **names}), error)
 
