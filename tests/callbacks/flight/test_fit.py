@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 import retrotape as rt
+from callbacks.flight.elsewhere import without_the_code
 from callbacks.flight.programs import SIZE, state, training
 
 MODES = {
@@ -53,6 +54,8 @@ def test_the_very_step_is_found_and_its_op_named(tmp_path, mode, seed):
     assert np.isfinite(tape["loss"]) == program.kind.backward
     kernel = tape.gradient("loss", "out/kernel")
     assert kernel.shape == tape["out/kernel"].shape
+    report = without_the_code(crash.tape)
+    assert (report["op"], report["cause"]) == (program.kind.op, program.kind.cause)
 
 
 @pytest.mark.parametrize(("mode", "seed"), [*cases([("compiled", 4), ("eager", 4)], range(5))])
@@ -83,7 +86,7 @@ def test_a_training_that_went_wrong_stops_with_the_state_that_it_had(tmp_path):
         np.testing.assert_array_equal(value, expected[name], err_msg=name)
 
 
-def test_it_goes_on_if_it_is_told_to(tmp_path):
+def test_it_goes_on_without_stop(tmp_path):
     program = training(0)
     model = program.make()
     program.fit(model, callbacks=[rt.FlightRecorder(tmp_path, every=10, stop=False)])
@@ -91,17 +94,21 @@ def test_it_goes_on_if_it_is_told_to(tmp_path):
     assert len(list(tmp_path.glob("*.tape"))) == 1
 
 
-def test_mixed_precision_skips_the_step_and_training_goes_on(tmp_path):
-    program = training(0)
+@pytest.mark.parametrize(
+    ("mode", "seed"),
+    [("compiled", 0), ("eager", 4), *(pytest.param(m, s, marks=pytest.mark.slow) for m in MODES for s in (1, 3, 8))],
+)
+def test_mixed_precision_skips_the_step_and_training_goes_on(tmp_path, mode, seed):
+    program = training(seed)
     keras.mixed_precision.set_global_policy("mixed_float16")
     try:
-        model = program.make()
+        model = program.make(**MODES[mode])
     finally:
         keras.mixed_precision.set_global_policy("float32")
     recorder = rt.FlightRecorder(tmp_path, every=10)
     program.fit(model, callbacks=[recorder])
     (crash,) = recorder.crashes
-    assert (crash.step, crash.nonfinite.op) == (program.bad, "Log")
+    assert (crash.step, crash.nonfinite.op) == (program.bad, program.kind.op)
     assert all(np.isfinite(value).all() for value in state(model).values())
     assert not model.stop_training
 
@@ -236,14 +243,14 @@ def test_a_step_that_raises_is_recorded_up_to_there(tmp_path, mode, on):
     np.testing.assert_array_equal(rt.load(crash.tape)["x"], [7, 2])
 
 
-def test_an_exception_is_all_that_counts_if_it_is_asked_for(tmp_path):
+def test_an_exception_is_all_that_counts_with_on_exception(tmp_path):
     program = training(0)
     recorder = rt.FlightRecorder(tmp_path, on="exception", every=10)
     program.fit(program.make(), callbacks=[recorder])
     assert recorder.crashes == []
 
 
-def test_what_is_lost_is_told_once(tmp_path):
+def test_what_is_lost_is_reported_once(tmp_path):
     program = training(0)
     recorder = rt.FlightRecorder(tmp_path, every=5, stop=False)
     program.fit(program.make(), callbacks=[recorder], epochs=3)

@@ -113,6 +113,35 @@ def test_what_is_random_without_a_seed_is_not_named(tmp_path):
     assert "gives something else each time, so that a replay is not what ran" in crash.message
 
 
+def test_random_numbers_without_a_report_name_no_step(tmp_path):
+    """With nothing to compare, a replay that draws other numbers could go wrong at any step."""
+    w = tf.Variable(1.0)
+    with rt.FlightRecorder(tmp_path, every=100) as recorder:
+        for number in range(30):
+            x = tf.constant(float(number != 7))
+            with recorder.step(x):
+                w.assign_add(tf.math.log(x) + tf.random.uniform([]))
+    (crash,) = recorder.crashes
+    assert (crash.step, crash.tape) == (None, None)
+    assert "Step 1 cannot be replayed: RandomUniform at " in crash.message
+
+
+def test_a_replay_in_which_nothing_goes_wrong_names_no_step(tmp_path):
+    w = tf.Variable(1.0)
+    with rt.FlightRecorder(tmp_path, every=100) as recorder:
+        for number in range(20):
+            x = tf.constant(float(number))
+            with recorder.step(x):
+                w.assign_add(0.1 * x)
+                if number == 4:  # a branch that the recorded step has not taken
+                    w.assign(np.nan)
+    (crash,) = recorder.crashes
+    assert (crash.step, crash.tape) == (None, None)
+    assert "one of the steps 1 to 19: a variable is no longer finite." in crash.message
+    assert "It could not be reproduced: no step of the replay went wrong. The likeliest causes: " in crash.message
+    assert [path.name for path in tmp_path.iterdir()] == ["crash-0001.txt"]
+
+
 def test_a_branch_that_was_not_recorded_is_noticed(tmp_path):
     w = tf.Variable(1.0)
     with rt.FlightRecorder(tmp_path, every=100) as recorder:

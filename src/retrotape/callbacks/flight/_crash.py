@@ -150,16 +150,18 @@ def message_of(account: Account, found: Nonfinite | None, remarks: Sequence[str]
 @contextmanager
 def _reserved(folder: str) -> Iterator[int]:
     """Reserve the next number for a crash: other processes may write to the same folder."""
-    number = max(_crashes(folder), default=0)
+    number = 1
     while True:
-        number += 1
+        number = max([number, *(last + 1 for last in _crashes(folder))])
         path = os.path.join(folder, f"crash-{number:04d}{_LOCK}")
         try:
             os.close(os.open(path, os.O_CREAT | os.O_EXCL))
         except FileExistsError:
             continue
         try:
-            if len(_crashes(folder)[number]) == 1:  # else its files were written since they were listed
+            found = _crashes(folder)
+            written = [last for last, names in found.items() if not _has(names, _LOCK)]
+            if len(found[number]) == 1 and max(written, default=0) < number:  # else another process was faster
                 yield number
                 return
         finally:
