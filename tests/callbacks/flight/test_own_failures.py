@@ -93,7 +93,9 @@ def test_what_can_be_written_of_a_crash_is_written(tmp_path, monkeypatch, owner,
     assert crash.step == program.bad
     assert text in crash.message
     assert sorted(path.suffix for path in tmp_path.iterdir()) == left
-    assert crash.message in next(tmp_path.glob("*.txt")).read_text()
+    text = next(tmp_path.glob("*.txt")).read_text()
+    assert crash.message in text
+    assert (f"retrotape nan {crash.tape} loss" in text) == (".tape" in left)
 
 
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
