@@ -5,8 +5,8 @@ take turns in blocks of steps. **A/A** is the ratio of two trainings without a r
 A difference smaller than that says nothing. The first steps, in which one is recorded, are not counted.
 
 **Own** is measured directly, so that noise of the machine matters little: the CPU time that threads spend inside the
-recorder's Python code (around each call, for each batch, and on the thread that writes), as a share of the CPU time of a
-step without a recorder. Not in it: TensorFlow's part of the call from the graph, and what the copies do to caches.
+recorder's Python code (around each call, for each batch, and on the thread that writes), as a share of the CPU time of
+a step without a recorder. Not in it: TensorFlow's part of the call from the graph, and what the copies do to caches.
 
 Run: `python benchmarks/flight.py`; `--steps 3 10` for some lengths of steps, in milliseconds.
 """
