@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import retrotape as rt
-from callbacks.flight.test_replay import XS, recorded
+from callbacks.flight.logs import XS, recorded
 from cli.making import Runner
 from retrotape.callbacks.flight import _crash
 from retrotape.callbacks.flight._crash import Account, write_crash
