@@ -95,7 +95,7 @@ def write_crash(
         rows += [str(found), ""] if found is not None else []
         rows += [*account.history, ""] if account.history else []
         if path is not None:
-            target = " loss" if "loss" in (tape.names if names is None else names) else ""
+            target = " loss" if "loss" in (getattr(tape, "names", ()) if names is None else names) else ""
             rows += [f"retrotape nan {path}{target}", f"retrotape show {path}", f'tape = rt.load("{path}")', ""]
             rows += [_attempt("There is no summary", rows, lambda: str(tape.summary())) or ""]
         text = _attempt("", [], lambda: _write_text(f"{stem}.txt", rows))
