@@ -16,7 +16,13 @@ SOURCE = Path(retrotape.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
 LINES = [*private_names.HOOKED, *private_names.CALLED, *private_names.KERAS, *private_names.FIT]
 TABLE = [PrivateName.parse(line) for line in LINES]
-PYTHON = {"_asdict", "_replace", "_getframe", "_mp_context"}  # of namedtuple, sys and ProcessPoolExecutor
+PYTHON = {
+    "_asdict",
+    "_replace",
+    "_getframe",
+    "_current_frames",
+    "_mp_context",
+}  # of namedtuple, sys and ProcessPoolExecutor
 ACCESS = ("getattr", "hasattr", "setattr")
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import random
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import keras
 import numpy as np
@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from retrotape.errors import IncompatibleTensorFlowError
 from retrotape.tf import keras_fit, private_names
-from retrotape.tf.keras_fit import check_fit, make_train_function, observed_losses, same_random_numbers
+from retrotape.tf.keras_fit import callbacks_around, check_fit, is_running, make_train_function, observed_losses
 
 
 def small(**options):
@@ -86,32 +86,29 @@ def test_two_threads_that_observe_at_once_put_the_method_back():
     assert tf.GradientTape.gradient is gradient
 
 
-def test_numbers_drawn_meanwhile_are_not_missing_afterwards():
-    keras.utils.set_random_seed(3)
-    expected = [tf.random.uniform([]).numpy() for _ in range(2)]
-    keras.utils.set_random_seed(3)
-    with same_random_numbers():
-        tf.random.uniform([3])
-    assert [tf.random.uniform([]).numpy() for _ in range(2)] == expected
+def test_a_fit_is_running_until_it_returns_or_raises():
+    model, lists, seen = small(), [], []
 
+    class Look(keras.callbacks.Callback):
+        def on_train_begin(self, logs=None):
+            lists.append(callbacks_around())
 
-def test_two_threads_that_draw_at_once_put_the_generator_back():
-    keras.utils.set_random_seed(3)
-    expected = tf.random.uniform([]).numpy()
-    keras.utils.set_random_seed(3)
-    first, second = same_random_numbers(), same_random_numbers()
-    first.__enter__()
-    second.__enter__()
-    first.__exit__(None, None, None)
-    tf.random.uniform([3])
-    second.__exit__(None, None, None)
-    assert tf.random.uniform([]).numpy() == expected
+        def on_train_batch_end(self, batch, logs=None):
+            seen.append(is_running(lists[-1]))
+            with ThreadPoolExecutor() as other:
+                seen.append(other.submit(is_running, lists[-1]).result())
 
+        def on_epoch_end(self, epoch, logs=None):
+            if len(lists) == 2:
+                raise ZeroDivisionError
 
-def test_threads_that_load_data_get_no_number_twice():
-    with same_random_numbers():
-        drawn = random.random(), np.random.random()
-    assert drawn != (random.random(), np.random.random())
+    data = np.ones([2, 3]), np.ones([2, 1])
+    model.fit(*data, verbose=0, callbacks=[Look()])
+    with pytest.raises(ZeroDivisionError) as held:
+        model.fit(*data, verbose=0, callbacks=[Look()])
+    assert seen == [True] * 4
+    assert [is_running(callbacks) for callbacks in lists] == [False, False]
+    del held
 
 
 def test_a_model_with_a_function_of_its_own_is_recognized():

@@ -68,3 +68,35 @@ def test_without_a_seed_there_is_none_afterwards():
         tf.random.uniform([])
     assert float(tf.random.uniform([])) != float(tf.random.uniform([]))
     assert tf.compat.v1.get_default_graph().seed is None
+
+
+def test_blocks_of_two_threads_that_overlap():
+    seed()
+    expected = draws()
+    seed()
+    first, second = apart(7), apart(8)
+    leave_first, leave_second = first.__exit__, second.__exit__
+    first.__enter__()
+    second.__enter__()
+    leave_first(None, None, None)  # before the second, which began later
+    draws()
+    leave_second(None, None, None)
+    assert draws() == expected
+
+
+def test_a_block_in_a_block():
+    seed()
+    expected = draws()
+    seed()
+    with apart(7):
+        with apart(7):
+            draws()
+        draws()
+    assert draws() == expected
+
+
+def test_what_another_thread_draws_meanwhile_is_drawn_again():
+    """The exception that is documented: there is one global generator for all threads."""
+    with apart(7):
+        drawn = random.random(), np.random.random()
+    assert drawn == (random.random(), np.random.random())

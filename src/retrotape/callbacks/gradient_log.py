@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import inspect
 import os
-import warnings
 from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any
 
 import keras
 
-from retrotape.callbacks._batches import handed_on, take
-from retrotape.callbacks._state import State
-from retrotape.diagnose.tensors import value_of
+from retrotape.callbacks._hooks import Fit, Hook, is_of_train_on_batch, remove_stale
+from retrotape.callbacks._iterators import handed_on, take
+from retrotape.callbacks._state import State, undo
 from retrotape.errors import TapeUseError
 from retrotape.tape.live import Tape
 from retrotape.tf import keras_api
@@ -81,6 +80,8 @@ class GradientLog(keras.callbacks.Callback):
         self._writer: Any = log if isinstance(log, tf.summary.SummaryWriter) else None
         self._earlier = 0  # steps in earlier epochs
         self._due = 0  # the step that is logged next
+        self._fit: Fit | None = None
+        self._hook: Hook | None = None  # while a step is expected that is due
 
     def set_model(self, model: Any) -> None:
         """Take the model; raise if its loss is not known."""
@@ -95,6 +96,9 @@ class GradientLog(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
         """Open the folder."""
+        self._remove_hook()
+        remove_stale(self.model)
+        self._fit = Fit(self._remove_hook)
         if isinstance(self._log, (str, os.PathLike)):
             self._writer = tf.summary.create_file_writer(os.fspath(self._log))
 
@@ -112,11 +116,24 @@ class GradientLog(keras.callbacks.Callback):
 
     def on_train_batch_begin(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
         """Be there when the next batches are trained on, if one of them is due."""
-        if self._earlier + batch >= self._due:
-            self.model.train_function = _Watched(self, self.model.train_function)
+        if self._earlier + batch >= self._due and self._fit is not None:
+            self._remove_hook()
+            self._hook = Hook(self.model, self._fit, self._train)
 
-    def _train(self, train: Callable[[Any], Any], iterator: Any) -> Any:
+    def _remove_hook(self) -> None:
+        if self._hook is not None:
+            self._hook.remove()
+            self._hook = None
+
+    def _train(self, hook: Hook, iterator: Any) -> Any:
         """Train on the next batches, and log the first of them."""
+        if is_of_train_on_batch(iterator):
+            return hook.train(iterator)
+        self._remove_hook()
+        is_own = hook.fit.is_running  # else it is another `fit`, after one that has raised
+        return self._train_and_log(hook.train, iterator) if is_own else hook.train(iterator)
+
+    def _train_and_log(self, train: Callable[[Any], Any], iterator: Any) -> Any:
         model, strategy = self.model, self.model.distribute_strategy
         batches = take(iterator, model.steps_per_execution) if model.built else []
         if not batches:
@@ -146,7 +163,7 @@ class GradientLog(keras.callbacks.Callback):
                 elif callable(self._log):
                     self._log(tape.backward(target).metrics(), step)
             finally:
-                again(lambda: _undo(tape, known))
+                again(lambda: undo(tape, known, "GradientLog"))
 
     def _loss_of(self, batch: Any) -> Any:
         """Return the loss of a batch, computed as Keras' own `train_step` does."""
@@ -157,45 +174,6 @@ class GradientLog(keras.callbacks.Callback):
         takes_training = "training" in inspect.signature(self.model.call).parameters
         prediction = self.model(x, training=True) if takes_training else self.model(x)
         return self.model.compute_loss(x=x, y=y, y_pred=prediction, sample_weight=sample_weight)
-
-
-class _Watched:
-    """The train function of a model, for one call."""
-
-    def __init__(self, callback: GradientLog, train: Callable[[Any], Any]) -> None:
-        self._callback = callback
-        self._train: Callable[[Any], Any] = (
-            train._train if isinstance(train, _Watched) and train._callback is callback else train
-        )
-
-    def __call__(self, iterator: Any) -> Any:
-        self._callback.model.train_function = self._train
-        return self._callback._train(self._train, iterator)
-
-
-def _undo(tape: Tape, known: set[int]) -> None:
-    """Assign what each variable held before the block that was assigned in it, those outside of the model too.
-
-    Args:
-      tape: The tape.
-      known: The identities of the handles of variables that are put back anyway.
-    """
-    if tape._session is None:
-        return
-    trace = tape._session.trace
-    for key, history in trace.facts.histories.items():
-        variable = trace.variables.get(key)
-        if key in known or len(history.versions) == 1 or variable is None:
-            continue
-        if history.versions[0] in trace.values:
-            variable.assign(value_of(trace, history.versions[0]))
-        else:
-            warnings.warn(
-                f"GradientLog cannot put back {variable.name!r}, which an op changed without reading it first: the "
-                "training goes on with other numbers from it than it would alone. If it is the state of a "
-                "`tf.random.Generator`, make that an attribute of its layer.",
-                stacklevel=2,
-            )
 
 
 def _steps(model: Any) -> int:

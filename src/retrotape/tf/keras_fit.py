@@ -8,8 +8,6 @@ only while the function is built, so nothing has to be undone when `fit` raises.
 
 from __future__ import annotations
 
-import os
-import random
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,7 +17,7 @@ from typing import Any
 from retrotape.errors import IncompatibleTensorFlowError
 from retrotape.tf import private_names
 from retrotape.tf.compatibility import problems, shown
-from retrotape.tf.core import StockTape, context, tf, version
+from retrotape.tf.core import StockTape, tf, version
 from retrotape.tf.keras_api import imported
 
 _HOOK = "_autoconvert_optionals"
@@ -75,6 +73,21 @@ def callbacks_around() -> Any | None:
             return owner
         frame = frame.f_back
     return None
+
+
+def is_running(callbacks: Any) -> bool:
+    """Return whether the `fit` that made this list of callbacks is running, on any thread.
+
+    One that has raised may still be referenced, by the traceback of its exception, but it is on no stack.
+    """
+    frame: Any
+    for frame in sys._current_frames().values():
+        while frame is not None:
+            of_keras = frame.f_globals.get("__name__", "").split(".")[0] == "keras"  # this function has it too
+            if of_keras and any(value is callbacks for value in frame.f_locals.values()):
+                return True
+            frame = frame.f_back
+    return False
 
 
 @contextmanager
@@ -133,43 +146,3 @@ class _Targets:
 
 
 _targets = _Targets()
-
-
-@contextmanager
-def same_random_numbers() -> Iterator[None]:
-    """Take no number from the generator that seeds random ops in eager mode: draw from another one meanwhile.
-
-    Ops have a state too, so they must not get the same seeds. The generators of Python and NumPy are left alone:
-    threads that load data may be using them, and would get numbers twice if they were put back.
-    """
-    _seeds.replace()
-    try:
-        yield
-    finally:
-        _seeds.put_back()
-
-
-class _Seeds:
-    """The generator of eager mode, replaced by the first of several threads, and put back by the last."""
-
-    def __init__(self) -> None:
-        self._lock, self._users = Lock(), 0
-        self._generator: Any = None
-
-    def replace(self) -> None:
-        inside = context.context()
-        with self._lock:
-            if not self._users:
-                self._generator = getattr(inside, "_rng", None)  # there is none before a global seed is set
-                if self._generator is not None:
-                    inside._rng = random.Random(os.urandom(8))
-            self._users += 1
-
-    def put_back(self) -> None:
-        with self._lock:
-            self._users -= 1
-            if not self._users and self._generator is not None:
-                context.context()._rng = self._generator
-
-
-_seeds = _Seeds()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 from contextlib import AbstractContextManager
-from typing import Any
+from threading import Lock
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -17,26 +18,47 @@ class _Apart(Scope):
 
     Another global seed, not only another state of the same: an op with a seed counts its draws in its kernel, and
     kernels are shared by ops with the same seeds.
+
+    Blocks on several threads may overlap, and generators are shared by threads: the first block replaces them, and the
+    last puts them back.
     """
 
+    _lock = Lock()
+    _open: ClassVar[set[int]] = set()  # blocks, by id
+    _before: ClassVar[dict[str, Any]] = {}
+    _python: Any = None
+    _numpy: Any = None
+
     def __init__(self, seed: int) -> None:
-        self._seed, self._context = seed, context.context()
-        self._before: dict[str, Any] = {name: vars(self._context).get(name) for name in ("_seed", "_rng")}
-        self._python, self._numpy = random.getstate(), np.random.get_state()
+        self._seed = seed
 
     def enter(self) -> None:
         """Begin the block."""
-        self._context._seed, self._context._rng = self._seed, random.Random(self._seed)
+        shared, inside = _Apart, context.context()
+        with self._lock:
+            if not self._open:
+                shared._before = {name: vars(inside).get(name) for name in ("_seed", "_rng")}
+                shared._python, shared._numpy = random.getstate(), np.random.get_state()
+            self._open.add(id(self))
+            if len(self._open) == 1:
+                inside._seed, inside._rng = self._seed, random.Random(self._seed)
 
     def leave(self) -> None:
         """End the block."""
-        vars(self._context).update(self._before)
-        random.setstate(self._python)
-        np.random.set_state(self._numpy)
+        with self._lock:
+            if self._open == {id(self)}:
+                vars(context.context()).update(self._before)
+                random.setstate(self._python)
+                np.random.set_state(self._numpy)
+            self._open.discard(id(self))
 
 
 def apart(seed: int) -> AbstractContextManager[None]:
     """Draw with this seed in one block; afterwards TensorFlow, Python and NumPy draw as if it had not been there.
+
+    With one exception: what *another* thread draws from the global generators of Python and NumPy during the block, for
+    example to shuffle data, is undone too, and is drawn once more afterwards. Threads that load data should have
+    generators of their own: `np.random.default_rng()`.
 
     >>> tf.random.set_seed(1)
     >>> first = tf.random.uniform([])

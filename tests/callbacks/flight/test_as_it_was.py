@@ -68,7 +68,7 @@ def test_after_a_crash(tmp_path):
     assert set(vars(model)) == set(vars(plain))
     assert model.train_function.__module__.startswith("keras")
     assert touched() == []
-    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".tape", ".txt"]
+    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".html", ".tape", ".txt"]
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
@@ -90,7 +90,7 @@ def test_after_an_exception_of_another_callback_that_someone_holds(tmp_path):
     recorder = rt.FlightRecorder(tmp_path)
     with pytest.raises(RuntimeError) as held:
         fit(model, recorder, Raising("on_epoch_end"))
-    plain = fit(model).history  # the recorder is not told of this one
+    plain = fit(model).history  # the recorder is not among its callbacks
     assert list(tmp_path.iterdir()) == []
     assert model.train_function.__module__.startswith("keras")
     assert recorder.crashes == []
@@ -175,7 +175,8 @@ for scale in (1.0, 1.0, 0.0):
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=os.environ)
     assert "step 2: the loss is not finite. Log at <string>:8" in done.stderr
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["crash-0001-step-2.tape", "crash-0001-step-2.txt"]
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == [f"crash-0001-step-2.{kind}" for kind in ("html", "tape", "txt")]
 
 
 def test_the_folder_is_where_it_was_asked_for(tmp_path, monkeypatch):

@@ -109,8 +109,37 @@ def test_what_is_random_without_a_seed_is_not_named(tmp_path):
                 step.report(loss=loss)
     (crash,) = recorder.crashes
     assert (crash.step, crash.tape) == (None, None)
-    assert "step 15: the loss is not finite. The replay of step " in crash.message
-    assert "without a seed" in crash.message
+    assert "step 15: the loss is not finite. Step 1 cannot be replayed: RandomStandardNormal at " in crash.message
+    assert "gives something else each time, so that a replay is not what ran" in crash.message
+
+
+def test_random_numbers_without_a_report_name_no_step(tmp_path):
+    """With nothing to compare, a replay that draws other numbers could go wrong at any step."""
+    w = tf.Variable(1.0)
+    with rt.FlightRecorder(tmp_path, every=100) as recorder:
+        for number in range(30):
+            x = tf.constant(float(number != 7))
+            with recorder.step(x):
+                w.assign_add(tf.math.log(x) + tf.random.uniform([]))
+    (crash,) = recorder.crashes
+    assert (crash.step, crash.tape) == (None, None)
+    assert "Step 1 cannot be replayed: RandomUniform at " in crash.message
+
+
+def test_a_replay_in_which_nothing_goes_wrong_names_no_step(tmp_path):
+    w = tf.Variable(1.0)
+    with rt.FlightRecorder(tmp_path, every=100) as recorder:
+        for number in range(20):
+            x = tf.constant(float(number))
+            with recorder.step(x):
+                w.assign_add(0.1 * x)
+                if number == 4:  # a branch that the recorded step has not taken
+                    w.assign(np.nan)
+    (crash,) = recorder.crashes
+    assert (crash.step, crash.tape) == (None, None)
+    assert "one of the steps 1 to 19: a variable is no longer finite." in crash.message
+    assert "It could not be reproduced: no step of the replay went wrong. The likeliest causes: " in crash.message
+    assert [path.name for path in tmp_path.iterdir()] == ["crash-0001.txt"]
 
 
 def test_a_branch_that_was_not_recorded_is_noticed(tmp_path):
@@ -186,6 +215,8 @@ def test_more_shapes_than_are_recorded(tmp_path):
     assert "Step 8 cannot be replayed: no step was recorded for batches of its shape" in crash.message
     assert "step 28: the loss is not finite" in crash.message
     assert "The tape is of step 7" in crash.message
+    assert crash.step is None
+    assert crash.tape.endswith("crash-0001.tape")
 
 
 def test_a_predicate_of_what_is_reported(tmp_path):
@@ -211,4 +242,4 @@ def test_crashes_are_kept_up_to_a_number(tmp_path):
             with recorder.step(x) as step:
                 step.report(loss=w * tf.math.log(x))
     names = sorted(path.name for path in tmp_path.glob("crash*"))
-    assert names == [f"crash-000{number}-step-0.{kind}" for number in (3, 4) for kind in ("tape", "txt")]
+    assert names == [f"crash-000{number}-step-0.{kind}" for number in (3, 4) for kind in ("html", "tape", "txt")]

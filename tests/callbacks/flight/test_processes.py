@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import retrotape as rt
+from callbacks.flight.elsewhere import without_the_code
 from callbacks.flight.programs import SIZE, training
 from cli.making import Runner
 
@@ -44,14 +45,6 @@ def recovered(folder) -> dict:
     (found,) = json.loads(done.out)["found"]
     assert done.code == (0 if found["tape"] else 1)
     return found
-
-
-def without_the_code(path: str) -> dict:
-    """Ask for the NaN of a tape in a process that knows no class of the model."""
-    command = [sys.executable, "-m", "retrotape", "nan", path, "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
-    assert done.returncode == 1, done.stderr
-    return json.loads(done.stdout)["found"]
 
 
 @pytest.mark.parametrize(
@@ -135,6 +128,8 @@ def test_two_devices(tmp_path):
     tape = rt.load(crash["tape"])
     np.testing.assert_array_equal(_whole(tape, "x"), program.x[program.bad * SIZE : (program.bad + 1) * SIZE])
     assert tape.first_nonfinite("loss").cause.name == "LOG_OF_ZERO"
+    report = without_the_code(crash["tape"])
+    assert (report["op"], report["cause"]) == ("Log", "LOG_OF_ZERO")
     done = Runner()("why", crash["tape"], "loss", "out/kernel")
     assert done.code == 0
     assert "connected" in done.out

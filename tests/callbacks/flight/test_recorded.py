@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import retrotape as rt
 from retrotape.callbacks.flight._recorded import record_step, used_variables
-from retrotape.callbacks.flight._state import named_variables
+from retrotape.callbacks.flight._variables import named_variables
 
 X, Y = tf.ones([4, 3]), tf.ones([4, 1])
 

@@ -8,7 +8,7 @@ from math import isfinite
 from typing import NamedTuple
 
 from retrotape.callbacks.flight._crash import Account
-from retrotape.callbacks.flight._search import Call, Outcome, numbers
+from retrotape.callbacks.flight._search import CAUSES, Call, Outcome, numbers
 
 _LAST = 20  # calls that a report shows
 # What TensorFlow and Keras write around the sentence that says what is wrong.
@@ -51,8 +51,7 @@ def account_of(what: str, snapshot: int, outcome: Outcome, calls: Sequence[Call]
     span = place_of(first, epochs) if end - first == 1 else f"one of the steps {first} to {end - 1}"
     remark = (
         f"It could not be reproduced from the snapshot before step {snapshot}: "
-        f"{outcome.difference or 'no step went wrong again'}. Does the step draw random numbers without a seed, or "
-        "depend on something besides variables and the batch?"
+        f"{outcome.difference or 'no step went wrong again'}. {CAUSES}"
     )
     return Account(None, f"{span}: {what}", [remark], history)
 
@@ -78,5 +77,5 @@ def gist_of(error: BaseException) -> str:
     'ValueError: indices[0] = 7 is not in [0, 5)'
     """
     lines = [_MARKS.sub("", line).strip() for line in str(error).splitlines()]
-    told = next((line for line in lines if line and not _AROUND.match(line)), "")
-    return f"{type(error).__name__}: {told}".rstrip(".: ")
+    sentence = next((line for line in lines if line and not _AROUND.match(line)), "")
+    return f"{type(error).__name__}: {sentence}".rstrip(".: ")

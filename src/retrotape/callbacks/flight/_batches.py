@@ -1,4 +1,4 @@
-"""A batch taken apart into tensors with names, and put together again from arrays."""
+"""A batch as tensors with names, and put together again from arrays."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PARTS = ("x", "y", "sample_weight")  # of a tuple, as Keras takes it apart
 
 
 class Batch(NamedTuple):
-    """A batch that was taken apart.
+    """A batch as tensors with names.
 
     Attributes:
       nest: The batch itself; in a graph, of symbolic tensors.
@@ -31,14 +31,36 @@ class Batch(NamedTuple):
         """Return how arrays in the place of its tensors are stored."""
         return Layout(self.names, self.dtypes, tuple(tuple(array.shape) for array in arrays))
 
+    def spec(self) -> BatchSpec:
+        """Return how to make batches like it."""
+        nest = tf.nest.map_structure(lambda leaf: None if leaf is None else tf.type_spec_from_value(leaf), self.nest)
+        return BatchSpec(nest, self.names, self.dtypes, tuple(tensor.device for tensor in self.tensors))
+
+
+class BatchSpec(NamedTuple):
+    """What batches of a layout have in common, without the tensors of any.
+
+    Attributes:
+      nest: Of specs.
+      names: Of each tensor.
+      dtypes: The names of their dtypes.
+      devices: Where each tensor is.
+    """
+
+    nest: Any
+    names: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    devices: tuple[str, ...]
+
     def packed(self, arrays: Mapping[str, Any]) -> Any:
-        """Return the same nest with other values, by name."""
-        values = iter([_tensor(arrays[name], like) for name, like in zip(self.names, self.tensors, strict=True)])
+        """Return a batch of these values, by name."""
+        parts = zip(self.names, self.dtypes, self.devices, strict=True)
+        values = iter([_tensor(arrays[name], dtype, device) for name, dtype, device in parts])
         flat = [None if leaf is None else next(values) for leaf in _flat(self.nest)]
         return tf.nest.pack_sequence_as(self.nest, flat, expand_composites=True)
 
 
-def take_apart(nest: Any) -> Batch:
+def named_batch(nest: Any) -> Batch:
     """Return a batch as tensors with names: those of a tuple are x, y and sample_weight, of anything else x."""
     is_tuple = isinstance(nest, (tuple, list)) and len(nest) <= len(_PARTS)
     parts = zip(_PARTS, nest, strict=False) if is_tuple else [("x", nest)]
@@ -68,6 +90,6 @@ def _named(nest: Any, name: str) -> Iterator[tuple[str, Tensor]]:
             yield name if len(parts) == 1 else f"{name}/{word}{number}", part
 
 
-def _tensor(array: Any, like: Tensor) -> Tensor:
-    with tf.device(like.device or "CPU:0"):
-        return tf.constant(array, like.dtype)
+def _tensor(array: Any, dtype: str, device: str) -> Tensor:
+    with tf.device(device or "CPU:0"):
+        return tf.constant(array, dtype)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple, TypeVar
 
 from retrotape.diagnose.nonfinite import Nonfinite
 from retrotape.errors import RetrotapeError
@@ -15,6 +16,9 @@ _FINITE = (
     "But everything on the tape is finite: in eager code, op by op, the step computes something else than it did in "
     "the run, so the tape does not show what happened."
 )
+_DRAW = ("RngReadAndSkip", "StatefulRandomBinomial")  # from a `tf.random.Generator`: a file cannot run them
+_LOCK = ".lock"
+_Result = TypeVar("_Result")
 _NAME = re.compile(r"crash-(\d{4,})(-step-\d+)?\.\w+")
 
 
@@ -22,17 +26,17 @@ class Crash(NamedTuple):
     """A step that went wrong, as a flight recorder left it.
 
     Attributes:
-      step: Its number, counted from 0 since training began; None if it could not be told.
+      step: Its number, counted from 0 since training began; None if it is not known.
       message: What happened, in one line.
       tape: The path of the tape of that step; None if there is none, and the message says why.
-      report: The path of the report.
+      report: The path of the report; None if nothing was written.
       nonfinite: The op that produced the first non-finite value, if there is one on the tape.
     """
 
     step: int | None
     message: str
     tape: str | None
-    report: str
+    report: str | None
     nonfinite: Nonfinite | None
 
 
@@ -67,6 +71,8 @@ def write_crash(
 ) -> Crash:
     """Write a tape and a report into a folder, and remove the oldest crashes there.
 
+    Nothing that goes wrong with one of them keeps the others from being written: remarks say what is missing.
+
     Args:
       folder: The folder.
       keep: How many crashes stay.
@@ -75,24 +81,54 @@ def write_crash(
       names: As for `tape.save`.
       nonfinite: Whether something on the tape has to be not finite.
     """
-    stem = os.path.join(folder, f"crash-{max(_crashes(folder), default=0) + 1:04d}")
-    stem += "" if account.step is None else f"-step-{account.step}"
-    found, remarks, path = None, list(account.remarks), None
-    if tape is not None:
-        try:
-            found = first_nonfinite(tape, names)
-            remarks += [_FINITE] if nonfinite and found is None else []
-        except RetrotapeError as error:
-            remarks.append(f"Its values could not be searched: {error}")
-        try:
-            tape.save(f"{stem}.tape", names)
-            path = f"{stem}.tape"
-        except (RetrotapeError, OSError) as error:
-            remarks.append(f"It could not be saved: {error}")
-    message = _message(account, found, remarks, path)
-    report = _write_report(stem, message, account, found, tape, path)
+    with _reserved(folder) as number:
+        stem = os.path.join(folder, f"crash-{number:04d}" + ("" if account.step is None else f"-step-{account.step}"))
+        remarks, found, path, page = list(account.remarks), None, None, None
+        if tape is not None:
+            found = _attempt("Its values could not be searched", remarks, lambda: first_nonfinite(tape, names))
+            remarks += [_FINITE] if nonfinite and found is None and len(remarks) == len(account.remarks) else []
+            path = _attempt("It could not be saved", remarks, lambda: _save(tape, f"{stem}.tape", names))
+        if path is not None:
+            page = _attempt("There is no page about it", remarks, lambda: _write_page(tape, f"{stem}.html"))
+        message = message_of(account, found, remarks, path)
+        rows = [message, ""]
+        rows += [str(found), ""] if found is not None else []
+        rows += [*account.history, ""] if account.history else []
+        if path is not None:
+            target = " loss" if "loss" in (getattr(tape, "names", ()) if names is None else names) else ""
+            rows += [f"retrotape nan {path}{target}", f"retrotape show {path}", f'tape = rt.load("{path}")', ""]
+            rows += [_attempt("There is no summary", rows, lambda: str(tape.summary())) or ""]
+        text = _attempt("", [], lambda: _write_text(f"{stem}.txt", rows))
     _remove_oldest(folder, keep)
-    return Crash(account.step, message, path, report, found)
+    return Crash(account.step, message, path, page or text, found)
+
+
+def _attempt(failure: str, remarks: list[str], action: Callable[[], _Result]) -> _Result | None:
+    """Return what an action returns; if it raises, None, with a remark that begins so."""
+    try:
+        return action()
+    except Exception as error:  # any: what is known must not get lost
+        text = str(error) if isinstance(error, (RetrotapeError, OSError)) else f"{type(error).__name__}: {error}"
+        remarks.append(f"{failure}: {text}")
+        return None
+
+
+def _write_text(path: str, rows: Sequence[str]) -> str:
+    with open(path, "w", encoding="utf-8", errors="backslashreplace") as file:
+        file.write("\n".join(rows) + "\n")
+    return path
+
+
+def _save(tape: Any, path: str, names: Mapping[str, Any] | None) -> str:
+    tape.save(path, names, freeze=_DRAW)
+    return path
+
+
+def _write_page(tape: Any, path: str) -> str | None:
+    if importlib.util.find_spec("jinja2") is None:
+        return None
+    tape.report(path)
+    return path
 
 
 def first_nonfinite(tape: Any, names: Mapping[str, Any] | None) -> Nonfinite | None:
@@ -102,7 +138,8 @@ def first_nonfinite(tape: Any, names: Mapping[str, Any] | None) -> Nonfinite | N
     return found or tape.first_nonfinite()
 
 
-def _message(account: Account, found: Nonfinite | None, remarks: Sequence[str], path: str | None) -> str:
+def message_of(account: Account, found: Nonfinite | None, remarks: Sequence[str], path: str | None) -> str:
+    """Return what is known about a crash, in one line."""
     parts = [f"retrotape: {account.what}."]
     if found is not None:
         parts += [f"{str(found).splitlines()[0]}. {found.cause.sentence}"]
@@ -111,21 +148,25 @@ def _message(account: Account, found: Nonfinite | None, remarks: Sequence[str], 
     return " ".join(" ".join(part.split()) for part in parts)
 
 
-def _write_report(
-    stem: str, message: str, account: Account, found: Nonfinite | None, tape: Any, path: str | None
-) -> str:
-    rows = [message, ""]
-    rows += [str(found), ""] if found is not None else []
-    rows += [*account.history, ""] if account.history else []
-    if path is not None:
-        rows += [f"retrotape nan {path}", f"retrotape show {path}", f'tape = rt.load("{path}")', ""]
-        rows += [str(tape.summary())]
-    with open(f"{stem}.txt", "w", encoding="utf-8", errors="backslashreplace") as file:
-        file.write("\n".join(rows) + "\n")
-    if path is not None and hasattr(tape, "report") and importlib.util.find_spec("jinja2") is not None:
-        tape.report(f"{stem}.html")
-        return f"{stem}.html"
-    return f"{stem}.txt"
+@contextmanager
+def _reserved(folder: str) -> Iterator[int]:
+    """Reserve the next number for a crash: other processes may write to the same folder."""
+    number = 1
+    while True:
+        number = max([number, *(last + 1 for last in _crashes(folder))])
+        path = os.path.join(folder, f"crash-{number:04d}{_LOCK}")
+        try:
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            continue
+        try:
+            found = _crashes(folder)
+            written = [last for last, names in found.items() if not _has(names, _LOCK)]
+            if len(found[number]) == 1 and max(written, default=0) < number:  # else another process was faster
+                yield number
+                return
+        finally:
+            _remove(path)
 
 
 def _crashes(folder: str) -> dict[int, list[str]]:
@@ -139,7 +180,18 @@ def _crashes(folder: str) -> dict[int, list[str]]:
 
 
 def _remove_oldest(folder: str, keep: int) -> None:
-    crashes = _crashes(folder)
-    for number in sorted(crashes)[:-keep]:
-        for name in crashes[number]:
-            os.remove(os.path.join(folder, name))
+    """Remove all but some crashes with a tape, and as many without: these must not displace the others."""
+    crashes = {number: names for number, names in _crashes(folder).items() if not _has(names, _LOCK)}
+    for has_tape in (True, False):
+        alike = sorted(number for number, names in crashes.items() if _has(names, ".tape") == has_tape)
+        for name in (name for number in alike[:-keep] for name in crashes[number]):
+            _remove(os.path.join(folder, name))
+
+
+def _has(names: Sequence[str], suffix: str) -> bool:
+    return any(name.endswith(suffix) for name in names)
+
+
+def _remove(path: str) -> None:
+    with suppress(FileNotFoundError):  # another process was faster
+        os.remove(path)

@@ -11,8 +11,9 @@ from math import isfinite, log2
 from typing import Any
 
 from retrotape._types import Tensor
+from retrotape.callbacks._hooks import Fit, Hook, hooks_of, is_of_train_on_batch, remove_stale
 from retrotape.callbacks.flight._account import Epoch, account_of, gist_of
-from retrotape.callbacks.flight._batches import Batch, take_apart
+from retrotape.callbacks.flight._batches import Batch, BatchSpec, named_batch
 from retrotape.callbacks.flight._crash import Crash, write_crash
 from retrotape.callbacks.flight._folder import Recording, Segment, segments
 from retrotape.callbacks.flight._model import ObservedModel
@@ -22,7 +23,7 @@ from retrotape.callbacks.flight._search import Call, Ran, numbers, search
 from retrotape.callbacks.flight._settings import Settings
 from retrotape.callbacks.flight._trouble import Trouble
 from retrotape.callbacks.flight._writer import Writer
-from retrotape.errors import RetrotapeError
+from retrotape.errors import RetrotapeError, TapeUseError
 from retrotape.tf.core import tf
 
 _DROPS = 8  # times that a loss scale is halved between two snapshots: more than it takes to find its level
@@ -41,22 +42,27 @@ class FitSession:
 
     def __init__(self, settings: Settings, model: Any, on_crash: Callable[[Crash], None]) -> None:
         self._settings, self._on_crash = settings, on_crash
+        remove_stale(model)
+        if hooks_of(model):
+            raise TapeUseError("Another FlightRecorder records this model already. Use one: `callbacks=[recorder]`.")
         self._observed = ObservedModel(model, self._on_batch)
         self._recording = Recording(settings.folder, settings.keep)
         self._writer = Writer()
         self._pace = Pace(settings.every)
         self._step = 0  # the next one
         self._calls: list[Call] = []  # since the snapshot
-        self._batches: dict[int, Batch] = {}  # by layout: how to put a batch together
-        self._templates: set[int] = set()
+        self._specs: dict[int, BatchSpec] = {}  # by layout: how to put a batch together
+        self._new_layouts: list[int] = []  # for which no step was recorded yet
+        self._templates = 0  # steps that were recorded
         self._epochs: list[Epoch] = []
         self._scale: float | None = None
         self._was_bad = self._was_true = self._is_lost = False
         self._asleep = False  # while steps run again
+        self._has_ended = False
         self._trouble = Trouble()
         self.is_expected = False  # whether `fit` is about to call the train function
-        self._before, self._call = model.train_function, self._observed_call
-        model.train_function = self._call
+        model.make_train_function()
+        self._hook = Hook(model, Fit(self.end), self._observed_call)
 
     @property
     def model(self) -> Any:
@@ -65,8 +71,8 @@ class FitSession:
 
     @property
     def is_running(self) -> bool:
-        """Whether its train function is still the one that is observed."""
-        return self.model.train_function is self._call
+        """Whether `fit` has neither returned nor raised."""
+        return not self._has_ended and self._hook.fit.is_running
 
     # ------------------------------------------------------------------ the run
 
@@ -74,7 +80,7 @@ class FitSession:
         """Write a batch to the log; in a graph, return the operation that does so."""
         if self._asleep:
             return []
-        batch = take_apart(data)
+        batch = named_batch(data)
         if not tf.executing_eagerly():
             return [tf.numpy_function(partial(self._note, batch), list(batch.tensors), [])]
         self._note(batch, *(tensor.numpy() for tensor in batch.tensors))
@@ -85,7 +91,9 @@ class FitSession:
             return
         try:
             layout = self._recording.layout("batch", batch.layout(arrays))
-            self._batches.setdefault(layout, batch)
+            if layout not in self._specs:
+                self._specs[layout] = batch.spec()
+                self._new_layouts.append(layout)
             self._writer.put(partial(self._recording.log.batch, self._step, layout, arrays))
             self._step += 1
             if self._writer.error is not None:
@@ -93,9 +101,9 @@ class FitSession:
         except Exception as error:  # any: on this thread of TensorFlow it would end the training
             self._trouble.reason = f"a batch could not be written: {error}"
 
-    def _observed_call(self, iterator: Any) -> Any:
-        if not self.is_expected:  # another `fit`, of which this recorder is not told
-            return self._forward(iterator)
+    def _observed_call(self, hook: Hook, iterator: Any) -> Any:
+        if not self.is_expected or self._has_ended or is_of_train_on_batch(iterator):
+            return self._other_call(hook, iterator)
         self.is_expected = False
         self._trouble.attempt(self._before_call)
         first = self._step
@@ -103,45 +111,58 @@ class FitSession:
             logs = self._observed.function(iterator)
         except _DATA_ENDED:
             raise
-        except Exception as error:
-            if self._step > first:  # else there was no batch: the data raised
-                self._trouble.attempt(partial(self._raised, Call(first, self._step, None), error))
-            self.end()
+        except BaseException as error:
+            try:
+                if isinstance(error, Exception) and self._step > first:  # else there was no batch: the data raised
+                    self._trouble.attempt(partial(self._raised, Call(first, self._step, None), error))
+            finally:
+                self.end()
             raise
+        try:
+            self._after_call(Call(first, self._step, logs))
         except BaseException:
             self.end()
             raise
-        self._trouble.attempt(partial(self._returned, Call(first, self._step, logs)))
         return logs
 
-    def _forward(self, iterator: Any) -> Any:
-        self.end()
-        self.model.make_train_function()
-        return self.model.train_function(iterator)
+    def _other_call(self, hook: Hook, iterator: Any) -> Any:
+        """Run steps that are not of this `fit`: of `train_on_batch` in a callback, or of a `fit` after this one."""
+        if not hook.fit.is_running:  # it has raised, and callbacks are not notified of that
+            self.end()
+        self._pace = Pace(self._settings.every)  # a snapshot before the next step, as variables change
+        return hook.train(iterator)
 
     def _before_call(self) -> None:
         if self._pace.is_due(self._step, self._recording.log.bytes):
             began = time.perf_counter()
             self._observed.refresh()
-            values, is_finite = self._observed.state.read()
+            values, is_finite = self._observed.variables.read()
             self._check(is_finite)
             self._snapshot(values)
             self._is_lost = not is_finite
             self._pace.taken(self._step, began)
 
+    def _after_call(self, call: Call) -> None:
+        self._trouble.attempt(partial(self._returned, call))
+        if self._trouble.reason is None:
+            # Not an attempt: what the user's function raises ends the training.
+            was_true, self._was_true = self._was_true, self._is_met(call.logs)
+            if self._was_true and not was_true:
+                self._trouble.attempt(partial(self._look_back, "on= was true", self._satisfies))
+
     def _returned(self, call: Call) -> None:
         self._calls.append(call)
         if call.first == 0 and self._observed.refresh():  # the first call makes the variables of metrics
             self._pace = Pace(self._settings.every)
-        for layout in sorted(self._batches.keys() - self._templates):
+        layouts, self._new_layouts = self._new_layouts, []
+        for layout in layouts[: _TEMPLATES - self._templates]:
             self._record_template(layout)
-        if self._settings.predicate is not None:
-            was_true, self._was_true = self._was_true, bool(self._settings.predicate(numbers(call.logs)))
-            if self._was_true and not was_true:
-                self._look_back("on= was true", self._satisfies)
+
+    def _is_met(self, logs: Any) -> bool:
+        return self._settings.predicate is not None and self._settings.is_met(numbers(logs))  # reading logs takes time
 
     def _satisfies(self, ran: Ran) -> bool:
-        return ran.logs is not None and bool(self._settings.predicate and self._settings.predicate(ran.logs))
+        return ran.logs is not None and self._settings.is_met(ran.logs)
 
     def begin_epoch(self, number: int) -> None:
         """Take a snapshot before the next step: callbacks may have changed anything since the last."""
@@ -151,18 +172,21 @@ class FitSession:
 
     def end_epoch(self) -> None:
         """Look at the loss, which is reset for the next epoch."""
-        self._trouble.attempt(self._check_loss)
+        if not self._has_ended:
+            self._trouble.attempt(self._check_loss)
 
     def finish(self) -> None:
         """Look at everything once more, and end."""
-        self._trouble.attempt(lambda: self._check(self._observed.state.read()[1]))
-        self.end()
+        try:
+            if not self._has_ended:
+                self._trouble.attempt(lambda: self._check(self._observed.variables.read()[1]))
+        finally:
+            self.end()
 
     def end(self) -> None:
         """Leave the model as it was."""
-        if self.is_running:
-            self.model.train_function = self._before
-        self._asleep = True
+        self._hook.remove()
+        self._has_ended = self._asleep = True
         self._writer.close()
         self._recording.close()
 
@@ -170,17 +194,19 @@ class FitSession:
 
     def _snapshot(self, values: Sequence[Tensor]) -> None:
         self._writer.flush()
-        layout = self._recording.layout("state", self._observed.state.layout(values))
+        layout = self._recording.layout("state", self._observed.variables.layout(values))
         self._recording.log.snapshot(self._step, layout, [value.numpy() for value in values])
         self._calls.clear()
         self._scale = self._observed.loss_scale
+        kept = self._recording.forget_layouts()
+        self._specs = {layout: spec for layout, spec in self._specs.items() if layout in kept}
 
     def _record_template(self, layout: int) -> None:
         """Record a step on a batch of a new layout, from which a killed process is recovered; undo what it did."""
-        self._templates.add(layout)
+        self._templates += 1
         segment = self._segment()
         step = next((segment.step + at for at, (found, _) in enumerate(segment.batches) if found == layout), None)
-        if step is None or len(self._templates) > _TEMPLATES:
+        if step is None:
             return
         with self._rerunning():
             recorded = self._observed.record_template(self._data(segment, step))
@@ -188,7 +214,7 @@ class FitSession:
             self._pace = Pace(self._settings.every)
         try:
             if recorded.error is None:
-                names = known(recorded.tape, {**self._observed.state.variables, **recorded.names})
+                names = known(recorded.tape, {**self._observed.variables.named, **recorded.names})
                 recorded.tape.save(self._recording.template(layout), names)
         except RetrotapeError as error:
             text = f"If this process is killed, its last steps cannot be recovered: {error}"
@@ -200,7 +226,7 @@ class FitSession:
 
     def _data(self, segment: Segment, step: int) -> Any:
         layout, arrays = segment.batches[step - segment.step]
-        return self._batches[layout].packed(arrays)
+        return self._specs[layout].packed(arrays)
 
     @contextmanager
     def _rerunning(self) -> Iterator[None]:
@@ -245,7 +271,7 @@ class FitSession:
     def _look_back(
         self, what: str, is_wanted: Callable[[Ran], bool], *, last: bool = False, nonfinite: bool = False
     ) -> None:
-        """Run the steps since the snapshot again, record the one that is wanted, and write it down.
+        """Run the steps since the snapshot again, record the one that is wanted, and write its tape.
 
         Args:
           what: What happened.
@@ -261,10 +287,10 @@ class FitSession:
                 return observed.run(self._data(segment, step))
 
             steps = range(segment.step, segment.end)
-            outcome = search(steps, run, lambda: observed.state.read()[0], self._calls, is_wanted, last)
+            outcome = search(steps, run, lambda: observed.variables.read()[0], self._calls, is_wanted, last)
             recorded = None
             if outcome.step is not None and not outcome.difference:
-                observed.state.restore(outcome.before)
+                observed.variables.restore(outcome.before)
                 recorded = observed.record(self._data(segment, outcome.step))
         account = account_of(what, segment.step, outcome, self._calls, self._epochs)
         if recorded is not None:
@@ -272,7 +298,7 @@ class FitSession:
         tape = () if recorded is None else (recorded.tape, recorded.names)
         crash = write_crash(self._settings.folder, self._settings.keep, account, *tape, nonfinite=nonfinite)
         self._on_crash(crash)
-        if self._settings.stop and not observed.state.read()[1]:
+        if self._settings.stop and not observed.variables.read()[1]:
             observed.model.stop_training = True
 
 

@@ -8,6 +8,8 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import count
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -63,17 +65,40 @@ class Recording:
             json.dump({"keep": keep}, file)
         self.log = Log(self.path)
         self._known: dict[tuple[str, Layout], int] = {}
+        self._numbers = count()
+        self._used: dict[int, int] = {}  # the generation of the log that last used a layout
 
     def layout(self, kind: str, layout: Layout) -> int:
-        """Return the number of a layout of that kind, "state" or "batch"; a new one is written down first."""
+        """Return the number of a layout of that kind, "state" or "batch"; a new one is written to a file first."""
         number = self._known.get((kind, layout))
         if number is None:
-            number = self._known[kind, layout] = len(self._known)
-            path = os.path.join(self.path, f"{kind}-{number}.json")
+            number = self._known[kind, layout] = next(self._numbers)
+            path = self._layout_path(kind, number)
             with open(f"{path}.new", "w") as file:
                 json.dump(layout, file)
             os.replace(f"{path}.new", path)
+        self._used[number] = self.log.generation
         return number
+
+    def forget_layouts(self) -> set[int]:
+        """Remove the layouts of batches that are in neither file of the log, and return the numbers of the others.
+
+        So that a training in which every batch has another shape does not collect them. Those of recorded steps stay.
+        """
+        old = [
+            (key, number)
+            for key, number in self._known.items()
+            if key[0] == "batch" and self._used[number] < self.log.generation - 1
+        ]
+        for key, number in old:
+            if not os.path.exists(self.template(number)):
+                del self._known[key], self._used[number]
+                with suppress(FileNotFoundError):
+                    os.remove(self._layout_path("batch", number))
+        return set(self._known.values())
+
+    def _layout_path(self, kind: str, number: int) -> str:
+        return os.path.join(self.path, f"{kind}-{number}.json")
 
     def template(self, layout: int) -> str:
         """Return the path of the recorded step for batches of a layout."""

@@ -2,7 +2,7 @@
 
 Two files take turns. Each begins with a snapshot, and the batches of the steps after it follow: starting a new
 snapshot overwrites the older file, so that one is whole at any time. A file consists of records, each of them a header
-the bytes of some arrays after it:
+with the bytes of some arrays after it:
 
 ==========  =====  ===================================================================
 magic       4      "RTFL"
@@ -62,12 +62,12 @@ class Log:
 
     def __init__(self, folder: str) -> None:
         self._files = [open(os.path.join(folder, name), "w+b", buffering=0) for name in NAMES]  # noqa: SIM115
-        self._generation = 0
+        self.generation = 0  # the number of the newest snapshot
         self.bytes = 0  # of the batches since the snapshot
 
     def snapshot(self, step: int, layout: int, arrays: Sequence[Any]) -> None:
         """Start anew with the state before a step, in the older file."""
-        self._generation += 1
+        self.generation += 1
         self._file.seek(0)
         self._write(STATE, step, layout, arrays)
         self.bytes = 0
@@ -82,12 +82,12 @@ class Log:
 
     @property
     def _file(self) -> Any:
-        return self._files[self._generation % 2]
+        return self._files[self.generation % 2]
 
     def _write(self, kind: int, step: int, layout: int, arrays: Sequence[Any]) -> int:
         buffers = [as_bytes(array) for array in arrays]
         buffers = [np.array([len(buffer) for buffer in buffers], "<u8").tobytes(), *buffers]
-        head = _HEAD.pack(_MAGIC, kind, layout, self._generation, step, len(arrays), checksum(buffers))
+        head = _HEAD.pack(_MAGIC, kind, layout, self.generation, step, len(arrays), checksum(buffers))
         _write_all(self._file.fileno(), [head + _CRC.pack(zlib.crc32(head)), *buffers])
         return sum(map(len, buffers))
 

@@ -14,17 +14,17 @@ from typing import Any
 import numpy as np
 
 from retrotape.callbacks.flight._account import gist_of
-from retrotape.callbacks.flight._batches import Batch, take_apart
+from retrotape.callbacks.flight._batches import Batch, named_batch
 from retrotape.callbacks.flight._crash import Account, Crash, write_crash
 from retrotape.callbacks.flight._folder import Recording
 from retrotape.callbacks.flight._pace import Pace
 from retrotape.callbacks.flight._recorded import known, used_variables
 from retrotape.callbacks.flight._replay import Steps
-from retrotape.callbacks.flight._search import CLOSE, numbers
+from retrotape.callbacks.flight._search import CAUSES, CLOSE, numbers
 from retrotape.callbacks.flight._settings import Settings
-from retrotape.callbacks.flight._state import State
 from retrotape.callbacks.flight._template import is_complete
 from retrotape.callbacks.flight._trouble import Trouble
+from retrotape.callbacks.flight._variables import Variables, unique_name
 from retrotape.errors import RetrotapeError, TapeUseError
 from retrotape.tape.live import Tape
 from retrotape.tf.core import EagerTensor, tf
@@ -79,7 +79,7 @@ class LoopSession:
         self._busy = Lock()
         self._count = 0
         self._variables: dict[str, Any] = {}
-        self._state: State | None = None
+        self._state: Variables | None = None
         self._attempts: dict[int, int] = {}  # by layout
         self._complete: set[int] = set()
         self._reported: dict[int, dict[str, Any]] = {}  # since the snapshot, by step
@@ -88,7 +88,7 @@ class LoopSession:
 
     def step(self, batch: Any) -> Step:
         """Return the block of a step, or raise for a batch whose tensors could not be recognized in it."""
-        found = take_apart(batch)
+        found = named_batch(batch)
         if not tf.executing_eagerly():
             raise TapeUseError("recorder.step was called inside a tf.function. Use it around the call of the function.")
         for name, tensor in zip(found.names, found.tensors, strict=True):
@@ -124,6 +124,8 @@ class LoopSession:
         try:
             step.open.close()
             self._trouble.attempt(partial(self._end, step, error))
+            if error is None and self._trouble.reason is None:
+                self._evaluate(step)  # not an attempt: what the user's function raises is the user's
         finally:
             self._busy.release()
 
@@ -132,16 +134,14 @@ class LoopSession:
         self._reported[step.number] = step.reported
         if isinstance(error, Exception):
             self._look_back(f"it raised {gist_of(error)}", step, raised=True)
-        elif error is None:
-            self._returned(step)
-
-    def _returned(self, step: Step) -> None:
-        if step.tape is not None:
+        elif error is None and step.tape is not None:
             self._adopt(step, step.tape)
+
+    def _evaluate(self, step: Step) -> None:
         if self._settings.predicate is not None:
-            was_true, self._was_true = self._was_true, bool(self._settings.predicate(numbers(step.reported)))
+            was_true, self._was_true = self._was_true, self._settings.is_met(numbers(step.reported))
             if self._was_true and not was_true:
-                self._look_back("on= was true", step)
+                self._trouble.attempt(partial(self._look_back, "on= was true", step))
 
     def _adopt(self, step: Step, tape: Tape) -> None:
         """Learn from a recorded step which variables there are, and keep it as a template."""
@@ -149,13 +149,10 @@ class LoopSession:
         have = {id(variable) for variable in self._variables.values()}
         new = [variable for variable in used_variables(tape) if id(variable) not in have]
         for variable in new:
-            name = own = trace.path_of(variable)
-            number = 2
-            while name in self._variables:
-                name, number = f"{own}'{number}", number + 1
-            self._variables[name] = variable
+            self._variables[unique_name(trace.path_of(variable), self._variables)] = variable
         if new or self._state is None:
-            self._state, self._pace = State(self._variables, earlier=self._state), Pace(self._settings.every)
+            self._state = Variables(self._variables, earlier=self._state)
+            self._pace = Pace(self._settings.every)
         if self._settings.nonfinite and _is_bad(step.reported):
             self._was_bad = True
             self._look_back("the loss is not finite", step)
@@ -180,6 +177,7 @@ class LoopSession:
         layout = self._recording.layout("state", self._state.layout(values))
         self._recording.log.snapshot(self._count, layout, [value.numpy() for value in values])
         self._reported.clear()
+        self._recording.forget_layouts()
         self._pace.taken(self._count, began)
 
     # ------------------------------------------------------------------ what went wrong
@@ -207,10 +205,13 @@ class LoopSession:
         remarks = [*found.remarks, *([] if any(self._reported.values()) else [_UNREPORTED])]
         if found.is_bad and not raised:
             return self._write(Account(found.step, f"step {found.step}: {what}", remarks), found.tape)
+        if found.is_complete and not raised:  # although the run went wrong
+            remarks.append(f"It could not be reproduced: no step of the replay went wrong. {CAUSES}")
+            return self._write(Account(None, f"{self._where(step)}: {what}", remarks), None)
+        is_it = raised and step is not None and found.step == step.number
         if found.tape is not None:
             remarks.append(f"The tape is of step {found.step}, replayed on the ops of an earlier one.")
-        account = Account(found.step, f"{self._where(step)}: {what}", remarks)
-        return self._write(account, found.tape)
+        return self._write(Account(found.step if is_it else None, f"{self._where(step)}: {what}", remarks), found.tape)
 
     def _where(self, step: Step | None) -> str:
         """Return which step went wrong, as far as the run itself shows it."""
@@ -220,10 +221,9 @@ class LoopSession:
         return f"one of the steps {min(self._reported, default=0)} to {self._count - 1}"
 
     def _wanted(self, step: Step | None) -> Any:
-        predicate = self._settings.predicate
-        if step is None or predicate is None:
+        if step is None or self._settings.predicate is None:
             return None
-        return lambda tape: bool(predicate({name: float(tape.value(name)) for name in step.reported}))
+        return lambda tape: self._settings.is_met({name: float(tape.value(name)) for name in step.reported})
 
     def _compare(self, step: int, tape: Any) -> str | None:
         reported = {name: value for name, value in self._reported.get(step, {}).items() if name in tape.names}

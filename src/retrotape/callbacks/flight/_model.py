@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from retrotape.callbacks._state import State, generator_states, undo
 from retrotape.callbacks.flight._recorded import RecordedStep, record_step, used_variables
 from retrotape.callbacks.flight._search import Ran, numbers
-from retrotape.callbacks.flight._state import State, named_variables
+from retrotape.callbacks.flight._variables import Variables, named_variables
 from retrotape.errors import TapeUseError
-from retrotape.tf.core import tf
-from retrotape.tf.keras_fit import is_of_keras, make_train_function, same_random_numbers
+from retrotape.tf.core import identity_of, tf
+from retrotape.tf.keras_fit import is_of_keras, make_train_function
+from retrotape.tf.scopes import again
+from retrotape.tf.seeds import apart
 from retrotape.tf.workers import job_of
 
 
@@ -27,25 +31,25 @@ class ObservedModel:
         self.model = model
         self.function = _observed_function(model, on_batch)
         self._others: list[Any] = []  # variables that steps use, and that belong neither to it nor to its optimizer
-        self.state = self._new_state(None)
+        self.variables = self._found_variables(None)
 
     def refresh(self) -> bool:
         """Look for new variables, such as those of metrics, which the first step makes; return whether there are."""
-        fresh = self._new_state(self.state)
-        if [*map(id, fresh.parts.values())] == [*map(id, self.state.parts.values())]:
+        fresh = self._found_variables(self.variables)
+        if [*map(id, fresh.parts.values())] == [*map(id, self.variables.parts.values())]:
             return False
-        self.state = fresh
+        self.variables = fresh
         return True
 
-    def _new_state(self, earlier: State | None) -> State:
+    def _found_variables(self, earlier: Variables | None) -> Variables:
         model, optimizer = self.model, self.model.optimizer
         if optimizer is not None and model.built and not optimizer.built:
             with model.distribute_strategy.scope():  # else its slots come with the first step, after the snapshot
                 optimizer.build(model.trainable_variables)
-        own = [*model.variables, *(() if optimizer is None else optimizer.variables)]
+        own = [*model.variables, *(() if optimizer is None else optimizer.variables), *generator_states(model)]
         variables = named_variables([*own, *model.metrics_variables, *self._others])
         of_metrics = set(variables) - set(named_variables([*own, *self._others]))
-        return State(variables, of_metrics, earlier)
+        return Variables(variables, of_metrics, earlier)
 
     @property
     def loss_scale(self) -> float | None:
@@ -55,18 +59,18 @@ class ObservedModel:
 
     @contextmanager
     def rerunning(self) -> Iterator[None]:
-        """Put everything back at the end: variables, and the generator of random numbers."""
+        """Put everything back at the end: variables, and random generators."""
         self.refresh()
-        state, live = self.state, self.state.read()[0]
+        held = State.of_model(self.model, self.variables.parts.values())
         try:
-            with same_random_numbers():
+            with apart(secrets.randbits(31)):
                 yield
         finally:
-            state.restore(live)
+            again(held.put_back)
 
     def restore(self, values: Mapping[str, Any]) -> None:
         """Assign the values of a snapshot; metrics that it does not know have just been reset."""
-        parts = self.state.parts
+        parts = self.variables.parts
         if not parts.keys() <= values.keys():
             self.model.reset_metrics()
         for name in parts.keys() & values.keys():
@@ -80,24 +84,22 @@ class ObservedModel:
         except Exception as raised:  # any: it may be what is looked for
             logs, error = None, raised
         now = self.loss_scale
-        return Ran(logs, self.state.read()[1], scale is not None and now is not None and now < scale, error)
+        return Ran(logs, self.variables.read()[1], scale is not None and now is not None and now < scale, error)
 
     def record(self, data: Any) -> RecordedStep:
-        """Run a step in eager code, and record it."""
-        return record_step(self.model, data, self.state.variables)
+        """Run a step in eager code, and record it; put back the variables that are not known yet, and note them."""
+        recorded = record_step(self.model, data, self.variables.named)
+        undo(recorded.tape, {identity_of(part.handle) for part in self.variables.parts.values()}, "FlightRecorder")
+        known = {id(variable) for variable in (*self.variables.named.values(), *self._others)}
+        self._others += [variable for variable in used_variables(recorded.tape) if id(variable) not in known]
+        return recorded
 
     def record_template(self, data: Any) -> RecordedStep:
         """Record a step as most steps are: not one that is skipped since the loss scale is still too high."""
         if self.loss_scale is not None:
             self.model.optimizer.dynamic_scale.assign(1.0)
             self.model.optimizer.step_counter.assign(0)
-        recorded = self.record(data)
-        known = {id(variable) for variable in self.state.variables.values()}
-        for variable in used_variables(recorded.tape):
-            if id(variable) not in known:
-                variable.assign(recorded.tape.versions(variable)[0].value)
-                self._others.append(variable)
-        return recorded
+        return self.record(data)
 
 
 def _observed_function(model: Any, on_batch: Callable[[Any], list[Any]]) -> Callable[[Any], Any]:

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from retrotape._types import Tensor
-from retrotape.callbacks.flight._batches import take_apart
+from retrotape.callbacks.flight._batches import named_batch
 from retrotape.record import EagerSession, is_deterministic
 from retrotape.tape.live import Tape
 from retrotape.tf.core import EagerTensor, tf
-from retrotape.tf.keras_fit import observed_losses, same_random_numbers
+from retrotape.tf.keras_fit import observed_losses
 from retrotape.tf.nests import is_variable, unwrap
 
 
@@ -48,14 +48,14 @@ def record_step(model: Any, data: Any, variables: Mapping[str, Any]) -> Recorded
     """
     losses, targets, error = _Losses(), _Losses(), None
     step = getattr(model.train_step, "__wrapped__", model.train_step)  # not played back by `rt.keras.playback`
-    with same_random_numbers(), Tape() as tape, observed_losses(model, losses.add, targets.add):
+    with Tape() as tape, observed_losses(model, losses.add, targets.add):
         try:
             _run(model, step, data)
         except Exception as raised:  # any: it is what the user wants to know about
             error = raised
         found = losses.totals(tape) or targets.totals(tape)  # the sum over replicas is recorded too
     names = {f"loss_{number}" if number else "loss": loss for number, loss in enumerate(found)}
-    batch = take_apart(data)
+    batch = named_batch(data)
     names.update(zip(batch.names, batch.tensors, strict=True))
     return RecordedStep(tape, known(tape, {**variables, **names}), error)
 

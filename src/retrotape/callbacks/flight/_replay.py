@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from retrotape.callbacks.flight._folder import Segment, segments, template_path
+from retrotape.callbacks.flight._search import CAUSES
 from retrotape.callbacks.flight._template import feeds, state_after
 from retrotape.errors import ReplayError, RetrotapeError
 from retrotape.record import is_deterministic
@@ -18,7 +19,6 @@ from retrotape.tf.core import tf
 from retrotape.tf.nests import is_variable
 
 _SAME = 0.02  # the share of what steps have changed up to which a replay of them counts as the same
-_RANDOM = "Does a step draw random numbers without a seed, or depend on something besides variables and the batch?"
 
 
 class Replayed(NamedTuple):
@@ -27,14 +27,16 @@ class Replayed(NamedTuple):
     Attributes:
       step: The step that the tape is of: the first that is not finite, else the last; None if there is no tape.
       tape: Its tape.
-      is_bad: Whether something in it, or the state after it, is not finite.
+      is_bad: Whether it is the one that was looked for.
       remarks: What the reader has to know, each a sentence.
+      is_complete: Whether all steps were replayed, and none of them is the one.
     """
 
     step: int | None
     tape: LoadedTape | None
     is_bad: bool
     remarks: list[str]
+    is_complete: bool = False
 
 
 class _Stopped(Exception):
@@ -53,7 +55,7 @@ class Steps:
     def __init__(self, folder: str, compare: Callable[[int, LoadedTape], str | None] | None = None) -> None:
         self._folder, self._compare = folder, compare
         self._templates: dict[int, LoadedTape] = {}
-        self._doubt = ""  # about the branch that a step took
+        self._branch = ""  # a remark, if a step may have taken another branch
 
     @cached_property
     def segments(self) -> list[Segment]:
@@ -84,15 +86,15 @@ class Steps:
                 return Replayed(None if tape is None else step - 1, tape, False, [*remarks, stop])
             difference = None if self._compare is None else self._compare(step, now)
             if difference:
-                return Replayed(None, None, False, [*remarks, f"{difference}. {_RANDOM}"])
-            doubts = [self._doubt] if self._doubt and difference is None else []
-            self._doubt = ""
-            after = state if doubts else state_after(now, state)  # it may not be the update that ran
+                return Replayed(None, None, False, [*remarks, f"{difference}. {CAUSES}"])
+            branches = [self._branch] if self._branch and difference is None else []
+            self._branch = ""
+            after = state if branches else state_after(now, state)  # it may not be the update that ran
             found = _is_bad(now, state, after) if wanted is None else wanted(now)
-            if found or doubts:
-                return Replayed(step, now, found, [*remarks, *doubts])
+            if found or branches:
+                return Replayed(step, now, found, [*remarks, *branches])
             state, tape = after, now
-        return Replayed(None if tape is None else segment.end - 1, tape, False, list(remarks))
+        return Replayed(None if tape is None else segment.end - 1, tape, False, list(remarks), is_complete=True)
 
     def _replay(self, layout: int, state: Mapping[str, Any], batch: Mapping[str, Any]) -> LoadedTape:
         template = self._template(layout)
@@ -105,7 +107,7 @@ class Steps:
         try:
             return template.replay(values)
         except ReplayError as error:
-            self._doubt = (
+            self._branch = (
                 f"What ran after {error.where} may have been another branch than the one on the tape, as Python read a "
                 "value there that was different when the tape was recorded. Later steps were not replayed."
             )
@@ -121,7 +123,7 @@ class Steps:
             self._templates[layout] = load(path)
         template = self._templates[layout]
         drawn = next((eqn for eqn in template.program.eqns if not is_deterministic(eqn.op)), None)
-        if drawn is not None and self._compare is None:
+        if drawn is not None:  # also in a loop: to run it would change what later steps draw
             place = f"{drawn.op} at {template.program.frame_of(drawn)}"
             raise _Stopped(f"{place} gives something else each time, so that a replay is not what ran")
         return template
@@ -140,14 +142,14 @@ class Steps:
                 state = state_after(self._replay(layout, state, batch), state)
             except _Stopped:  # so will the next steps be, with the reason
                 return unsure if layout not in self._templates else (True, "")
-            if self._doubt:
-                self._doubt = ""
+            if self._branch:
+                self._branch = ""
                 return unsure
         share = unexplained(older.state, newer, state)
         if share <= _SAME:
             return True, ""
         steps = f"Replaying steps {older.step} to {older.end - 1} does not lead from one snapshot to the next"
-        return False, f"{steps}: {share:.0%} of the change is another. {_RANDOM}"
+        return False, f"{steps}: {share:.0%} of the change is another. {CAUSES}"
 
 
 def unexplained(before: Mapping[str, Any], after: Mapping[str, Any], replayed: Mapping[str, Any]) -> float:

@@ -10,6 +10,12 @@ import numpy as np
 
 from retrotape._types import Tensor
 
+# Why a replay may not be what ran.
+CAUSES = (
+    "The likeliest causes: random numbers without a seed (`tf.random.normal` or NumPy in a layer); a callback, or code "
+    "between steps, that changes variables, also the learning rate; anything else that a step depends on besides "
+    "variables and the batch."
+)
 CLOSE = 1e-4  # relative difference up to which a replay counts as the same run
 
 

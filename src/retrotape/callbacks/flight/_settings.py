@@ -1,4 +1,4 @@
-"""What a flight recorder was asked for."""
+"""The settings of a flight recorder."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from retrotape.errors import did_you_mean
+from retrotape.errors import TapeUseError, did_you_mean
 
 Predicate = Callable[[Mapping[str, float]], bool]
 _ON = ("nonfinite", "exception")
 
 
 class Settings(NamedTuple):
-    """What a flight recorder was asked for, checked.
+    """The arguments of a flight recorder, checked.
 
     Attributes:
       folder: Where crashes and recordings are.
       keep: How many crashes stay there.
       nonfinite: Whether a NaN or an infinity is a crash.
-      predicate: Whether the logs of a step are a crash; None if nobody asked.
+      predicate: Whether the logs of a step are a crash; None if there is no such function.
       every: About how many steps two snapshots are apart.
       stop: Whether to stop training when weights are no longer finite.
     """
@@ -30,6 +30,18 @@ class Settings(NamedTuple):
     predicate: Predicate | None
     every: int
     stop: bool
+
+    def is_met(self, logs: Mapping[str, float]) -> bool:
+        """Return whether the logs of a step are a crash, by the user's function."""
+        try:
+            return self.predicate is not None and bool(self.predicate(logs))
+        except Exception as error:
+            known = ", ".join(f"{name!r}: {value:.6g}" for name, value in logs.items())
+            raise TapeUseError(
+                f"The function on= of a FlightRecorder raised {type(error).__name__}: {error}. It was given the logs "
+                f"{{{known}}}. Use the names in them: `on=lambda logs: logs[{next(iter(logs), 'loss')!r}] > 100.0`"
+                + ("." if logs else ", after `step.report(loss=loss)`.")
+            ) from error
 
 
 def checked(folder: Any, keep: Any, on: Any, every: Any, stop: bool) -> Settings:

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from retrotape.errors import RetrotapeError
 from retrotape.tf.core import tf
 
+_EXPECTED = OSError, RetrotapeError, tf.errors.OpError  # whose texts are meant for users
+
 
 class Trouble:
     """Runs what a recorder does, until that fails for the first time.
@@ -18,16 +20,17 @@ class Trouble:
 
     def __init__(self) -> None:
         self.reason: str | None = None
-        self._is_told = False
+        self._has_warned = False
 
     def attempt(self, action: Callable[[], None]) -> None:
         """Run an action of the recorder, unless one has failed."""
         if self.reason is None:
             try:
                 action()
-            except (OSError, RetrotapeError, tf.errors.OpError) as error:
-                self.reason = str(error).strip().partition("\n")[0]
-        if self.reason is not None and not self._is_told:
-            self._is_told = True
+            except Exception as error:  # any: a recorder must not end a training
+                text = str(error).strip().partition("\n")[0]
+                self.reason = text if isinstance(error, _EXPECTED) else f"{type(error).__name__}: {text}"
+        if self.reason is not None and not self._has_warned:
+            self._has_warned = True
             text = f"The flight recorder has stopped, and training goes on without it: {self.reason}"
             warnings.warn(text, RuntimeWarning, stacklevel=4)

@@ -7,7 +7,7 @@ import os
 import sys
 import warnings
 from typing import Any, Literal
-from weakref import WeakSet, finalize
+from weakref import WeakSet
 
 from retrotape.callbacks.flight._crash import Crash
 from retrotape.callbacks.flight._fit import FitSession
@@ -17,7 +17,7 @@ from retrotape.callbacks.flight._settings import Predicate, checked
 from retrotape.errors import TapeUseError
 from retrotape.tf import keras_api
 from retrotape.tf.core import tf
-from retrotape.tf.keras_fit import callbacks_around, check_fit
+from retrotape.tf.keras_fit import check_fit
 
 _recorders: WeakSet[FlightRecorder] = WeakSet()
 
@@ -71,9 +71,13 @@ class FlightRecorder(tf.keras.callbacks.Callback):
         self.crashes: list[Crash] = []
         killed = list(left_over(self._settings.folder))
         if killed:
-            told = f"{len(killed)} training{'s were' if len(killed) > 1 else ' was'} killed while recording here"
+            count = f"{len(killed)} training{'s were' if len(killed) > 1 else ' was'}"
             command = f"retrotape recover {os.fspath(dir)}"
-            warnings.warn(f"{told}. To get a tape of the last step: `{command}`.", RuntimeWarning, stacklevel=2)
+            warnings.warn(
+                f"{count} killed while recording here. To get a tape of the last step: `{command}`.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
     # ------------------------------------------------------------------ in fit
 
@@ -96,9 +100,6 @@ class FlightRecorder(tf.keras.callbacks.Callback):
             self._fit.end()  # an exception of another callback has ended it
         check_fit(keras_api.imported())
         self._fit = FitSession(self._settings, self.model, self._crashed)
-        around = callbacks_around()
-        if around is not None:  # gone if `fit` has raised: callbacks are not told
-            finalize(around, self._fit.end)
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Expect a step; Keras calls it."""
@@ -124,7 +125,7 @@ class FlightRecorder(tf.keras.callbacks.Callback):
     # ------------------------------------------------------------------ around a custom loop
 
     def step(self, batch: Any) -> Step:
-        """Record one step of a custom loop: everything from its batch to its update belongs into the block.
+        """Record one step of a custom loop: everything from its batch to its update belongs in the block.
 
         The first step on each shape of batches is recorded. When a later one goes wrong, it is replayed on the ops of
         that one. So that a replay can be compared with what ran, report the loss.

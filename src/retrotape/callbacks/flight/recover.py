@@ -7,7 +7,7 @@ import os
 import shutil
 from typing import NamedTuple
 
-from retrotape.callbacks.flight._crash import Account, Crash, write_crash
+from retrotape.callbacks.flight._crash import Account, Crash, message_of, write_crash
 from retrotape.callbacks.flight._folder import left_over
 from retrotape.callbacks.flight._replay import Steps
 
@@ -17,7 +17,7 @@ class Recovered(NamedTuple):
 
     Attributes:
       recording: Its folder; it is gone if there is a tape.
-      crash: What was written.
+      crash: What was written; without a tape, only its message is known.
     """
 
     recording: str
@@ -41,7 +41,10 @@ def _recover(folder: str, path: str) -> Crash:
         what = f"{killed}; everything was finite up to step {found.step}, which the tape is of"
     else:
         what = killed
-    crash = write_crash(folder, _keep(path), Account(found.step, what, found.remarks), found.tape)
+    account = Account(found.step, what, found.remarks)
+    if found.tape is None:  # nothing is written: the recording stays, and may be tried again
+        return Crash(None, message_of(account, None, account.remarks, None), None, None, None)
+    crash = write_crash(folder, _keep(path), account, found.tape)
     if crash.tape is not None:
         shutil.rmtree(path, ignore_errors=True)
     return crash

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, count
 from typing import Any
 
 import numpy as np
@@ -26,28 +27,35 @@ def named_variables(variables: Iterable[Any]) -> dict[str, Any]:
         inner = unwrap(variable)
         if id(inner) not in seen:
             seen.add(id(inner))
-            name = own = str(getattr(variable, "path", "") or inner.name.partition(":")[0])
-            number = 2
-            while name in found:
-                name, number = f"{own}'{number}", number + 1
-            found[name] = inner
+            name = str(getattr(variable, "path", "") or inner.name.partition(":")[0])
+            found[unique_name(name, found)] = inner
     return found
 
 
-class State:
+def unique_name(name: str, taken: Collection[str]) -> str:
+    """Return a name that is not taken: this one, or else with a number.
+
+    >>> unique_name("w", ["w", "w'2"])
+    "w'3"
+    """
+    numbered = (f"{name}'{number}" for number in count(2))
+    return next(found for found in chain([name], numbered) if found not in taken)
+
+
+class Variables:
     """Some variables, by name. A variable of a strategy has one part for each device.
 
     Args:
       variables: As `named_variables` returns them.
       unchecked: Names of those that may be anything, such as the state of a metric.
-      earlier: The state with fewer variables, of which it is already known whether they were finite at first.
+      earlier: Fewer variables, of which it is already known whether they were finite at first.
     """
 
     def __init__(
-        self, variables: Mapping[str, Any], unchecked: Collection[str] = (), earlier: State | None = None
+        self, variables: Mapping[str, Any], unchecked: Collection[str] = (), earlier: Variables | None = None
     ) -> None:
-        self.variables = dict(variables)
-        self.parts = dict(_parts(self.variables))
+        self.named = dict(variables)
+        self.parts = dict(_parts(self.named))
         self._unchecked = tuple(name for name in self.parts if name.partition("/replica_")[0] in unchecked)
         known = {} if earlier is None else earlier.exempt
         unknown = {name: name in self._unchecked or None for name in self.parts}

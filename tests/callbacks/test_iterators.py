@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from retrotape.callbacks._batches import handed_on, take
+from retrotape.callbacks._iterators import handed_on, take
 
 ROWS = 5
 DATASETS = {
