@@ -193,14 +193,14 @@ def rounds_products() -> bool:
 
 def exact_gramian(blocks: Iterable[Block], rows: int) -> Tensor:
     """Return the same, computed in double precision: products of single precision are exact then."""
-    wide = [tf.cast(block.values, _double(block.values.dtype)) for block in blocks]
-    if not wide:
+    blocks = list(blocks)
+    if not blocks:
         return tf.zeros([rows, rows], tf.float64)
-    found = tf.add_n(list(map(_products, wide)))
+    found = tf.add_n([_products(tf.cast(block.values, _double(block.values.dtype))) for block in blocks])
     squares = tf.linalg.diag_part(found)
 
-    def checked() -> Tensor:
-        largest = tf.reduce_max(tf.stack([_largest(values) for values in wide]), 0)
+    def checked() -> Tensor:  # what it refers to is held until then: not the numbers in double precision
+        largest = tf.reduce_max(tf.stack([tf.cast(_largest(block.values), tf.float64) for block in blocks]), 0)
         is_lost = (largest > 0.0) & (squares < _SMALLEST)
         return tf.linalg.set_diag(found, tf.where(is_lost, tf.constant(np.nan, tf.float64), squares))
 
