@@ -11,7 +11,7 @@ from retrotape._types import Gradient, Tensor
 from retrotape.grads import sparse
 from retrotape.tf.core import EagerTensor, eager_dtype, shape_of, tf
 
-_EAGER = frozenset((EagerTensor, type(None)))
+_EAGER, _NONE = frozenset((EagerTensor, type(None))), id(None)
 
 
 class Column(NamedTuple):
@@ -31,7 +31,7 @@ class Column(NamedTuple):
         """Return how many losses have a gradient."""
         if self.stacked is not None:
             return self.stacked.shape[0]
-        return len(self.grads) - sum(grad is None for grad in self.grads)
+        return len(self.grads) - list(map(id, self.grads)).count(_NONE)
 
     def row(self, number: int) -> Gradient:
         """Return the gradient of one loss."""
