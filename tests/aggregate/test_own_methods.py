@@ -163,3 +163,8 @@ def test_a_vector_that_depends_on_nothing():
     for chunk in (None, 2):
         rows = tape.backward_each(losses, [w], chunk=chunk)
         assert [row.missing for row in rows] == [(w,)] * 3
+
+
+def test_weights_of_moving_averages_are_shown():
+    _, rows = rows_of(2.0, 4.0, 3.0)
+    assert "MoCo(); weights 0: 0." in repr(rt.aggregate.MoCo()(rows))

@@ -84,7 +84,9 @@ class Combined(Gradients):
         """Return how it was made, as a line of text."""
         if self._symbolic():
             return f"{self.method} of {len(self.weights)} losses"
-        weights = ", ".join(f"{name}: {float(weight):.4g}" for name, weight in self.weights.items())
+        own = self.details.get("weights")  # of moving averages, for instance
+        known = self.weights if own is None else dict(zip(self._names, own, strict=True))
+        weights = ", ".join(f"{name}: {float(weight):.4g}" for name, weight in known.items())
         shared = f"{len(self.shared)} of {len(self)} variables are shared"
         fallback = "" if bool(self.converged) else "; not converged, these weights are a fallback"
         return f"{self.method}; weights {weights}; {shared}{fallback}" if weights else f"{self.method}; {shared}"

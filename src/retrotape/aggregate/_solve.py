@@ -139,6 +139,15 @@ def minimize(matrices: Tensor, linear: Tensor) -> Solution:
     return Solution(values * size, converged)
 
 
+def on_simplex(vector: Tensor) -> Tensor:
+    """Return the vector of weights, not negative and with the sum one, that is closest to a vector."""
+    largest = tf.sort(vector, direction="DESCENDING")
+    counts = tf.range(1, vector.shape[0] + 1, dtype=tf.float64)
+    excess = (tf.cumsum(largest) - 1.0) / counts
+    place = tf.reduce_sum(tf.cast(largest > excess, tf.int32)) - 1
+    return tf.maximum(vector - tf.gather(excess, place), tf.zeros_like(vector))
+
+
 @cache
 def nnls() -> Any:
     """Return SciPy's solver; None if SciPy is not installed."""

@@ -12,6 +12,7 @@ from retrotape._types import Tensor
 from retrotape.aggregate._base import Aggregator, Made, Nonfinite, Parts, refuse_nonfinite
 from retrotape.aggregate._columns import Block, Column, block_of
 from retrotape.aggregate._combined import Combined
+from retrotape.aggregate._dense import dense
 from retrotape.aggregate._functions import run
 from retrotape.aggregate._random import Randomized
 from retrotape.aggregate._replicas import replicas
@@ -95,7 +96,7 @@ class DPSGD(Randomized, Aggregator):
                 "DPSGD bounds each example, and replicas would be summed first. Use it in one replica, or sum the "
                 "results of several without noise, and add the noise to the sum."
             )
-        rows = _dense(rows)
+        rows = dense(rows)
         return super().__call__(rows, shared=[column.key for column in rows.columns()], nonfinite=nonfinite)
 
     def _combine(self, rows: Rows, parts: Parts, nonfinite: Nonfinite) -> Made:
@@ -127,27 +128,3 @@ class DPSGD(Randomized, Aggregator):
 def _sums(blocks: Sequence[Block], factors: Tensor) -> list[Tensor]:
     """Return the weighted sums as vectors, which is what noise is added to."""
     return [tf.linalg.matvec(one.values, tf.cast(factors, one.values.dtype), transpose_a=True) for one in blocks]
-
-
-def _dense(rows: Rows) -> Rows:
-    """Return the rows as dense stacks for all variables: which of them, or which slices, have noise must tell nothing.
-
-    If there are no rows, as a sample may be empty, there is one of zeros, which changes nothing.
-    """
-    keys = [column.key for column in rows.columns()]
-    for key in keys:
-        if tf.as_dtype(key.dtype).is_complex:
-            raise TapeUseError("DPSGD adds real noise, and a variable is complex. Split it into two real variables.")
-    if not keys:
-        return rows
-    stacks = [_stack(column, len(rows)) for column in rows.columns()]
-    return Rows.from_stacked(keys, stacks, rows.names if len(rows) else None)
-
-
-def _stack(column: Column, count: int) -> Tensor:
-    zeros = tf.zeros(column.key.shape, column.key.dtype)
-    if count == 0:
-        return zeros[None]
-    if column.stacked is not None:
-        return column.stacked
-    return tf.stack([zeros if grad is None else tf.convert_to_tensor(grad) for grad in column.grads])

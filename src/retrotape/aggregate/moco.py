@@ -20,8 +20,10 @@ from retrotape.aggregate._base import (
     weighted_sums,
 )
 from retrotape.aggregate._columns import Block, Column, block_of, exact_gramian
+from retrotape.aggregate._dense import dense_column
 from retrotape.aggregate._functions import run
 from retrotape.aggregate._rows import Rows
+from retrotape.aggregate._solve import on_simplex
 from retrotape.aggregate._state import Stateful, make_variable
 from retrotape.errors import MethodStateError
 from retrotape.grads import identities_of, name_of, sparse
@@ -72,7 +74,7 @@ class MoCo(Stateful, Aggregator):
         return {"loss_weights": np.full(size, 1.0 / size), "calls": np.zeros([], np.int64)}
 
     def _combine(self, rows: Rows, parts: Parts, nonfinite: Nonfinite) -> Made:
-        columns = [_dense(column) for column in parts.shared]
+        columns = [dense_column(column) for column in parts.shared]
         self.build(len(rows))
         averages = self._averages_of(columns, len(rows))
 
@@ -132,22 +134,8 @@ class _Tracked:
         self.keys: tuple[Any, ...] = ()
 
 
-def _dense(column: Column) -> Column:
-    grads = tuple(None if grad is None else tf.convert_to_tensor(grad) for grad in column.grads)
-    return column._replace(grads=grads)
-
-
 def _zeros(column: Column, count: int) -> np.ndarray:
     """Return where the moving average of a column starts."""
     there = [grad for grad in column.grads if grad is not None] if column.stacked is None else [column.stacked[0]]
     dtype = sparse.wide(sparse.common(*(grad.dtype for grad in there)))
     return np.zeros([count, int(np.prod(there[0].shape))], dtype.as_numpy_dtype)
-
-
-def on_simplex(vector: Tensor) -> Tensor:
-    """Return the vector of weights, not negative and with the sum one, that is closest to a vector."""
-    largest = tf.sort(vector, direction="DESCENDING")
-    counts = tf.range(1, vector.shape[0] + 1, dtype=tf.float64)
-    excess = (tf.cumsum(largest) - 1.0) / counts
-    place = tf.reduce_sum(tf.cast(largest > excess, tf.int32)) - 1
-    return tf.maximum(vector - tf.gather(excess, place), tf.zeros_like(vector))
