@@ -141,10 +141,11 @@ def minimize(matrices: Tensor, linear: Tensor) -> Solution:
 
 def on_simplex(vector: Tensor) -> Tensor:
     """Return the vector of weights, not negative and with the sum one, that is closest to a vector."""
+    vector -= tf.reduce_max(vector)  # a sum of one must not get lost in large numbers
     largest = tf.sort(vector, direction="DESCENDING")
     counts = tf.range(1, vector.shape[0] + 1, dtype=tf.float64)
     excess = (tf.cumsum(largest) - 1.0) / counts
-    place = tf.reduce_sum(tf.cast(largest > excess, tf.int32)) - 1
+    place = tf.maximum(tf.reduce_sum(tf.cast(largest > excess, tf.int32)) - 1, 0)
     return tf.maximum(vector - tf.gather(excess, place), tf.zeros_like(vector))
 
 

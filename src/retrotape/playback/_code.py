@@ -7,7 +7,7 @@ import os
 import sys
 import sysconfig
 from collections.abc import Iterator
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partialmethod
 from inspect import getattr_static, isfunction, ismethod
 from types import CodeType
 from typing import Any, NamedTuple
@@ -168,5 +168,7 @@ def line_storing(codes: Any, name: str) -> str:
 
 def functions_of(member: Any) -> list[Any]:
     """Return what a member of a class consists of: itself, and the functions of a property or another descriptor."""
-    found = [member, *(getattr(member, part, None) for part in ("fget", "fset", "__func__", "func"))]
+    parts = ["fget", "fset", "__func__", "func", "dispatcher"]
+    parts += ["args", "keywords"] if isinstance(member, partialmethod) else []
+    found = [member, *(getattr(member, part, None) for part in parts)]
     return [one for one in found if one is not None]

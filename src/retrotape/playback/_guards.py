@@ -51,6 +51,8 @@ class StateGuard:
         self.tensors = {key: tensor for one in captured for key, tensor in one.tensors.items()}
         objects = {id(one): one for part in captured for one in (*part.objects(), *part.of_keras)}
         self._objects, self._kinds = list(objects.values()), [type(one) for one in objects.values()]
+        keras = {kind for one in self._kinds for kind in one.__mro__ if kind.__module__.startswith("keras.")}
+        self._members = [(vars(kind), tuple(vars(kind).values())) for kind in keras]
         by_space: dict[int, list[Item]] = {}
         absent: list[Item] = []
         for (where, _), item in items.items():
@@ -76,6 +78,9 @@ class StateGuard:
                 return item.label
         if not all(map(is_, map(type, self._objects), self._kinds)):
             return "the class of an object"
+        for members, before in self._members:
+            if len(members) != len(before) or not all(map(is_, members.values(), before)):
+                return "a class of Keras"
         for container, value, label, _ in self._contents:
             if not is_unchanged(container, value):
                 return f"what {label} contains"

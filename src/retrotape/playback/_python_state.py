@@ -101,6 +101,8 @@ class Capture:
                 value = space.get(name)
                 if ismodule(value):
                     self._module(value, names, name)
+            elif "NameError" in names:  # it may be expected to be missing
+                self._item(space, name, f"the global {name!r}", follow=False)
 
     def add_setting(self, space: Any, name: str, owner: str = "Keras") -> None:
         """Note a setting of a library."""
@@ -146,7 +148,7 @@ class Capture:
             self.tensors[id(value)] = value
             return
         if ismodule(value):
-            if is_users(value):
+            if is_users(value) or self._names is not None:
                 self._module(value, list(vars(value)) if self._names is None else self._names, label)
             return
         if holds_variable(value):
@@ -191,6 +193,8 @@ class Capture:
         if not is_user_code(code):
             wrapped = [cell.cell_contents for cell in function.__closure__ or () if is_full(cell)]
             self._todo.extend((one, label) for one in wrapped if isfunction(one) or ismethod(one))
+            if "registry" in vars(function):  # of `functools.singledispatch`
+                self._todo.append((vars(function)["registry"], label))
             return
         self.functions.add(code)
         for name in vars(function):
@@ -214,6 +218,9 @@ class Capture:
         space = vars(module)
         if not is_users(module):
             self.lazy.add(id(space))
+        else:
+            for name in self._texts - space.keys():  # by which it may be looked up
+                self._item(space, name, f"{label}.{name}", follow=False)
         for name in names:
             if name in space and depth:
                 value = space[name]
@@ -230,8 +237,10 @@ class Capture:
             if id(kind) in self._seen and kind is not value:
                 continue
             self._seen[id(kind)] = kind
-            if is_keras(kind):  # a new method may replace one of Keras'
-                self.sizes[id(kind)] = Content(vars(kind), len(vars(kind)), f"the class {kind.__name__}", True)
+            # A new member may replace an inherited one, or one that was not there.
+            self.sizes[id(kind)] = Content(vars(kind), len(vars(kind)), f"the class {kind.__name__}", True)
+            if is_users(type(kind)):
+                self._todo.append((type(kind), type(kind).__name__))
             for name in [name for name, member in list(vars(kind).items()) if self._is_used(name, member)]:
                 member = vars(kind)[name]
                 self._item(vars(kind), name, f"{kind.__name__}.{name}", follow=False, owner=kind)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import is_
 from threading import get_ident
 from types import MethodType
 from typing import Any
 
 from retrotape._types import Gradient, Variable
 from retrotape.grads import updater
-from retrotape.playback._keras_state import is_of_optimizers
 from retrotape.playback._names import UPDATES
 from retrotape.playback._step import Step, is_plain
 from retrotape.playback._tree import Options
@@ -31,7 +29,6 @@ class Updates:
         self.step: Step | None = None
         self._apply: Any = None
         self._thread: int | None = get_ident()  # None if there are several
-        self._methods: list[tuple[Any, tuple[Any, ...]]] = []  # the members of classes, as they were
 
     def __reduce__(self) -> Any:
         return Updates, ()
@@ -44,22 +41,9 @@ class Updates:
         self.count += 1
         if self.count <= (0 if settings.mode == "always" else AFTER):
             return None
-        if self.step is None or self._apply != apply or not all(map(_is_same, self._methods)):
+        if self.step is None or self._apply != apply:
             self.step, self._apply = Step(apply, Options(False, False), False, 8, of_library=True), apply
-            self._methods = [(vars(kind), tuple(vars(kind).values())) for kind in _classes(apply.__self__)]
         return self.step
-
-
-def _classes(optimizer: Any, depth: int = 2) -> set[type]:
-    """Return the classes of an optimizer, and of the optimizer and the schedule in it."""
-    found = {kind for kind in type(optimizer).__mro__ if kind is not object}
-    inner = [one for one in vars(optimizer).values() if is_of_optimizers(type(one))] if depth else []
-    return found.union(*(_classes(one, depth - 1) for one in inner))
-
-
-def _is_same(members: tuple[Any, tuple[Any, ...]]) -> bool:
-    now, before = members
-    return len(now) == len(before) and all(map(is_, now.values(), before))
 
 
 def apply_update(optimizer: Any, grads: Sequence[Gradient], variables: Sequence[Variable]) -> None:

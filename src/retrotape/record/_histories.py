@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import Any, TypeVar, cast
 
+import numpy as np
+
 from retrotape._types import Handle, Tensor
 from retrotape.ir import Builder, GrowingFacts, TensorType, VariableHistory
 from retrotape.record._offload import is_offloaded
@@ -35,7 +37,10 @@ def whole(method: _Method) -> _Method:
 
 def same(left: Tensor, right: Tensor) -> bool:
     """Return whether two values are bitwise equal."""
-    return left.numpy().tobytes() == right.numpy().tobytes()
+    one, other = np.asarray(left.numpy()), np.asarray(right.numpy())
+    if one.dtype.hasobject or one.dtype.kind == "S":  # texts
+        return one.shape == other.shape and bool(np.all(one == other))
+    return one.tobytes() == other.tobytes()
 
 
 class Histories(Trace):
