@@ -25,7 +25,7 @@ def all_questions(tape: rt.Tape) -> Callable[[], Any]:
 
     def ask() -> Any:
         first = tape.gradient(loss, [x, v, middle])
-        each = tape.backward_each([loss, middle, loss], [x, v]) + tape.backward_each(y, [x, v])
+        each = [*tape.backward_each([loss, middle, loss], [x, v]), *tape.backward_each(y, [x, v])]
         return [
             first,
             tape.jacobian(y, [x, v, middle]),
