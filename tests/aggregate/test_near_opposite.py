@@ -24,13 +24,13 @@ METHODS: dict[str, Any] = {
     "PCGrad": rt.aggregate.PCGrad(seed=1),
     "GradVac": rt.aggregate.GradVac(seed=1),
 }
-SEEDS = range(24)
+SEEDS, SHAPES = range(24), [(3, 1000), (8, 20), (5, 300)]  # the first shape runs in the fast tests
 
 
-def nearly_opposite(seed: int) -> np.ndarray:
+def nearly_opposite(seed: int, shape: tuple[int, int] = SHAPES[0]) -> np.ndarray:
     """Return rows, the second nearly opposite to the first: as float32, by an angle of 3e-4 to 0.1."""
     rng = np.random.default_rng(seed)
-    count, size = int(rng.integers(3, 9)), int(rng.choice([20, 1000]))
+    count, size = shape
     rows = rng.normal(size=(count, size)) * 10.0 ** rng.uniform(-1.0, 1.0, size=(count, 1))
     angle = 10.0 ** rng.uniform(np.log10(3e-4), -1.0)
     rows[1] = -rows[0] + angle * np.linalg.norm(rows[0]) / np.sqrt(size) * rng.normal(size=size)
@@ -48,12 +48,25 @@ def combined(method: Any, rows: np.ndarray, inside: bool) -> rt.aggregate.Combin
     return np.float64(grad), bool(converged)
 
 
+ALL = [pytest.param(name, shape, marks=pytest.mark.slow) for name in METHODS for shape in SHAPES[1:]]
+ALL += [pytest.param(name, SHAPES[0]) for name in METHODS]
+
+
 @pytest.mark.filterwarnings("ignore::retrotape.errors.AggregationWarning")
-@pytest.mark.parametrize("inside", [False, True], ids=["eager", "function"])
-@pytest.mark.parametrize("name", METHODS)
-def test_single_precision_is_as_good(name: str, inside: bool):
-    for seed in SEEDS if not inside else SEEDS[:3]:
-        rows = nearly_opposite(seed)
+@pytest.mark.parametrize(("name", "shape"), ALL)
+def test_single_precision_is_as_good(name: str, shape: tuple[int, int]):
+    compare(name, shape, SEEDS, inside=False)
+
+
+@pytest.mark.filterwarnings("ignore::retrotape.errors.AggregationWarning")
+@pytest.mark.parametrize("name", ["UPGrad", "CAGrad", "ConFIG"])
+def test_inside_a_function_too(name: str):
+    compare(name, SHAPES[0], SEEDS[:3], inside=True)
+
+
+def compare(name: str, shape: tuple[int, int], seeds: range, inside: bool) -> None:
+    for seed in seeds:
+        rows = nearly_opposite(seed, shape)
         if name in ("PCGrad", "GradVac"):  # the same draws for both
             method, other = type(METHODS[name])(seed=1), type(METHODS[name])(seed=1)
         else:

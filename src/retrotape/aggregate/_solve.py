@@ -159,22 +159,37 @@ def nnls() -> Any:
     return solver
 
 
+class _Factors(NamedTuple):
+    """A matrix, its square root as SciPy's solver takes it, and what right-hand sides are made of."""
+
+    matrix: np.ndarray
+    root: np.ndarray
+    scaled: np.ndarray  # eigenvectors over the roots of eigenvalues; zero where those are
+
+    @classmethod
+    def of(cls, matrix: np.ndarray) -> _Factors:
+        values, vectors = np.linalg.eigh(matrix)
+        roots = np.sqrt(np.maximum(values, 0.0))
+        kept = roots > 1e-7 * roots.max(initial=0.0)
+        root = np.where(np.diag(matrix) > 0.0, roots[:, None] * vectors.T, 0.0)  # a row that is zero changes nothing
+        return cls(matrix, root, np.where(kept, vectors / np.where(kept, roots, 1.0), 0.0))
+
+
 def _by_nnls(matrices: Tensor, linear: Tensor) -> tuple[Tensor, Tensor]:
-    found = [_one_by_nnls(matrix, vector) for matrix, vector in zip(matrices.numpy(), linear.numpy(), strict=True)]
+    found, factors = [], None
+    for matrix, vector in zip(matrices.numpy(), linear.numpy(), strict=True):
+        if factors is None or not np.array_equal(matrix, factors.matrix):  # often all are the same
+            factors = _Factors.of(matrix)
+        found.append(_one_by_nnls(factors, vector))
     return tf.constant(np.stack([values for values, _ in found])), tf.constant([there for _, there in found])
 
 
-def _one_by_nnls(matrix: np.ndarray, linear: np.ndarray) -> tuple[np.ndarray, bool]:
-    nothing = np.zeros_like(linear)
+def _one_by_nnls(factors: _Factors, linear: np.ndarray) -> tuple[np.ndarray, bool]:
+    nothing, matrix = np.zeros_like(linear), factors.matrix
     if linear.min() >= 0.0:
         return nothing, True
-    values, vectors = np.linalg.eigh(matrix)
-    roots = np.sqrt(np.maximum(values, 0.0))
-    kept = roots > 1e-7 * roots.max(initial=0.0)
-    right = np.where(kept, -(linear @ vectors) / np.where(kept, roots, 1.0), 0.0)
-    left = np.where(np.diag(matrix) > 0.0, roots[:, None] * vectors.T, 0.0)  # a row that is zero changes nothing
     try:
-        x = nnls()(left, right)[0]
+        x = nnls()(factors.root, -(linear @ factors.scaled))[0]
     except RuntimeError:  # too many iterations
         return nothing, False
     return x, bool((matrix @ x + linear >= -_ENOUGH * np.maximum(1.0, np.abs(matrix) @ x)).all())
