@@ -104,6 +104,11 @@ class Recording:
         """Return the path of the recorded step for batches of a layout."""
         return template_path(self.path, layout)
 
+    def refuse(self, layout: int, reason: str) -> None:
+        """Leave a reason why there is no recorded step for batches of a layout."""
+        with open(_reason_path(self.path, layout), "w") as file:
+            file.write(reason)
+
     def close(self) -> None:
         """Close the files; those of a process that ends in order are of no use to anyone."""
         self.log.close()
@@ -117,7 +122,20 @@ def template_path(folder: str, layout: int) -> str:
     return os.path.join(folder, f"batch-{layout}.tape")
 
 
+def _reason_path(folder: str, layout: int) -> str:
+    return os.path.join(folder, f"batch-{layout}.txt")
+
+
 # ------------------------------------------------------------------ reading
+
+
+def reason_of(folder: str, layout: int) -> str:
+    """Return why there is no recorded step for batches of a layout."""
+    try:
+        with open(_reason_path(folder, layout)) as file:
+            return file.read()
+    except FileNotFoundError:
+        return "no step was recorded for batches of its shape"
 
 
 class Segment(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from retrotape.callbacks.flight._folder import Segment, segments, template_path
+from retrotape.callbacks.flight._folder import Segment, reason_of, segments, template_path
 from retrotape.callbacks.flight._search import CAUSES
 from retrotape.callbacks.flight._template import feeds, state_after
 from retrotape.errors import ReplayError, RetrotapeError
@@ -119,7 +119,7 @@ class Steps:
         if layout not in self._templates:
             path = template_path(self._folder, layout)
             if not os.path.exists(path):
-                raise _Stopped("no step was recorded for batches of its shape")
+                raise _Stopped(reason_of(self._folder, layout))
             self._templates[layout] = load(path)
         template = self._templates[layout]
         drawn = next((eqn for eqn in template.program.eqns if not is_deterministic(eqn.op)), None)
