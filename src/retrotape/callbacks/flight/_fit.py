@@ -227,7 +227,10 @@ class FitSession:
 
     def _segment(self) -> Segment:
         self._writer.flush()
-        return segments(self._recording.path)[0]
+        found = segments(self._recording.path)
+        if not found:
+            raise FileNotFoundError(f"there is no recording in {self._recording.path} any more: was it removed?")
+        return found[0]
 
     def _data(self, segment: Segment, step: int) -> Any:
         layout, arrays = segment.batches[step - segment.step]

@@ -39,12 +39,14 @@ class Layout(NamedTuple):
       dtypes: Names of dtypes of TensorFlow.
       shapes: Of each.
       reset: Names of variables that are also assigned between steps, such as those of metrics: they are not compared.
+      exempt: Names of variables that were not finite from the beginning, such as a bound that is infinite.
     """
 
     names: tuple[str, ...]
     dtypes: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
     reset: tuple[str, ...] = ()
+    exempt: tuple[str, ...] = ()
 
 
 class Recording:
@@ -146,12 +148,14 @@ class Segment(NamedTuple):
       state: By name.
       batches: Of each step from `step` on: the number of its layout, and arrays by name.
       reset: Names in the state that are not compared.
+      exempt: Names in the state that were not finite from the beginning.
     """
 
     step: int
     state: dict[str, Any]
     batches: list[tuple[int, dict[str, Any]]]
     reset: tuple[str, ...] = ()
+    exempt: tuple[str, ...] = ()
 
     @property
     def end(self) -> int:
@@ -176,7 +180,8 @@ def _segment(folder: str, records: Sequence[Record]) -> Segment | None:
         batches.append((one.layout, arrays))
     if state is None:
         return None
-    return Segment(records[0].step, state, batches, _layout(folder, "state", records[0].layout).reset)
+    layout = _layout(folder, "state", records[0].layout)
+    return Segment(records[0].step, state, batches, layout.reset, layout.exempt)
 
 
 def named(folder: str, kind: str, one: Record) -> dict[str, Any] | None:

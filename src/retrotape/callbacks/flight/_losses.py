@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from retrotape.tf.keras_api import imported
+from retrotape.tf.core import tf
 
 _CLOSE, _CLOSE_HALF = 1e-3, 3e-2  # relative differences that rounding may make; in float16 and bfloat16
 _LOW = ("float16", "bfloat16")
@@ -40,8 +40,7 @@ def measured(model: Any, run: Callable[[], Mapping[str, float] | None]) -> StepL
 
 def _sums(model: Any) -> tuple[float, float]:
     """Return the sum of the losses of this epoch, and how many there were."""
-    kinds = imported().metrics.Mean
-    metric = next((one for one in model.metrics if one.name == "loss" and isinstance(one, kinds)), None)
+    metric = next((one for one in model.metrics if one.name == "loss" and isinstance(one, tf.keras.metrics.Mean)), None)
     return (0.0, 0.0) if metric is None else (float(metric.total.numpy()), float(metric.count.numpy()))
 
 

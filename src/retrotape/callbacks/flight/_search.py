@@ -109,7 +109,7 @@ def search(
         call = ends.get(step + 1)
         if call is not None and not difference:
             difference, compared = compare(step, ran, numbers(call.logs)), True
-        if ran.error is not None or difference:
+        if ran.error is not None:
             break
         if found is not None and not last and (not ends or (call is not None and (is_shown or call.first > found))):
             break
