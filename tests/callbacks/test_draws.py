@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import retrotape as rt
-from retrotape.callbacks._draws import drawing_op
+from retrotape.callbacks._draws import drawing_op, is_compiled_by_xla
 
 X, Y = np.random.default_rng(0).normal(size=(2, 32, 4)).astype("f")
 
@@ -69,6 +69,15 @@ def test_gradients_of_other_draws_are_not_logged():
     plain.fit(X, Y, batch_size=8, verbose=0, shuffle=False)
     for one, other in zip(plain.variables, made.variables, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_xla_may_also_be_switched_on_for_everything(monkeypatch):
+    made = model(keras.layers.GaussianNoise(0.5, seed=3))
+    assert not is_compiled_by_xla(made)
+    monkeypatch.setattr(tf.config.optimizer, "get_jit", lambda: "autoclustering")
+    assert is_compiled_by_xla(made)
+    made.run_eagerly = True
+    assert not is_compiled_by_xla(made)
 
 
 @pytest.mark.parametrize(

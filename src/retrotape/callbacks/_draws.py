@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from retrotape.ir import Program
-from retrotape.tf.core import op_def
+from retrotape.tf.core import op_def, tf
 from retrotape.tf.functions import operations_of
 
 XLA = "XLA draws other random numbers than eager code does"
@@ -33,5 +33,5 @@ def drawing_op(program: Program) -> str | None:
 
 
 def is_compiled_by_xla(model: Any) -> bool:
-    """Return whether XLA compiles the steps of a model in `fit`."""
-    return bool(model.jit_compile) and not model.run_eagerly
+    """Return whether XLA compiles the steps of a model in `fit`, all of them or what it selects."""
+    return not model.run_eagerly and bool(model.jit_compile or tf.config.optimizer.get_jit())

@@ -126,6 +126,20 @@ def test_the_loss_of_one_step_is_taken_out_of_the_mean():
     assert measured(made, lambda: {"loss": 7.0}) == StepLoss(7.0)
 
 
+class EagerOnly(keras.layers.Layer):
+    """Computes something else in eager code."""
+
+    def call(self, x):
+        return x * (2.0 if tf.executing_eagerly() else 1.0)
+
+
+def test_a_step_that_eager_code_computes_otherwise_has_no_tape(tmp_path):
+    crash, _ = crash_of(tmp_path, model(EagerOnly(), metrics=[Steps(name="steps")]), on=third())
+    assert (crash.step, crash.tape) == (2, None)
+    assert "In eager code, op by op, its loss is " in crash.message
+    assert "A tape has what eager code computes, so it would not show what happened. There is no tape." in crash.message
+
+
 # ------------------------------------------------------------------ the run's later calls
 
 

@@ -67,7 +67,7 @@ def recorded_remarks(remarks: Sequence[str], difference: str, drawn: str | None)
     """
     instead = f"{XLA}, and {drawn} draws some. For a tape of what ran: `model.compile(..., jit_compile=False)`."
     if difference:
-        cause = instead if drawn else "What differs between eager and compiled code is on no tape of this step."
+        cause = instead if drawn else "A tape has what eager code computes, so it would not show what happened."
         return [f"{difference}. {cause}"]
     return [*remarks, *([f"Its random numbers are not those of the run: {instead}"] if drawn else [])]
 
