@@ -47,8 +47,8 @@ class Noise(keras.layers.Layer):
 
 
 def network(kind: dict[str, Any]) -> keras.Model:
-    drawing = [] if kind.get("jit_compile") else [Noise()]
-    hidden = [keras.layers.Dense(8, activation="relu"), keras.layers.BatchNormalization(), keras.layers.Dropout(0.3)]
+    drawing = [] if kind.get("jit_compile") else [keras.layers.Dropout(0.3), Noise()]
+    hidden = [keras.layers.Dense(8, activation="relu"), keras.layers.BatchNormalization()]
     model = keras.Sequential([keras.Input([4]), *hidden, *drawing, keras.layers.Dense(1)])
     model.compile(keras.optimizers.Adam(0.01), "mse", metrics=["mae"], **kind)
     return model

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 import os
+import warnings
 from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any
 
 import keras
 
+from retrotape.callbacks._draws import XLA, drawing_op, is_compiled_by_xla
 from retrotape.callbacks._hooks import Fit, Hook, is_of_train_on_batch, remove_stale
 from retrotape.callbacks._iterators import handed_on, take
 from retrotape.callbacks._state import State, undo
@@ -35,11 +37,14 @@ class GradientLog(keras.callbacks.Callback):
     With `steps_per_execution`, the first of the steps that run together is logged. What `tf.random` draws in a layer is
     drawn anew; layers of Keras draw the same numbers. Python state of layers changes as by any forward pass.
 
+    XLA draws other random numbers than eager code. A step that draws some, for dropout say, is therefore not logged if
+    XLA compiles the training, as it does with `jit_compile=True` and by default on a GPU: a warning says so.
+
     Args:
       log: A folder or a writer of `tf.summary` for TensorBoard; or a function that takes a dictionary of metrics and
         the step, such as `wandb.log` or `mlflow.log_metrics`.
       every: How many steps from one that is logged to the next; the first is that of the first batch, if the model is
-        built by then. Steps are counted by the optimizer.
+        built by then. Steps are counted by the optimizer, one for each batch, also where it accumulates gradients.
       loss: For a model with a `train_step` of its own: takes the model and a batch, and returns the loss.
       graph: As for `Tape.log`.
 
@@ -80,6 +85,7 @@ class GradientLog(keras.callbacks.Callback):
         self._writer: Any = log if isinstance(log, tf.summary.SummaryWriter) else None
         self._earlier = 0  # steps in earlier epochs
         self._due = 0  # the step that is logged next
+        self._has_warned = False
         self._fit: Fit | None = None
         self._hook: Hook | None = None  # while a step is expected that is due
 
@@ -158,12 +164,26 @@ class GradientLog(keras.callbacks.Callback):
                 with tape:
                     losses = strategy.run(self._loss_of, args=(batch,))
                 target = list(strategy.experimental_local_results(losses))
-                if self._writer is not None:
+                drawn = drawing_op(tape.program) if is_compiled_by_xla(self.model) else None
+                if drawn is not None:
+                    self._warn(drawn)
+                elif self._writer is not None:
                     tape.log(self._writer, step, target, graph=self._graph)
                 elif callable(self._log):
                     self._log(tape.backward(target).metrics(), step)
             finally:
                 again(lambda: undo(tape, known, "GradientLog"))
+
+    def _warn(self, drawn: str) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                f"GradientLog logs nothing of steps that draw random numbers: {drawn} draws some, `fit` compiles the "
+                f"step with XLA, and {XLA}, so these would not be the gradients of the training. To log them: "
+                "`model.compile(..., jit_compile=False)`.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
     def _loss_of(self, batch: Any) -> Any:
         """Return the loss of a batch, computed as Keras' own `train_step` does."""
@@ -177,8 +197,12 @@ class GradientLog(keras.callbacks.Callback):
 
 
 def _steps(model: Any) -> int:
-    """Return how many steps the optimizer has made."""
-    return int(model.optimizer.iterations.numpy())
+    """Return how many steps the optimizer has made, those included that only accumulate gradients."""
+    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)  # of mixed precision
+    if optimizer.gradient_accumulation_steps is None:
+        return int(optimizer.iterations.numpy())
+    counters = [variable for variable in optimizer.variables if variable.name == "iteration"]
+    return int(counters[0].numpy())
 
 
 def _without_optional(item: Any) -> Any:

@@ -110,6 +110,19 @@ def _operations_in(graph_def: Any) -> Iterator[str]:
             yield node.op
 
 
+def operations_of(name: str) -> Iterator[str]:
+    """Yield the type of every operation in a function that is registered with the runtime, and in those it calls."""
+    pending, seen = [name], set[str]()
+    while pending:
+        name = pending.pop()
+        if name in seen or not context.context().has_function(name):
+            continue
+        seen.add(name)
+        for node in function_def(name).node_def:
+            yield node.op
+            pending += [node.op, *(attr.func.name for attr in node.attr.values() if attr.HasField("func"))]
+
+
 def function_name(function: Any) -> str:
     """Return the runtime name of a concrete function."""
     return function._inference_function.name.decode()

@@ -43,6 +43,11 @@ def test_the_very_step_is_found_and_its_op_named(tmp_path, mode, seed):
     crash, _ = crashed(tmp_path, program, **MODES[mode])
     found = crash.nonfinite
     assert crash.step == program.bad
+    draws = any(isinstance(layer, keras.layers.Dropout) for layer in program.make().layers)
+    if mode == "XLA" and draws and program.kind.backward:  # a finite loss, which is another in eager code
+        assert crash.tape is None
+        assert "XLA draws other random numbers than eager code does" in crash.message
+        return
     assert (found.op, found.backward, found.cause.name) == program.kind[2:]
     assert found.frame.file.endswith("programs.py")
     assert f"step {program.bad} " in crash.message

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 
 import keras
 import numpy as np
@@ -141,3 +142,26 @@ def test_a_callback_that_changes_the_learning_rate_is_among_the_causes(tmp_path)
     for cause in ("random numbers without a seed", "a callback", "that changes variables, also the learning rate"):
         assert cause in crash.message
     assert any(np.isnan(value).any() for value in state(recorder.model).values())
+
+
+def test_a_folder_that_is_removed_does_not_end_the_training(tmp_path):
+    folder = tmp_path / "crashes"
+    model = small()
+    remove = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: batch == 3 and shutil.rmtree(folder))
+    data = np.ones([40, 3], "f4")
+    data[20] = np.nan
+    recorder = rt.FlightRecorder(folder)
+    with pytest.warns(RuntimeWarning, match=r"goes on without it: there is no recording in .*/recording-.* any more"):
+        model.fit(data, data[:, :1], batch_size=4, verbose=0, shuffle=False, callbacks=[recorder, remove])
+    assert int(model.optimizer.iterations.numpy()) == 10
+    assert recorder.crashes == []
+
+
+def test_deterministic_ops_leave_no_global_generator(tmp_path, monkeypatch):
+    def refuse():
+        raise RuntimeError('"get_global_generator" cannot be called if determinism is enabled')
+
+    monkeypatch.setattr(tf.random, "get_global_generator", refuse)
+    logged = []
+    fit(small(), rt.FlightRecorder(tmp_path), rt.callbacks.GradientLog(lambda _, step: logged.append(step), every=4))
+    assert logged == [0, 4, 8]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from math import isfinite
 from typing import NamedTuple
 
+from retrotape.callbacks._draws import XLA
 from retrotape.callbacks.flight._crash import Account
 from retrotape.callbacks.flight._search import CAUSES, Call, Outcome, numbers
 
@@ -54,6 +55,21 @@ def account_of(what: str, snapshot: int, outcome: Outcome, calls: Sequence[Call]
         f"{outcome.difference or 'no step went wrong again'}. {CAUSES}"
     )
     return Account(None, f"{span}: {what}", [remark], history)
+
+
+def recorded_remarks(remarks: Sequence[str], difference: str, drawn: str | None) -> list[str]:
+    """Return what the reader has to know about a step that was recorded in eager code.
+
+    Args:
+      remarks: About its tape.
+      difference: How its loss differs from the run, as a sentence; "" if it does not.
+      drawn: The op that drew other numbers than in the run; None if none did.
+    """
+    instead = f"{XLA}, and {drawn} draws some. For a tape of what ran: `model.compile(..., jit_compile=False)`."
+    if difference:
+        cause = instead if drawn else "A tape has what eager code computes, so it would not show what happened."
+        return [f"{difference}. {cause}"]
+    return [*remarks, *([f"Its random numbers are not those of the run: {instead}"] if drawn else [])]
 
 
 def _span_of_bad(calls: Sequence[Call]) -> tuple[int, int]:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from retrotape._types import Tensor
 from retrotape.callbacks.flight._folder import Layout
+from retrotape.callbacks.flight._variables import unique_name
 from retrotape.tf.core import DistributedValues, tf
 
 _PARTS = ("x", "y", "sample_weight")  # of a tuple, as Keras takes it apart
@@ -64,8 +65,11 @@ def named_batch(nest: Any) -> Batch:
     """Return a batch as tensors with names: those of a tuple are x, y and sample_weight, of anything else x."""
     is_tuple = isinstance(nest, (tuple, list)) and len(nest) <= len(_PARTS)
     parts = zip(_PARTS, nest, strict=False) if is_tuple else [("x", nest)]
-    named = [(name, tensor) for part, item in parts for name, tensor in _named(item, part)]
-    names, tensors = tuple(name for name, _ in named), tuple(tensor for _, tensor in named)
+    named: dict[str, Tensor] = {}
+    for part, item in parts:
+        for name, tensor in _named(item, part):
+            named[unique_name(name, named)] = tensor  # keys may be alike: {"a/b": ..., "a": {"b": ...}}
+    names, tensors = tuple(named), tuple(named.values())
     return Batch(nest, tensors, names, tuple(tf.as_dtype(getattr(part, "dtype", tf.variant)).name for part in tensors))
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, TypeVar
 
+from retrotape.callbacks.flight._lock import Lock, remove_if_left
 from retrotape.diagnose.nonfinite import Nonfinite
 from retrotape.errors import RetrotapeError
 
@@ -156,7 +157,7 @@ def _reserved(folder: str) -> Iterator[int]:
         number = max([number, *(last + 1 for last in _crashes(folder))])
         path = os.path.join(folder, f"crash-{number:04d}{_LOCK}")
         try:
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL))
+            lock = Lock(path)
         except FileExistsError:
             continue
         try:
@@ -166,7 +167,7 @@ def _reserved(folder: str) -> Iterator[int]:
                 yield number
                 return
         finally:
-            _remove(path)
+            lock.remove()
 
 
 def _crashes(folder: str) -> dict[int, list[str]]:
@@ -181,6 +182,10 @@ def _crashes(folder: str) -> dict[int, list[str]]:
 
 def _remove_oldest(folder: str, keep: int) -> None:
     """Remove all but some crashes with a tape, and as many without: these must not displace the others."""
+    for names in _crashes(folder).values():
+        for name in names:
+            if name.endswith(_LOCK):
+                remove_if_left(os.path.join(folder, name))  # else what a killed process has written stays for ever
     crashes = {number: names for number, names in _crashes(folder).items() if not _has(names, _LOCK)}
     for has_tape in (True, False):
         alike = sorted(number for number, names in crashes.items() if _has(names, ".tape") == has_tape)

@@ -11,8 +11,9 @@ from math import isfinite, log2
 from typing import Any
 
 from retrotape._types import Tensor
+from retrotape.callbacks._draws import XLA
 from retrotape.callbacks._hooks import Fit, Hook, hooks_of, is_of_train_on_batch, remove_stale
-from retrotape.callbacks.flight._account import Epoch, account_of, gist_of
+from retrotape.callbacks.flight._account import Epoch, account_of, gist_of, recorded_remarks
 from retrotape.callbacks.flight._batches import Batch, BatchSpec, named_batch
 from retrotape.callbacks.flight._crash import Crash, write_crash
 from retrotape.callbacks.flight._folder import Recording, Segment, segments
@@ -56,7 +57,7 @@ class FitSession:
         self._templates = 0  # steps that were recorded
         self._epochs: list[Epoch] = []
         self._scale: float | None = None
-        self._was_bad = self._was_true = self._is_lost = False
+        self._was_bad = self._was_true = self._is_lost = self._is_new_epoch = False
         self._asleep = False  # while steps run again
         self._has_ended = False
         self._trouble = Trouble()
@@ -140,6 +141,7 @@ class FitSession:
             self._check(is_finite)
             self._snapshot(values)
             self._is_lost = not is_finite
+            self._was_bad, self._is_new_epoch = self._was_bad and not self._is_new_epoch, False
             self._pace.taken(self._step, began)
 
     def _after_call(self, call: Call) -> None:
@@ -168,7 +170,7 @@ class FitSession:
         """Take a snapshot before the next step: callbacks may have changed anything since the last."""
         self._epochs.append(Epoch(number, self._step))
         self._pace = Pace(self._settings.every)
-        self._was_bad = self._was_true = False
+        self._was_true, self._is_new_epoch = False, True  # the calls of the last epoch are still to be looked at
 
     def end_epoch(self) -> None:
         """Look at the loss, which is reset for the next epoch."""
@@ -213,7 +215,10 @@ class FitSession:
         if self._observed.refresh():
             self._pace = Pace(self._settings.every)
         try:
-            if recorded.error is None:
+            drawn = self._observed.draws_otherwise(recorded)
+            if drawn is not None:
+                self._recording.refuse(layout, f"{drawn} draws random numbers, and {XLA}")
+            elif recorded.error is None:
                 names = known(recorded.tape, {**self._observed.variables.named, **recorded.names})
                 recorded.tape.save(self._recording.template(layout), names)
         except RetrotapeError as error:
@@ -222,7 +227,10 @@ class FitSession:
 
     def _segment(self) -> Segment:
         self._writer.flush()
-        return segments(self._recording.path)[0]
+        found = segments(self._recording.path)
+        if not found:
+            raise FileNotFoundError(f"there is no recording in {self._recording.path} any more: was it removed?")
+        return found[0]
 
     def _data(self, segment: Segment, step: int) -> Any:
         layout, arrays = segment.batches[step - segment.step]
@@ -241,22 +249,23 @@ class FitSession:
 
     def _check(self, is_finite: bool) -> None:
         self._check_loss()
-        if self._watches_numbers:
-            if not is_finite:
-                self._was_bad = True
-                self._look_back("a weight or a variable of the optimizer is no longer finite", _is_bad, nonfinite=True)
+        if self._watches_numbers and not is_finite:
+            wanted = _is_state_bad if self._was_bad else _is_bad  # the mean loss of an epoch stays as it is
+            self._look_back("a weight or a variable of the optimizer is no longer finite", wanted, nonfinite=True)
+        if self._watches_numbers and not self._was_bad:
             self._check_scale()
 
     def _check_loss(self) -> None:
         """Look for the step if the loss is not finite, and was before."""
-        if self._watches_numbers and not isfinite(numbers(self._calls[-1].logs).get("loss", 0.0)):
+        is_news = self._watches_numbers and not self._was_bad
+        if is_news and not isfinite(numbers(self._calls[-1].logs).get("loss", 0.0)):
             self._was_bad = True
             self._look_back("the loss is not finite", _is_bad, nonfinite=True)
 
     @property
     def _watches_numbers(self) -> bool:
-        """Whether something that is not finite would be news: the state of the snapshot was, and so is the loss."""
-        return self._settings.nonfinite and bool(self._calls) and not self._was_bad and not self._is_lost
+        """Whether a state that is not finite would be news: that of the snapshot was."""
+        return self._settings.nonfinite and bool(self._calls) and not self._is_lost
 
     def _check_scale(self) -> None:
         before, now = self._scale, self._observed.loss_scale
@@ -288,18 +297,24 @@ class FitSession:
 
             steps = range(segment.step, segment.end)
             outcome = search(steps, run, lambda: observed.variables.read()[0], self._calls, is_wanted, last)
-            recorded = None
+            recorded, difference = None, ""
             if outcome.step is not None and not outcome.difference:
-                observed.variables.restore(outcome.before)
-                recorded = observed.record(self._data(segment, outcome.step))
+                recorded, difference = observed.record_from(outcome.before, self._data(segment, outcome.step))
         account = account_of(what, segment.step, outcome, self._calls, self._epochs)
+        tape: tuple[Any, ...] = ()
         if recorded is not None:
-            account = account.with_remarks(*recorded.remarks)
-        tape = () if recorded is None else (recorded.tape, recorded.names)
+            drawn = observed.draws_otherwise(recorded)
+            account = account.with_remarks(*recorded_remarks(recorded.remarks, difference, drawn))
+            tape = () if difference else (recorded.tape, recorded.names)
         crash = write_crash(self._settings.folder, self._settings.keep, account, *tape, nonfinite=nonfinite)
         self._on_crash(crash)
-        if self._settings.stop and not observed.variables.read()[1]:
+        self._is_lost = not observed.variables.read()[1]
+        if self._settings.stop and self._is_lost:
             observed.model.stop_training = True
+
+
+def _is_state_bad(ran: Ran) -> bool:
+    return not ran.is_finite
 
 
 def _is_bad(ran: Ran) -> bool:

@@ -39,12 +39,14 @@ class Layout(NamedTuple):
       dtypes: Names of dtypes of TensorFlow.
       shapes: Of each.
       reset: Names of variables that are also assigned between steps, such as those of metrics: they are not compared.
+      exempt: Names of variables that were not finite from the beginning, such as a bound that is infinite.
     """
 
     names: tuple[str, ...]
     dtypes: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
     reset: tuple[str, ...] = ()
+    exempt: tuple[str, ...] = ()
 
 
 class Recording:
@@ -104,6 +106,11 @@ class Recording:
         """Return the path of the recorded step for batches of a layout."""
         return template_path(self.path, layout)
 
+    def refuse(self, layout: int, reason: str) -> None:
+        """Leave a reason why there is no recorded step for batches of a layout."""
+        with open(_reason_path(self.path, layout), "w") as file:
+            file.write(reason)
+
     def close(self) -> None:
         """Close the files; those of a process that ends in order are of no use to anyone."""
         self.log.close()
@@ -117,7 +124,20 @@ def template_path(folder: str, layout: int) -> str:
     return os.path.join(folder, f"batch-{layout}.tape")
 
 
+def _reason_path(folder: str, layout: int) -> str:
+    return os.path.join(folder, f"batch-{layout}.txt")
+
+
 # ------------------------------------------------------------------ reading
+
+
+def reason_of(folder: str, layout: int) -> str:
+    """Return why there is no recorded step for batches of a layout."""
+    try:
+        with open(_reason_path(folder, layout)) as file:
+            return file.read()
+    except FileNotFoundError:
+        return "no step was recorded for batches of its shape"
 
 
 class Segment(NamedTuple):
@@ -128,12 +148,14 @@ class Segment(NamedTuple):
       state: By name.
       batches: Of each step from `step` on: the number of its layout, and arrays by name.
       reset: Names in the state that are not compared.
+      exempt: Names in the state that were not finite from the beginning.
     """
 
     step: int
     state: dict[str, Any]
     batches: list[tuple[int, dict[str, Any]]]
     reset: tuple[str, ...] = ()
+    exempt: tuple[str, ...] = ()
 
     @property
     def end(self) -> int:
@@ -158,7 +180,8 @@ def _segment(folder: str, records: Sequence[Record]) -> Segment | None:
         batches.append((one.layout, arrays))
     if state is None:
         return None
-    return Segment(records[0].step, state, batches, _layout(folder, "state", records[0].layout).reset)
+    layout = _layout(folder, "state", records[0].layout)
+    return Segment(records[0].step, state, batches, layout.reset, layout.exempt)
 
 
 def named(folder: str, kind: str, one: Record) -> dict[str, Any] | None:

@@ -24,7 +24,7 @@ from retrotape.callbacks.flight._search import CAUSES, CLOSE, numbers
 from retrotape.callbacks.flight._settings import Settings
 from retrotape.callbacks.flight._template import is_complete
 from retrotape.callbacks.flight._trouble import Trouble
-from retrotape.callbacks.flight._variables import Variables, unique_name
+from retrotape.callbacks.flight._variables import RESERVED, Variables, unique_name
 from retrotape.errors import RetrotapeError, TapeUseError
 from retrotape.tape.live import Tape
 from retrotape.tf.core import EagerTensor, tf
@@ -149,7 +149,8 @@ class LoopSession:
         have = {id(variable) for variable in self._variables.values()}
         new = [variable for variable in used_variables(tape) if id(variable) not in have]
         for variable in new:
-            self._variables[unique_name(trace.path_of(variable), self._variables)] = variable
+            taken = [*RESERVED, *names, *self._variables]
+            self._variables[unique_name(trace.path_of(variable), taken)] = variable
         if new or self._state is None:
             self._state = Variables(self._variables, earlier=self._state)
             self._pace = Pace(self._settings.every)

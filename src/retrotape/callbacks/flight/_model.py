@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from retrotape._types import Tensor
+from retrotape.callbacks._draws import drawing_op, is_compiled_by_xla
 from retrotape.callbacks._state import State, generator_states, undo
+from retrotape.callbacks.flight._losses import difference, measured
 from retrotape.callbacks.flight._recorded import RecordedStep, record_step, used_variables
 from retrotape.callbacks.flight._search import Ran, numbers
 from retrotape.callbacks.flight._variables import Variables, named_variables
@@ -28,10 +31,14 @@ class ObservedModel:
     """
 
     def __init__(self, model: Any, on_batch: Callable[[Any], list[Any]]) -> None:
-        self.model = model
+        self.model, self.is_compiled_by_xla = model, is_compiled_by_xla(model)
         self.function = _observed_function(model, on_batch)
         self._others: list[Any] = []  # variables that steps use, and that belong neither to it nor to its optimizer
-        self.variables = self._found_variables(None)
+        self.variables = Variables({})  # until just before the first step: callbacks may still freeze layers
+
+    def draws_otherwise(self, recorded: RecordedStep) -> str | None:
+        """Return which op of a recorded step drew other numbers than it does in `fit`, and where; None if none did."""
+        return drawing_op(recorded.tape.program) if self.is_compiled_by_xla else None
 
     def refresh(self) -> bool:
         """Look for new variables, such as those of metrics, which the first step makes; return whether there are."""
@@ -93,6 +100,20 @@ class ObservedModel:
         known = {id(variable) for variable in (*self.variables.named.values(), *self._others)}
         self._others += [variable for variable in used_variables(recorded.tape) if id(variable) not in known]
         return recorded
+
+    def record_from(self, before: Sequence[Tensor], data: Any) -> tuple[RecordedStep, str]:
+        """Record a step from a state; also return how its loss differs from that of the function that `fit` uses."""
+        self.variables.restore(before)
+        expected = measured(self.model, lambda: self.run(data).logs)
+        self.variables.restore(before)
+        found: list[RecordedStep] = []
+
+        def run() -> Mapping[str, float]:
+            found.append(self.record(data))
+            return found[0].logs
+
+        actual = measured(self.model, run)
+        return found[0], difference(self.model, expected, actual)
 
     def record_template(self, data: Any) -> RecordedStep:
         """Record a step as most steps are: not one that is skipped since the loss scale is still too high."""

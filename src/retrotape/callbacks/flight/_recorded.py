@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from retrotape._types import Tensor
 from retrotape.callbacks.flight._batches import named_batch
+from retrotape.callbacks.flight._search import numbers
 from retrotape.record import EagerSession, is_deterministic
 from retrotape.tape.live import Tape
 from retrotape.tf.core import EagerTensor, tf
@@ -21,11 +22,13 @@ class RecordedStep(NamedTuple):
       tape: What it ran.
       names: Names for the batch, the loss and variables; only of what is on the tape.
       error: What it raised.
+      logs: What it returned, as numbers.
     """
 
     tape: Tape
     names: dict[str, Any]
     error: Exception | None
+    logs: dict[str, float]
 
     @property
     def remarks(self) -> list[str]:
@@ -46,22 +49,24 @@ def record_step(model: Any, data: Any, variables: Mapping[str, Any]) -> Recorded
       data: The batch; under a strategy, one value for each replica.
       variables: What to call its variables.
     """
-    losses, targets, error = _Losses(), _Losses(), None
+    losses, targets, error, returned = _Losses(), _Losses(), None, None
     step = getattr(model.train_step, "__wrapped__", model.train_step)  # not played back by `rt.keras.playback`
     with Tape() as tape, observed_losses(model, losses.add, targets.add):
         try:
-            _run(model, step, data)
+            returned = model.distribute_strategy.run(step, args=(data,))
         except Exception as raised:  # any: it is what the user wants to know about
             error = raised
         found = losses.totals(tape) or targets.totals(tape)  # the sum over replicas is recorded too
     names = {f"loss_{number}" if number else "loss": loss for number, loss in enumerate(found)}
     batch = named_batch(data)
     names.update(zip(batch.names, batch.tensors, strict=True))
-    return RecordedStep(tape, known(tape, {**variables, **names}), error)
+    return RecordedStep(tape, known(tape, {**variables, **names}), error, _means(model, returned))
 
 
-def _run(model: Any, step: Any, data: Any) -> None:
-    model.distribute_strategy.run(step, args=(data,))
+def _means(model: Any, returned: Any) -> dict[str, float]:
+    """Return the numbers that a step has returned, the mean over replicas as Keras does."""
+    rows = [numbers(row) for row in model.distribute_strategy.experimental_local_results(returned)]
+    return {name: sum(row[name] for row in rows) / len(rows) for name in rows[0]}
 
 
 def known(tape: Tape, names: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from retrotape.callbacks.flight._folder import Segment, segments, template_path
+from retrotape.callbacks.flight._folder import Segment, reason_of, segments, template_path
 from retrotape.callbacks.flight._search import CAUSES
 from retrotape.callbacks.flight._template import feeds, state_after
 from retrotape.errors import ReplayError, RetrotapeError
@@ -70,11 +70,30 @@ class Steps:
             return Replayed(None, None, False, [f"There is no {what} yet, so that nothing can be replayed."])
         remarks = []
         if self._compare is None:
+            whole = segments(self._folder)
+            lost = not_finite(whole[0])
+            if lost:
+                return self._search_before(whole, lost, wanted)
             is_same, text = self._verify()
             if not is_same:
                 return Replayed(None, None, False, [text])
             remarks = [text] if text else []
         return self._run(self.segments[0], wanted, remarks)
+
+    def _search_before(
+        self, whole: Sequence[Segment], lost: Sequence[str], wanted: Callable[[LoadedTape], bool] | None
+    ) -> Replayed:
+        """Search the steps before the newest snapshot, which is not finite: only there can the first bad one be."""
+        step = whole[0].step
+        known = f"The snapshot before step {step} is already not finite ({', '.join(lost[:3])})"
+        if len(whole) < 2 or whole[1].end != step or not_finite(whole[1]):
+            text = f"{known}, and there is none before it that is: it went wrong in a step that was not recorded."
+            return Replayed(None, None, False, [text])
+        found = self._run(whole[1], wanted, [f"{known}, so that nothing could be checked against it."])
+        if found.is_bad or not found.is_complete:
+            return found
+        steps = f"steps {whole[1].step} to {step - 1}"
+        return Replayed(None, None, False, [f"{known}, and in a replay of {steps} everything is finite. {CAUSES}"])
 
     def _run(self, segment: Segment, wanted: Callable[[LoadedTape], bool] | None, remarks: Sequence[str]) -> Replayed:
         state, tape = dict(segment.state), None
@@ -119,7 +138,7 @@ class Steps:
         if layout not in self._templates:
             path = template_path(self._folder, layout)
             if not os.path.exists(path):
-                raise _Stopped("no step was recorded for batches of its shape")
+                raise _Stopped(reason_of(self._folder, layout))
             self._templates[layout] = load(path)
         template = self._templates[layout]
         drawn = next((eqn for eqn in template.program.eqns if not is_deterministic(eqn.op)), None)
@@ -131,25 +150,32 @@ class Steps:
     def _verify(self) -> tuple[bool, str]:
         """Return whether the steps between two snapshots lead from one to the other, and a remark."""
         whole = segments(self._folder)
-        unsure = True, "There was no second snapshot to check that a replay gives what the run had."
-        if len(whole) < 2 or whole[1].end != whole[0].step:
-            return unsure
-        older = whole[1]
+        if len(whole) < 2:
+            return True, "There was no second snapshot to check that a replay gives what the run had."
+        older, unsure = whole[1], "Whether a replay gives what the run had could not be checked"
+        if older.end != whole[0].step:
+            return True, f"{unsure}: batches between the two snapshots are missing."
         newer = {name: value for name, value in whole[0].state.items() if name not in whole[0].reset}
         state = dict(older.state)
-        for layout, batch in older.batches:
+        for step, (layout, batch) in enumerate(older.batches, older.step):
             try:
                 state = state_after(self._replay(layout, state, batch), state)
-            except _Stopped:  # so will the next steps be, with the reason
-                return unsure if layout not in self._templates else (True, "")
+            except _Stopped as stopped:
+                return True, f"{unsure}: step {step} cannot be replayed, since {stopped}."
             if self._branch:
                 self._branch = ""
-                return unsure
+                return True, f"{unsure}: step {step} may have taken another branch than the recorded one."
         share = unexplained(older.state, newer, state)
         if share <= _SAME:
             return True, ""
         steps = f"Replaying steps {older.step} to {older.end - 1} does not lead from one snapshot to the next"
         return False, f"{steps}: {share:.0%} of the change is another. {CAUSES}"
+
+
+def not_finite(segment: Segment) -> list[str]:
+    """Return the names of variables in a snapshot that are no longer finite, apart from those of metrics."""
+    excused = {*segment.reset, *segment.exempt}
+    return [name for name, value in segment.state.items() if name not in excused and not _is_finite(value)]
 
 
 def unexplained(before: Mapping[str, Any], after: Mapping[str, Any], replayed: Mapping[str, Any]) -> float:

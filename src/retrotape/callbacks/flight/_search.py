@@ -14,7 +14,8 @@ from retrotape._types import Tensor
 CAUSES = (
     "The likeliest causes: random numbers without a seed (`tf.random.normal` or NumPy in a layer); a callback, or code "
     "between steps, that changes variables, also the learning rate; anything else that a step depends on besides "
-    "variables and the batch."
+    "variables and the batch; TensorFlow itself, which need not compute the same twice (it does with "
+    "`tf.config.experimental.enable_op_determinism()`)."
 )
 CLOSE = 1e-4  # relative difference up to which a replay counts as the same run
 
@@ -51,7 +52,12 @@ class Ran(NamedTuple):
     @property
     def is_bad(self) -> bool:
         """Whether it made the state or the loss not finite."""
-        return not self.is_finite or not isfinite((self.logs or {}).get("loss", 0.0))
+        return not self.is_finite or not self.is_loss_finite
+
+    @property
+    def is_loss_finite(self) -> bool:
+        """Whether the loss is finite, or not known."""
+        return isfinite((self.logs or {}).get("loss", 0.0))
 
 
 class Outcome(NamedTuple):
@@ -80,6 +86,9 @@ def search(
 ) -> Outcome:
     """Run steps again, from a state that was restored, up to the end of the call with the step that is wanted.
 
+    A loss is computed before the update. If only the state is no longer finite, the logs of that call cannot show it:
+    those of the next one have to agree too.
+
     Args:
       steps: Those since the snapshot.
       run: Runs a step.
@@ -91,16 +100,18 @@ def search(
     ends = {call.end: call for call in calls if call.logs is not None}
     found: int | None = None
     before: Sequence[Tensor] = ()
-    difference, compared = "", False
+    difference, compared, is_shown = "", False, False
     for step in steps:
         now = read()
         ran = run(step)
         if is_wanted(ran) and (found is None or last):
-            found, before = step, now
+            found, before, is_shown = step, now, ran.is_finite or not ran.is_loss_finite
         call = ends.get(step + 1)
         if call is not None and not difference:
             difference, compared = compare(step, ran, numbers(call.logs)), True
-        if ran.error is not None or (found is not None and not last and (call is not None or not ends)):
+        if ran.error is not None:
+            break
+        if found is not None and not last and (not ends or (call is not None and (is_shown or call.first > found))):
             break
     return Outcome(found, before, difference, compared)
 

@@ -14,12 +14,16 @@ from retrotape.tf.core import tf, traced
 from retrotape.tf.nests import unwrap
 from retrotape.tf.replicas import values_of
 
+RESERVED = ("x", "y", "sample_weight", "loss")  # on the tape of a step: parts of the batch, and the loss
+
 
 def named_variables(variables: Iterable[Any]) -> dict[str, Any]:
     """Return variables by the path that Keras gives them, or their name; each of them once.
 
-    >>> list(named_variables([tf.Variable(1.0, name="w"), tf.Variable(2.0, name="w")]))
-    ['w', "w'2"]
+    None has the name of a part of the batch, or of the loss.
+
+    >>> list(named_variables([tf.Variable(1.0, name="w"), tf.Variable(2.0, name="w"), tf.Variable(3.0, name="x")]))
+    ['w', "w'2", "x'2"]
     """
     found: dict[str, Any] = {}
     seen: set[int] = set()
@@ -28,7 +32,7 @@ def named_variables(variables: Iterable[Any]) -> dict[str, Any]:
         if id(inner) not in seen:
             seen.add(id(inner))
             name = str(getattr(variable, "path", "") or inner.name.partition(":")[0])
-            found[unique_name(name, found)] = inner
+            found[unique_name(name, [*RESERVED, *found])] = inner
     return found
 
 
@@ -84,7 +88,8 @@ class Variables:
     def layout(self, values: Sequence[Tensor]) -> Layout:
         """Return how values, which `read` has returned, are stored."""
         dtypes, shapes = zip(*((value.dtype.name, tuple(value.shape)) for value in values), strict=True)
-        return Layout(tuple(self.parts), dtypes, shapes, self._unchecked)
+        exempt = tuple(name for name, is_exempt in self.exempt.items() if is_exempt and name not in self._unchecked)
+        return Layout(tuple(self.parts), dtypes, shapes, self._unchecked, exempt)
 
 
 def _parts(variables: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -38,7 +38,7 @@ def _recover(folder: str, path: str) -> Crash:
     if found.is_bad:
         what = f"{killed}; step {found.step} was the first that is not finite"
     elif found.step is not None:
-        what = f"{killed}; everything was finite up to step {found.step}, which the tape is of"
+        what = f"{killed}; in the replay everything is finite up to step {found.step}, which the tape is of"
     else:
         what = killed
     account = Account(found.step, what, found.remarks)
