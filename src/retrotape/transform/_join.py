@@ -82,6 +82,7 @@ class Joiner:
         self.maps: list[dict[int, int]] = []
         self._copied: dict[int, Eqn] = {}  # by time
         self._identities: list[dict[int, list[int]]] = []
+        self._newest: dict[int, int] = {}  # by `id` of a history: the newest of its versions that was copied
         for trace in traces:
             self._include(trace, {})
 
@@ -171,6 +172,7 @@ class Joiner:
         handle = self._handle_of(history)
         facts.add_version(identity_of(handle), handle, new, number)
         facts.assigned.add(new)
+        self._newest[id(history)] = var
         if var in trace.facts.opaque:
             facts.opaque.add(new)
 
@@ -178,10 +180,18 @@ class Joiner:
         return history.handle
 
     def _present(self, which: int, var: int) -> int:
-        """Return the current var for an input: for a variable, its newest value, whichever trace recorded it."""
+        """Return the current var for an input: for a variable, its newest value, whichever trace recorded it.
+
+        An older value than the newest that this trace itself has recorded stays: replicas that share a variable read
+        what it held before any of them assigned to it.
+        """
+        is_known = var in self.maps[which]
         found, history = self._var(which, var), self._traces[which].facts.history_of.get(var)
         if history is None:
             return found
+        if is_known and self._newest.get(id(history), var) != var:
+            return found
+        self._newest[id(history)] = var
         facts = self.builder.facts
         ours = facts.histories.get(identity_of(self._handle_of(history)))
         if ours is not None and facts.history_of.get(found) is ours:

@@ -22,10 +22,11 @@ def portable(trace: Trace, freeze: Collection[str] = ()) -> Trace:
     """Return a trace that depends on nothing in this process: no calls, and backward functions as programs.
 
     Functions and custom gradients named in `freeze` are replaced by their outputs. A trace that is already portable is
-    returned unchanged.
+    returned unchanged: copied by the order of its equations, replicas that share a variable would read what another
+    one has assigned.
     """
     backward = trace.facts.backward_functions.values()
-    if not freeze and not trace.facts.calls and all(isinstance(b.function, FunctionProgram) for b in backward):
+    if not trace.facts.calls and all(isinstance(b.function, FunctionProgram) for b in backward):
         return trace
     with current_stack().unrecorded():  # open tapes must not record these ops
         return _flat_data(trace, 0, freeze)
