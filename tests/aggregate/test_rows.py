@@ -341,3 +341,13 @@ def test_rows_that_are_not_finite_in_a_function():
         function(tf.constant(np.nan), "raise")
     assert np.isnan(function(tf.constant(np.nan), "keep")).all()
     assert np.isnan(tf.function(run, jit_compile=True)(tf.constant(np.nan), "raise")).all()
+
+
+def test_the_gramian_of_a_warm_loop_is_compiled():
+    w, v = tf.Variable([1.0, 2.0]), tf.Variable([0.5, -1.0])
+    for _ in range(6):
+        with rt.Tape(persistent=True) as tape:
+            losses = [tf.reduce_sum(w * v), tf.reduce_sum(tf.sin(w)), tf.reduce_sum(w * w * v)]
+        found = tape.gramian(losses, [w, v])
+    assert tape.why_not_compiled() is None
+    np.testing.assert_allclose(found, tape.backward_each(losses, [w, v]).gramian(), rtol=1e-6)

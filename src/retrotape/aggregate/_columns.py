@@ -191,8 +191,14 @@ def rounds_products() -> bool:
     return bool(is_on and tf.config.list_logical_devices("GPU"))
 
 
-def exact_gramian(blocks: Iterable[Block], rows: int) -> Tensor:
-    """Return the same, computed in double precision: products of single precision are exact then."""
+def exact_gramian(blocks: Iterable[Block], rows: int, branches: bool = True) -> Tensor:
+    """Return the same, computed in double precision: products of single precision are exact then.
+
+    Args:
+      blocks: The blocks.
+      rows: How many rows they have.
+      branches: Whether control flow may depend on values: it saves a look at all numbers.
+    """
     blocks = list(blocks)
     if not blocks:
         return tf.zeros([rows, rows], tf.float64)
@@ -204,7 +210,7 @@ def exact_gramian(blocks: Iterable[Block], rows: int) -> Tensor:
         is_lost = (largest > 0.0) & (squares < _SMALLEST)
         return tf.linalg.set_diag(found, tf.where(is_lost, tf.constant(np.nan, tf.float64), squares))
 
-    return tf.cond(tf.reduce_any(squares < _SMALLEST), checked, lambda: found)
+    return tf.cond(tf.reduce_any(squares < _SMALLEST), checked, lambda: found) if branches else checked()
 
 
 def is_finite(values: Tensor) -> Tensor:
@@ -213,8 +219,12 @@ def is_finite(values: Tensor) -> Tensor:
 
 
 def _largest(values: Tensor) -> Tensor:
-    """Return the largest number of each row; zero if there is none."""
-    return tf.reduce_max(tf.pad(tf.abs(values), [[0, 0], [0, 1]]), 1)
+    """Return the largest number of each row, by size; zero if there is none."""
+    if values.shape[1] == 0:
+        return tf.zeros([values.shape[0]], values.dtype.real_dtype)
+    if values.dtype.is_complex:
+        return tf.reduce_max(tf.abs(values), 1)
+    return tf.maximum(tf.reduce_max(values, 1), -tf.reduce_min(values, 1))
 
 
 def precision_of(columns: Sequence[Column], rows: int) -> float:

@@ -18,4 +18,5 @@ def gramian_of(gradients: Sequence[Gradient], losses: int) -> Tensor:
     """
     width = len(gradients) // losses
     columns = [Column(None, tuple(gradients[place::width])) for place in range(width)]
-    return exact_gramian(map(block_of, split(columns, losses).shared), losses)
+    # The query is compiled, and what Python reads in it would keep it from that.
+    return exact_gramian(map(block_of, split(columns, losses).shared), losses, branches=False)
