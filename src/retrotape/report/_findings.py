@@ -145,7 +145,7 @@ def _vanishing_in_time(places: Sequence[Place], flow: Sequence[Flow]) -> list[Fi
 
 
 def exploding(places: Sequence[Place], flow: Sequence[Flow]) -> list[Finding]:
-    """Return layers at which the gradient has grown beyond measure on its way back from the loss."""
+    """Return layers at which the gradient has grown beyond measure, from the loss backwards."""
     norms = [
         (one.place, one.backward.norm)
         for one in flow
@@ -156,7 +156,9 @@ def exploding(places: Sequence[Place], flow: Sequence[Flow]) -> list[Finding]:
     if not large or not reference:
         return []
     most = max(norm for _, norm in large)
-    sentence = f"On its way back, the gradient grows to more than {EXPLODED:g} times its size at the last layer."
+    sentence = (
+        f"Towards the first layer, the gradient grows to more than {EXPLODED:g} times its size at the last layer."
+    )
     return [
         Problem.EXPLODING.finding(
             f"Exploding gradient: {counted(len(large), 'layer call')}",
