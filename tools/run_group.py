@@ -1,0 +1,63 @@
+"""Run a group of tests in this process, and write what comes of each to a file, a line each: `run_tests.py` starts it."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+class Storyteller:
+    """A plugin of pytest: chooses a share of the tests, and tells what becomes of them."""
+
+    def __init__(self, path: str, share: int, seed: str) -> None:
+        self._path, self._share, self._seed = Path(path), share, seed
+
+    def tell(self, **line: Any) -> None:
+        """Write a line."""
+        with self._path.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Leave out what is not in the share."""
+        is_in = [zlib.crc32(f"{self._seed} {item.nodeid}".encode()) % self._share == 0 for item in items]
+        config.hook.pytest_deselected(items=[item for item, chosen in zip(items, is_in, strict=True) if not chosen])
+        items[:] = [item for item, chosen in zip(items, is_in, strict=True) if chosen]
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        """Say which test runs: if the process dies, it died there."""
+        self.tell(test=nodeid)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Say how it ended."""
+        if report.when == "call" or report.outcome != "passed":
+            self.tell(test=report.nodeid, outcome=report.outcome, seconds=round(report.duration, 3))
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Say that a file cannot be imported, or is skipped."""
+        if report.outcome != "passed":
+            self.tell(test=report.nodeid, outcome=report.outcome)
+
+
+def main() -> None:
+    """Run them."""
+    request = json.loads(sys.argv[1])
+    story = Storyteller(request["story"], request["share"], request["seed"])
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # they take longer to import than most files to run
+    options = ["-q", "--no-header", "-p", "no:cacheprovider", f"--basetemp={request['folder']}/tmp"]
+    code = pytest.main([*request["paths"], *options, "-m", request["marked"], "-k", request["named"]], plugins=[story])
+    if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED):
+        story.tell(test="pytest", outcome="failed")
+    usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    cpu = sum(one.ru_utime + one.ru_stime for one in usage)
+    story.tell(cpu=cpu, megabytes=usage[0].ru_maxrss / 1000)
+
+
+if __name__ == "__main__":
+    main()
