@@ -1,4 +1,4 @@
-"""Run a group of tests in this process, and write what comes of each to a file, a line each: `run_tests.py` starts it."""
+"""Run a group of tests in this process, and write a line about each to a file: `run_tests.py` starts it."""
 
 from __future__ import annotations
 

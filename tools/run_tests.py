@@ -1,6 +1,6 @@
 """Run tests, each file in a process of its own that begins with TensorFlow imported.
 
-A file starts in a tenth of a second, sees nothing that another one has left behind, and its memory is free when it ends.
+A file starts in a tenth of a second, sees nothing of what another one has left, and its memory is free when it ends.
 
     python tools/run_tests.py tests src -m "not slow"
     python tools/run_tests.py tests/conform --share 3 --seed main     # a third of the tests, chosen by the seed

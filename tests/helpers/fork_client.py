@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 
-# An import may depend on these, and TensorFlow is imported already: where they differ from the server's, Python is started.
+# An import may depend on these: where they differ from the server's, which has imported TensorFlow, Python is started.
 RELEVANT = ("PYTHON", "TF_", "XLA_", "KERAS_", "RETROTAPE_")
 HANDLED = {"PYTHONPATH", "PYTHONUNBUFFERED", "TF_CONFIG"}
 

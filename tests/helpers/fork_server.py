@@ -1,6 +1,6 @@
-"""A Python that starts in a tenth of a second with TensorFlow imported: a server imports it once, and is forked for each program.
+"""Import TensorFlow once, and fork for each program: it starts in a tenth of a second.
 
-It runs no op, so a program finds TensorFlow as after an import. `fork_client.py` asks for a program, `processes.py` starts both.
+No op runs here, so a program finds TensorFlow as after an import. `fork_client.py` asks for one, `processes.py` starts both.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def main() -> None:
 
 
 def end(request: dict[str, Any]) -> None:
-    """Run a program and end the process, but for taking the interpreter down: that copies all that the server has imported."""
+    """Run a program and end the process. The interpreter is not taken down: that would copy all that was imported."""
     try:
         become(**request)
         code = 0

@@ -1,8 +1,8 @@
 """Python in a process of its own, which has imported TensorFlow in a tenth of a second instead of seconds.
 
-`PYTHON` takes the place of `sys.executable` where a test wants a process of its own: it understands `-c`, `-m` and scripts. Any
-other option, or an environment in which an import might do something else, starts Python itself. Where the point is how a
-process starts, or what an import does, `sys.executable` is right. Without a server it is `sys.executable`, only slower.
+`PYTHON` takes the place of `sys.executable` where a test wants a process of its own: it understands `-c`, `-m` and scripts.
+Any other option, or an environment in which an import might do something else, starts Python itself. Where the point is how
+a process starts, or what an import does, `sys.executable` is right. Without a server `PYTHON` is that, only slower.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PYTHON = os.environ.get(_NAME, sys.executable)
 
 @contextlib.contextmanager
 def fork_server(folder: Path) -> Iterator[str]:
-    """Have a server for the length of the block, also for the programs that it runs; return what takes the place of Python."""
+    """Have a server for the length of the block, for the programs that it runs too; return what stands for Python."""
     address, command = folder / "server", folder / "python"
     helpers = Path(__file__).parent
     client = [sys.executable, "-IS", str(helpers / "fork_client.py"), str(address), sys.executable]
