@@ -8,30 +8,58 @@ WHEEL  := .venv-wheel
 JAX    := .venv-jax
 TORCH  := .venv-torch
 # What every supported TensorFlow has to pass: the folders that mirror the source, and conformance.
-ON_EACH := tests/aggregate tests/conform tests/errors tests/ir tests/tf tests/rules tests/grads tests/record tests/execute tests/transform tests/lower tests/playback tests/query tests/diagnose tests/files tests/logs tests/report tests/tape tests/distribute tests/callbacks tests/cli
+ON_EACH := $(addprefix tests/,aggregate conform errors ir tf rules grads record execute transform lower playback query diagnose files logs report tape distribute callbacks cli)
 # What runs a second time with every query compiled.
 COMPILED := tests/conform tests/query tests/execute
+# Each file of tests in a process of its own, two at a time.
+RUN_TESTS = tools/run_tests.py -n 2
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 # What a test computes must not depend on which custom kernels the machine has.
 export TF_ENABLE_ONEDNN_OPTS ?= 0
 
-.PHONY: env demo test test-all test-browser compat lint format bench bench-peers compare coverage fuzz docs wheel check-dist pictures lock clean
+.PHONY: env demo test quick test-all test-browser compat lint format bench bench-peers compare coverage fuzz docs wheel check-dist pictures lock clean
 
 env: $(VENV)/.ready
 
 demo: env
 	$(BIN)/retrotape demo
 
-# Everything as users run it; then what computes derivatives once more, with every query compiled the first time.
+# Everything but what is marked slow; then a third of what computes derivatives, another third for each commit, with every
+# query compiled the first time.
 test: env
-	$(BIN)/python -m pytest -q -m "not slow" -n 2 --dist loadfile
-	RETROTAPE_COMPILE=always $(BIN)/python -m pytest -q -m "not slow" -n 2 --dist loadfile $(COMPILED)
+	$(BIN)/python $(RUN_TESTS) -m "not slow" tests src
+	RETROTAPE_COMPILE=always $(BIN)/python $(RUN_TESTS) -m "not slow" --share 3 $(COMPILED)
 
-test-all: env $(OLDEST)/.ready test-browser
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile
-	RETROTAPE_COMPILE=always $(BIN)/python -m pytest -q -n 2 --dist loadfile tests
-	RETROTAPE_COMPILE=0 $(BIN)/python -m pytest -q -n 2 --dist loadfile tests
-	$(OLDEST)/bin/python -m pytest -q $(ON_EACH) -m "not slow"
+# A sample for in between, which finds most of what `make test` finds.
+quick: env
+	$(BIN)/python $(RUN_TESTS) -m "not slow" --share 8 tests
+
+# All tests, slow ones too, in parts of at most an hour: `make test-all PART=laws` runs one. Random programs are others every
+# day: `make test-all DATE=20261118` repeats those of a day.
+PARTS := fast laws slow compiled compiled-slow uncompiled uncompiled-slow oldest browser
+PART ?= $(PARTS)
+DATE ?= $(shell date +%Y%m%d)
+test-all: export RETROTAPE_SEEDS = $(DATE)
+test-all:
+	@failed=""; for part in $(PART); do echo "part $$part" && $(MAKE) --no-print-directory part-$$part || failed="$$failed $$part"; done; \
+	test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
+
+.PHONY: $(addprefix part-,$(PARTS))
+part-fast: env
+	$(BIN)/python $(RUN_TESTS) --part fast -m "not slow" tests src
+part-laws: env
+	$(BIN)/python $(RUN_TESTS) --part laws -m slow tests/laws
+part-slow: env
+	$(BIN)/python $(RUN_TESTS) --part slow -m slow $(filter-out tests/laws/ tests/helpers/,$(wildcard tests/*/))
+part-compiled part-compiled-slow: export RETROTAPE_COMPILE = always
+part-uncompiled part-uncompiled-slow: export RETROTAPE_COMPILE = 0
+part-compiled part-uncompiled: part-%: env
+	$(BIN)/python $(RUN_TESTS) --part $* -m "not slow" tests
+part-compiled-slow part-uncompiled-slow: part-%: env
+	$(BIN)/python $(RUN_TESTS) --part $* -m slow tests
+part-oldest: $(OLDEST)/.ready
+	$(OLDEST)/bin/python $(RUN_TESTS) --part oldest -m "not slow" $(ON_EACH)
+part-browser: test-browser
 
 # Reports in a real browser. It installs Debian's Chromium where there is none (as root), and axe-core by npm, which checks
 # whether everybody can use a page.
@@ -46,9 +74,13 @@ $(BROWSER)/node_modules/axe-core/axe.min.js:
 	npm install --silent --no-save --prefix $(BROWSER) axe-core@4
 
 # Another TensorFlow, in an environment of its own: `make compat TF=2.22`, `TF=2.22.0rc1`, `TF=nightly`;
-# `TESTS=tests/conform` runs a part only.
+# `TESTS=tests/conform` runs a part only. Another Python: `make compat PYTHON=python3.13` runs all of `make test` with it.
 compat:
+ifdef TF
 	@$(PYTHON) tools/compat.py "$(TF)" $(TESTS)
+else
+	$(MAKE) test VENV=.venv-$(shell $(PYTHON) -c "import sys; print('python%d.%d' % sys.version_info[:2])")
+endif
 
 # Lines and branches that the tests reach; fails below the floor in pyproject.toml. `tests/stress/interrupts` is left out: it
 # needs the one trace function that a thread has, and takes it from whoever measures.
@@ -148,4 +180,4 @@ lock:
 	uv pip compile -q --universal --python-version 3.10 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --no-annotate requirements/oldest.in -o requirements/oldest.lock
 
 clean:
-	rm -rf $(VENV) $(OLDEST) $(FUZZ) $(WHEEL) $(JAX) $(TORCH) .venv-compat-* dist site .coverage
+	rm -rf .venv $(OLDEST) $(FUZZ) $(WHEEL) $(JAX) $(TORCH) .venv-compat-* .venv-python* dist site .coverage

@@ -108,6 +108,7 @@ def main() -> int:
     parser.add_argument("-m", dest="marked", default="", help="only tests with these marks, as for pytest")
     parser.add_argument("-k", dest="named", default="", help="only tests with these names, as for pytest")
     parser.add_argument("-n", dest="processes", type=int, default=os.cpu_count() or 1, help="how many run at once")
+    parser.add_argument("--part", default="", help="a name for the last line")
     parser.add_argument("--share", type=int, default=1, help="run one test of so many")
     parser.add_argument("--seed", default=commit(), help="which ones (by the commit)")
     arguments = parser.parse_args()
@@ -124,9 +125,11 @@ def main() -> int:
             print(f"[{len(ended) * 100 // len(groups):3d}%] {one.line()}", flush=True)
     counts = sum((one.counts for one in ended), Counter[str]())
     print(*sorted(note for one in ended for note in one.notes()), sep="\n")
+    label = f"{arguments.part}: " if arguments.part else ""
     minutes, cpu = (time.perf_counter() - started) / 60, sum(one.cpu for one in ended) / 60
-    print(f"{minutes:.1f} minutes, {cpu:.1f} of CPU, largest process {max(one.megabytes for one in ended):.0f} MB")
-    print(", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES))
+    largest = max(one.megabytes for one in ended)
+    print(f"{label}{minutes:.1f} minutes, {cpu:.1f} of CPU, largest process {largest:.0f} MB")
+    print(label + ", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES))
     return 1 if counts["failed"] else 0 if counts["passed"] else 5
 
 

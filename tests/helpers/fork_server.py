@@ -1,6 +1,6 @@
 """Import TensorFlow once, and fork for each program: it starts in a tenth of a second.
 
-No op runs here, so a program finds TensorFlow as after an import. `fork_client.py` asks for one, `processes.py` starts both.
+No op runs here: a program finds TensorFlow as after an import. `fork_client.py` asks for one; `processes.py` starts it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Python in a process of its own, which has imported TensorFlow in a tenth of a second instead of seconds.
 
-`PYTHON` takes the place of `sys.executable` where a test wants a process of its own: it understands `-c`, `-m` and scripts.
-Any other option, or an environment in which an import might do something else, starts Python itself. Where the point is how
-a process starts, or what an import does, `sys.executable` is right. Without a server `PYTHON` is that, only slower.
+`PYTHON` takes the place of `sys.executable` where a test wants a process of its own: it knows `-c`, `-m` and scripts.
+Any other option, or an environment in which an import might do something else, starts Python itself. Where the point is
+how a process starts, or what an import does, `sys.executable` is right. Without a server `PYTHON` is that, only slower.
 """
 
 from __future__ import annotations
