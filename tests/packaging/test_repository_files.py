@@ -104,6 +104,14 @@ def test_coverage_has_a_floor_and_is_measured_each_week() -> None:
     assert 50 < PROJECT["tool"]["coverage"]["report"]["fail_under"] < 100
 
 
+def test_every_part_of_all_tests_runs_each_week() -> None:
+    (line,) = (line for line in MAKEFILE.splitlines() if line.startswith("PARTS := "))
+    parts = line.split()[2:]
+    assert workflow("weekly")["jobs"]["parts"]["strategy"]["matrix"]["part"] == parts
+    for part in parts:
+        assert re.search(rf"^part-.*{part}", MAKEFILE, re.MULTILINE), part
+
+
 def test_only_a_version_tag_is_published_and_only_after_all_checks() -> None:
     release = workflow("release")
     assert release["on"] == {"push": {"tags": ["v[0-9]*"]}}
