@@ -43,6 +43,7 @@ class Server:
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
         signal.set_wakeup_fd(self._sender.fileno())
         self._clients: dict[int, socket.socket] = {}
+        self._selector.register(sys.stdin, selectors.EVENT_READ)
 
     def serve(self) -> dict[str, Any]:
         """Answer requests, for ever; return only in a process that was forked, with what it has to run."""
@@ -55,6 +56,8 @@ class Server:
                 elif key.fileobj is self._wakeup:
                     self._wakeup.recv(4096)
                     self._reap()
+                elif key.fileobj is sys.stdin:  # closed: who started the server is gone
+                    self._end()
                 elif key.fileobj in self._clients.values():  # and was not reaped in this round
                     self._pass_on(key.fileobj)
 
@@ -79,6 +82,11 @@ class Server:
         for end in (self._selector, self._listener, self._wakeup, self._sender, client, *self._clients.values()):
             end.close()
         return json.loads(message[4:])
+
+    def _end(self) -> None:
+        for pid in self._clients:
+            os.kill(pid, signal.SIGKILL)
+        os._exit(0)
 
     def _reap(self) -> None:
         while self._clients:

@@ -32,7 +32,7 @@ def fork_server(folder: Path) -> Iterator[str]:
     command.chmod(0o755)
     environment = {**os.environ, _NAME: str(command)}
     start = [sys.executable, str(helpers / "fork_server.py"), str(address)]
-    with subprocess.Popen(start, stdout=subprocess.PIPE, env=environment) as server:
+    with subprocess.Popen(start, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as server:
         try:
             assert server.stdout is not None
             if server.stdout.readline() != b"ready\n":

@@ -29,6 +29,14 @@ def run(code: str, *words: str, **options: object) -> subprocess.CompletedProces
     return subprocess.run([PYTHON, "-c", code, *words], capture_output=True, text=True, check=False, **options)
 
 
+def wait_for_end(pid: int) -> None:
+    for _ in range(1000):
+        if not Path(f"/proc/{pid}").exists():
+            return
+        time.sleep(0.01)
+    raise AssertionError("the program goes on")
+
+
 # ------------------------------------------------------------------ the runner
 
 MIXED = """
@@ -139,14 +147,29 @@ def test_signals_reach_the_program(number: signal.Signals, tmp_path: Path) -> No
     _, complaints = process.communicate(timeout=30)
     assert process.returncode == (1 if number == signal.SIGINT and sys.executable != PYTHON else -number)
     assert (b"KeyboardInterrupt" in complaints) == (number == signal.SIGINT)
-    for _ in range(1000):
-        if not Path(f"/proc/{told.read_text()}").exists():
-            return
-        time.sleep(0.01)
-    raise AssertionError("the program goes on")
+    wait_for_end(int(told.read_text()))
 
 
 def test_a_long_request_arrives_whole() -> None:
     text = "x" * 100_000
     done = run("import sys, json; print(json.dumps([len(word) for word in sys.argv[1:]]))", text, text)
     assert json.loads(done.stdout) == [len(text)] * 2
+
+
+@is_forked
+def test_nothing_is_left_of_a_runner_that_was_killed(tmp_path: Path) -> None:
+    """Nobody asks the server for anything any more, so it ends, and what it has started with it."""
+    code = """if True:
+        import os, sys, tempfile, pathlib, subprocess, signal
+        from helpers.processes import fork_server
+        with fork_server(pathlib.Path(sys.argv[1])) as python:
+            subprocess.Popen([python, "-c", "import os, time; print(os.getpid(), flush=True); time.sleep(60)"])
+            os.kill(os.getpid(), signal.SIGSTOP)"""
+    environment = {name: value for name, value in os.environ.items() if name != "FORKED_PYTHON"}
+    environment["PYTHONPATH"] = str(Path(__file__).parents[1])
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as runner:
+        assert runner.stdout is not None
+        pid = int(runner.stdout.readline())
+        runner.kill()
+    wait_for_end(pid)
