@@ -1,8 +1,19 @@
-"""The buffers of tensors: which tensors share one, and how to make NumPy read tensors without."""
+"""The buffers of tensors: which tensors share one, and how to make NumPy read tensors without.
+
+NumPy reads a tensor through the buffer protocol, of which nothing in Python is told. It does so from C too, as in
+`array[0] = tensor` or `array + tensor`, which no profile function and no replacement of `numpy.asarray` sees. So the
+protocol is switched off while a step is recorded, by a pointer that only C code can reach. From Python 3.12 on, an
+assignment to `EagerTensor.__buffer__` would hide the memory as well, but for good: TensorFlow adds its procedures after
+the type is made, so Python has nothing to restore them from, and a `__buffer__` in Python cannot export a bfloat16.
+
+The pointer changes only in `enter` and `leave`, under the GIL, which the interpreter does not release between looking
+at it and calling what it found there. An export that has begun does not look at it again, nor does its end.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import sys
 import sysconfig
 from threading import RLock
 from typing import Any
@@ -10,7 +21,8 @@ from typing import Any
 import numpy as np
 
 from retrotape._types import Tensor
-from retrotape.tf.core import EagerTensor, EagerTensorBase, shape_of, tf
+from retrotape.tf.core import EagerTensor, EagerTensorBase, pywrap_tfe, shape_of, tf
+from retrotape.tf.hook_table import unhooked
 from retrotape.tf.scopes import Scope
 
 _AS_BUFFER = 160  # offset of `tp_as_buffer` in a type object, the same from Python 3.8 on
@@ -67,8 +79,21 @@ def is_supported() -> bool:
     """Return whether the buffer of a tensor can be hidden: tried once, on a tensor of its own."""
     global _supported
     if _supported is None:
-        _supported = not sysconfig.get_config_var("Py_GIL_DISABLED") and _try()
+        _supported = not sysconfig.get_config_var("Py_GIL_DISABLED") and _is_in_place() and _try()
     return _supported
+
+
+def _is_in_place() -> bool:
+    """Return whether Python itself finds, where we would write, what exports the memory of a tensor."""
+    if sys.implementation.name != "cpython" or ctypes.sizeof(ctypes.c_void_p) != 8 or hasattr(sys, "getobjects"):
+        return False  # the last one: objects are two pointers longer
+    found: int | None = _type_slot(EagerTensor, _BF_GETBUFFER)
+    return found is not None and _slot().value == found
+
+
+_BF_GETBUFFER = 1  # `Py_bf_getbuffer`
+_type_slot = ctypes.pythonapi.PyType_GetSlot
+_type_slot.restype, _type_slot.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_int)
 
 
 def _try() -> bool:
@@ -88,29 +113,25 @@ def _try() -> bool:
 
 
 def memory_of(tensor: Tensor) -> np.ndarray:
-    """Return the memory of a tensor on a CPU as bytes, without a copy."""
-    try:
-        return np.frombuffer(tensor, np.uint8)
-    except TypeError:
-        if _before is None:
-            raise
-    with _lock:  # it is hidden, while a step is recorded
-        slot = _slot()
-        hidden, slot.value = slot.value, _before
-        try:
-            return np.frombuffer(tensor, np.uint8)
-        finally:
-            slot.value = hidden
+    """Return the memory of a tensor as bytes, without a copy if it is on a CPU and not a scalar."""
+    return np.asarray(unhooked(EagerTensorBase, "_numpy")(tensor)).reshape(-1).view(np.uint8)
 
 
 def _buffer_of(tensor: Tensor) -> int | None:
     """Return the address of an eager tensor's buffer; None if it is not available."""
-    if "CPU" in tensor.backing_device:
-        return memory_of(tensor).__array_interface__["data"][0]
-    if not tensor.dtype.is_floating:
+    dtype, on_cpu = tensor.dtype, "CPU" in tensor.backing_device
+    try:
+        if on_cpu:
+            return np.frombuffer(tensor, np.uint8).__array_interface__["data"][0]
+    except TypeError:  # it is hidden; shown for a moment, another thread that records could read it unseen
+        on_cpu = dtype.is_integer or dtype.is_bool or dtype.is_complex
+    if not (dtype.is_floating or on_cpu):
         return None
-    capsule = tf.experimental.dlpack.to_dlpack(tensor)
-    # The first field of a DLTensor is its data pointer.
+    try:
+        capsule = unhooked(pywrap_tfe, "TFE_ToDlpackCapsule")(tensor)
+    except tf.errors.InvalidArgumentError:  # DLPack does not have the dtype
+        return None
+    # The first field of a DLTensor is its data pointer. NumPy's `from_dlpack` knows neither bfloat16 nor other devices.
     return ctypes.c_void_p.from_address(_capsule_pointer(capsule, b"dltensor")).value
 
 

@@ -23,7 +23,7 @@ import tensorflow as tf
 
 import retrotape as rt
 from helpers.untouched import touched
-from stress.interrupts import scenarios
+from stress.interrupts import of_tensorflow, scenarios
 
 MAIN = threading.get_ident()
 
@@ -103,6 +103,10 @@ def interrupted(run: Callable[[], Any], interrupting: Any, delay: float) -> bool
             run()
     except (KeyboardInterrupt, tf.errors.OpError):  # TensorFlow makes the latter of what comes in a `tf.py_function`
         return True
+    except Exception as error:
+        if not of_tensorflow.is_interrupt(error):
+            raise
+        return True
     return False
 
 
@@ -116,6 +120,7 @@ def try_step(name: str, right: dict[str, Any], interrupting: Any, delay: float) 
             scenarios.STEPS[name](made)
 
     came = interrupted(record, interrupting, delay)
+    of_tensorflow.leave_graph_mode()
     problems = [f"left: {item}" for item in touched()]
     problems += scenarios.wrong(scenarios.gradients(tape, made), right, errors_allowed=True)
     problems += [f"next: {item}" for item in scenarios.next_is_wrong(scenarios.STEPS[name], right)]
@@ -131,6 +136,7 @@ def duration(run: Callable[[], Any]) -> float:
 
 def main(how: str, times: str, seed: str) -> None:
     interrupting, chance = HOW[how], random.Random(int(seed))
+    of_tensorflow.read_context_in_c()
     # TensorFlow ends the process where a signal comes as it begins a `tf.py_function` (CHECK failed in py_func.cc).
     rights = {name: scenarios.expected(step) for name, step in scenarios.STEPS.items() if name != "python"}
     lengths = {name: duration(lambda n=name: scenarios.next_is_wrong(scenarios.STEPS[n], rights[n])) for name in rights}
@@ -145,6 +151,7 @@ def main(how: str, times: str, seed: str) -> None:
                 came, problems = try_step(name, rights[name], interrupting, delay)
             else:
                 came = interrupted(queries.all[name], interrupting, delay)
+                of_tensorflow.leave_graph_mode()
                 problems = [f"left: {item}" for item in touched()] + queries.wrong()
                 problems += scenarios.next_is_wrong(scenarios.STEPS["ops"], rights["ops"])
                 queries = Queries(folder)
