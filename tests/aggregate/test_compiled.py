@@ -84,7 +84,13 @@ def batches() -> list[tuple[tf.Tensor, tf.Tensor]]:
     ]
 
 
-@pytest.mark.parametrize("name", METHODS)
+# Recording its gradient functions takes as long as all the other methods; their loops are those of MGDA and UPGrad.
+LONG = ("CAGrad",)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in METHODS]
+)
 def test_a_step_that_is_played_back(name):
     plain, ours = Model(METHODS[name]()), Model(METHODS[name]())
     compiled = rt.compile(ours.step, strict=True)
