@@ -103,6 +103,13 @@ def at_random(turns: int, rng: random.Random) -> list[Call]:
     return found
 
 
+def program(seed: int, feature: Feature | None) -> tuple[str, random.Random]:
+    """Return the source of a step, and what decides on its calls."""
+    rng = random.Random(f"features {seed}")
+    features = [feature] if feature else rng.sample(FEATURES, rng.randint(1, 5))
+    return source_of(features, rng), rng
+
+
 class Run:
     """A step in its surroundings.
 
@@ -113,9 +120,7 @@ class Run:
     """
 
     def __init__(self, seed: int, feature: Feature | None = None, share: slice = slice(None)) -> None:
-        rng = random.Random(f"features {seed}")
-        features = [feature] if feature else rng.sample(FEATURES, rng.randint(1, 5))
-        self.source = source_of(features, rng)
+        self.source, rng = program(seed, feature)
         module, file = ModuleType("played_back"), f"<step {seed}>"
         sys.modules["played_back"] = module  # data classes look there
         linecache.cache[file] = (len(self.source), None, self.source.splitlines(True), file)

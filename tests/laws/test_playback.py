@@ -9,11 +9,11 @@ import pytest
 import retrotape as rt
 from helpers.seeds import seeds
 from laws.playback_effects import FEATURES, Feature
-from laws.playback_programs import Run, run
+from laws.playback_programs import program, run
 from playback.twins import assert_same, plays
 
 TOLERANCE = 1e-6
-PARTS = 4
+PARTS = 6
 
 
 def check(seed: int, feature: Feature | None = None, share: slice = slice(None), **options: Any) -> Any:
@@ -33,7 +33,7 @@ def check(seed: int, feature: Feature | None = None, share: slice = slice(None),
 
     ours, theirs = run(seed, wrap, feature, share), run(seed, lambda step: step, feature, share)
     assert len(ours) == len(theirs) or options.get("strict")
-    source = Run(seed, feature, share).source
+    source = program(seed, feature)[0]
     assert feature is None or any(isinstance(found, dict) for _, (_, found, *_) in theirs[:4]), f"it fails:\n{source}"
     for number, ((call, one), (_, other)) in enumerate(zip(ours, theirs, strict=False)):
         assert_same(one, other, TOLERANCE, f"{source}\n\ncall {number}, {call}")
