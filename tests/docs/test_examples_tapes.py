@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 import retrotape as rt
-from docs.running import FOLDER, PICTURES, assert_picture, load, run, run_in
+from docs.running import FOLDER, load, run
 
 # ------------------------------------------------------------------ first order
 
@@ -161,8 +161,3 @@ def test_two_workers():
     assert ran.numbers["apart"] < 1e-6
     assert ran.numbers["slope"] == pytest.approx(ran.numbers["difference"], rel=1e-3)
     assert abs(ran.numbers["slope"]) > 1.0
-
-
-@pytest.mark.parametrize("name", [name for name in run_in(__file__) if name in PICTURES])
-def test_picture(name, tmp_path):
-    assert_picture(name, tmp_path)

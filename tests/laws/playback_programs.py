@@ -116,10 +116,12 @@ class Run:
     Args:
       seed: Decides on everything.
       feature: What the step does; by default the seed decides on that as well.
-      share: Which of the variations a step with one feature meets.
+      variations: What changes between calls of a step with one feature.
     """
 
-    def __init__(self, seed: int, feature: Feature | None = None, share: slice = slice(None)) -> None:
+    def __init__(
+        self, seed: int, feature: Feature | None = None, variations: Sequence[dict[str, Any]] = VARIATIONS
+    ) -> None:
         self.source, rng = program(seed, feature)
         module, file = ModuleType("played_back"), f"<step {seed}>"
         sys.modules["played_back"] = module  # data classes look there
@@ -127,7 +129,7 @@ class Run:
         exec(compile(self.source, file, "exec"), vars(module))
         self.step, self._turns, self._watched = module.make()
         turns = len(self._turns)
-        self.schedule = one_by_one(turns, VARIATIONS[share]) if feature else at_random(turns, rng)
+        self.schedule = one_by_one(turns, variations) if feature else at_random(turns, rng)
         values = np.random.default_rng(seed)
         self._data = [
             tf.constant(values.uniform(-1, 1, size=(4, 3)), tf.float32) for _ in range(len(self.schedule) + 1)
@@ -179,11 +181,16 @@ def settings_restored() -> Iterator[None]:
             del os.environ[name]
 
 
-def run(seed: int, wrap: Callable[[Any], Any], feature: Feature | None = None, share: slice = slice(None)) -> list[Any]:
+def run(
+    seed: int,
+    wrap: Callable[[Any], Any],
+    feature: Feature | None = None,
+    variations: Sequence[dict[str, Any]] = VARIATIONS,
+) -> list[Any]:
     """Return what each call gave, up to the first that is refused."""
     found: list[Any] = []
     with settings_restored(), contextlib.suppress(rt.errors.PlaybackError):
-        made = build(lambda: Run(seed, feature, share), seed)
+        made = build(lambda: Run(seed, feature, variations), seed)
         for outcome in made.calls(wrap(made.step)):
             found.append(outcome)  # noqa: PERF402  # what came before the error is kept
     return found

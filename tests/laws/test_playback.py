@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -9,20 +10,26 @@ import pytest
 import retrotape as rt
 from helpers.seeds import seeds
 from laws.playback_effects import FEATURES, Feature
-from laws.playback_programs import program, run
+from laws.playback_programs import VARIATIONS, program, run
 from playback.twins import assert_same, plays
 
 TOLERANCE = 1e-6
 PARTS = 6
 
 
-def check(seed: int, feature: Feature | None = None, share: slice = slice(None), **options: Any) -> Any:
+def some_for(feature: Feature) -> list[dict[str, Any]]:
+    """Return a part of the variations, another one for the next feature, and those of arguments that this one reads."""
+    part, reads = FEATURES.index(feature) % PARTS, set(re.findall(r"\b(?:n|mode)\b", feature.body))
+    return [one for place, one in enumerate(VARIATIONS) if place % PARTS == part or reads & one.keys()]
+
+
+def check(seed: int, feature: Feature | None = None, variations: Any = VARIATIONS, **options: Any) -> Any:
     """Compare a run with that of a twin in eager mode, as far as it went, and return the compiled step.
 
     Args:
       seed: Decides on the calls.
       feature: What the step does; by default the seed decides on that as well.
-      share: Which of the variations a step with one feature meets.
+      variations: What changes between calls of a step with one feature.
       options: Those of `rt.compile`.
     """
     made: list[Any] = []
@@ -31,7 +38,7 @@ def check(seed: int, feature: Feature | None = None, share: slice = slice(None),
         made.append(rt.compile(step, **options))
         return made[-1]
 
-    ours, theirs = run(seed, wrap, feature, share), run(seed, lambda step: step, feature, share)
+    ours, theirs = run(seed, wrap, feature, variations), run(seed, lambda step: step, feature, variations)
     assert len(ours) == len(theirs) or options.get("strict")
     source = program(seed, feature)[0]
     assert feature is None or any(isinstance(found, dict) for _, (_, found, *_) in theirs[:4]), f"it fails:\n{source}"
@@ -44,7 +51,7 @@ def check(seed: int, feature: Feature | None = None, share: slice = slice(None),
 @pytest.mark.parametrize("feature", FEATURES, ids=lambda feature: feature.name)
 def test_a_step_with_one_feature(feature: Feature) -> None:
     """Each meets a part of the variations, and each variation many features: all of them are slow."""
-    compiled = check(1, feature, slice(FEATURES.index(feature) % PARTS, None, PARTS), limit=100)
+    compiled = check(1, feature, some_for(feature), limit=100)
     if feature.plays:
         assert compiled.why_not_compiled() is None
         assert plays(compiled) > 0
