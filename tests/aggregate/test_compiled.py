@@ -84,7 +84,14 @@ def batches() -> list[tuple[tf.Tensor, tf.Tensor]]:
     ]
 
 
-@pytest.mark.parametrize("name", METHODS)
+# Without state or draws, a method is one function of inner products, recorded as one call whatever is in it: one that
+# solves (UPGrad) and one that does not (IMTLG) stand for these, whose functions take long to compile.
+ALIKE = ("Mean", "Weighted", "Constant", "DualProj", "MGDA", "CAGrad", "AlignedMTL", "ConFIG", "FairGrad", "NashMTL")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in ALIKE else ()) for name in METHODS]
+)
 def test_a_step_that_is_played_back(name):
     plain, ours = Model(METHODS[name]()), Model(METHODS[name]())
     compiled = rt.compile(ours.step, strict=True)

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 import retrotape as rt
 from aggregate.heads import HEADS, METHODS, X, Y, fit, make, net
+from helpers.processes import PYTHON
 
 RNG = np.random.default_rng(1)
 
@@ -72,7 +73,7 @@ def test_with_xla_it_is_the_same(name):
 def test_two_devices_are_one_with_the_whole_batch(names):
     tests = Path(__file__).parents[1]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tests), *sys.path])}
-    command = [sys.executable, str(tests / "aggregate" / "two_devices.py"), *names]
+    command = [PYTHON, str(tests / "aggregate" / "two_devices.py"), *names]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     apart = json.loads(done.stdout.partition("apart:")[2])

@@ -16,6 +16,7 @@ import tensorflow as tf
 
 import retrotape as rt
 from aggregate.making import rows_of_matrix
+from helpers.processes import PYTHON
 from retrotape import aggregate as ag
 from retrotape.errors import AggregationWarning, MethodStateError, MissingPackageError, ShapeMismatchError
 
@@ -265,7 +266,7 @@ IN_REPLICAS = {
 def errors_in_replicas() -> dict[str, list[str]]:
     tests = Path(__file__).parents[1]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tests), *sys.path])}
-    command = [sys.executable, str(tests / "aggregate" / "errors_in_replicas.py")]
+    command = [PYTHON, str(tests / "aggregate" / "errors_in_replicas.py")]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout.partition("errors:")[2])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -37,14 +38,19 @@ def nearly_opposite(seed: int, shape: tuple[int, int] = SHAPES[0]) -> np.ndarray
     return rows.astype(np.float32)
 
 
-def combined(method: Any, rows: np.ndarray, inside: bool) -> rt.aggregate.Combined:
-    variable = tf.Variable(tf.zeros(rows.shape[1:], rows.dtype))
+def combining(method: Any, dtype: type, shape: tuple[int, int]) -> Callable[[tf.Tensor], tuple[tf.Tensor, Any]]:
+    """Return what combines rows, stacked."""
+    variable = tf.Variable(tf.zeros(shape[1:], dtype))
 
     def run(stacked: tf.Tensor) -> Any:
         found = method(rt.Rows.from_stacked([variable], [stacked]))
         return found[variable], found.converged
 
-    grad, converged = (tf.function(run) if inside else run)(tf.constant(rows))
+    return run
+
+
+def combined(run: Callable[[tf.Tensor], tuple[tf.Tensor, Any]], rows: np.ndarray) -> tuple[np.ndarray, bool]:
+    grad, converged = run(tf.constant(rows))
     return np.float64(grad), bool(converged)
 
 
@@ -65,14 +71,17 @@ def test_inside_a_function_too(name: str):
 
 
 def compare(name: str, shape: tuple[int, int], seeds: range, inside: bool) -> None:
+    method = other = METHODS[name]
+    run, exact = combining(method, np.float32, shape), combining(other, np.float64, shape)
+    if inside:
+        run, exact = tf.function(run), tf.function(exact)
     for seed in seeds:
         rows = nearly_opposite(seed, shape)
         if name in ("PCGrad", "GradVac"):  # the same draws for both
             method, other = type(METHODS[name])(seed=1), type(METHODS[name])(seed=1)
-        else:
-            method = other = METHODS[name]
-        found, converged = combined(method, rows, inside)
-        wanted, possible = combined(other, np.float64(rows), inside)
+            run, exact = combining(method, np.float32, shape), combining(other, np.float64, shape)
+        found, converged = combined(run, rows)
+        wanted, possible = combined(exact, np.float64(rows))
         assert converged == possible, seed
         rounding = 1e-6 * np.abs(rows).max()  # where the sum itself cancels
         atol = 2e-4 * np.abs(wanted).max() + rounding
@@ -93,7 +102,8 @@ def test_the_routes_to_weights_agree(count: int):
 
 def test_products_that_a_gpu_rounds_are_not_used(monkeypatch: pytest.MonkeyPatch):
     """As with TensorFloat-32: then sums are not matrix products, and inner products are of double precision."""
-    rows, wanted = nearly_opposite(1), combined(rt.aggregate.UPGrad(), nearly_opposite(1), False)[0]
+    rows = nearly_opposite(1)
+    wanted, _ = combined(combining(rt.aggregate.UPGrad(), np.float32, rows.shape), rows)
     for name in ("_base", "_columns"):
         monkeypatch.setattr(f"retrotape.aggregate.{name}.rounds_products", lambda: True)
     monkeypatch.setattr("retrotape.aggregate._functions._functions", {})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -13,8 +15,9 @@ from retrotape.aggregate import _pivoting, _solve
 PRECISION = {np.dtype(kind): float(np.finfo(kind).eps) for kind in (np.float32, np.float64)}
 
 
+@functools.cache  # tests share what is traced for problems of one shape
 def in_function(function):
-    return tf.function(function, autograph=False, reduce_retracing=True)
+    return tf.function(function, autograph=False)
 
 
 def gramians(rows: list[np.ndarray]) -> tf.Tensor:

@@ -80,7 +80,7 @@ def test_functions_that_are_gone_are_forgotten(order):
     record_one()
     gc.collect()
     before = remembered()
-    for _ in range(8):
+    for _ in range(3):
         record_one()
     gc.collect()
     assert remembered() <= before

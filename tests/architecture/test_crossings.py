@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
+
+from helpers.processes import PYTHON
 
 TOOL = Path(__file__).resolve().parents[2] / "tools" / "crossings.py"
 
 
 def test_no_query_is_above_its_limits() -> None:
-    done = subprocess.run([sys.executable, TOOL, "--limits"], capture_output=True, text=True, check=False)
+    done = subprocess.run([PYTHON, TOOL, "--limits"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -5,13 +5,10 @@ import inspect
 import sys
 from pathlib import Path
 
-import pytest
-
 import retrotape
+from architecture.source import FILES, SOURCE, name, nodes, text, tree
 from retrotape import errors
 
-SOURCE = Path(retrotape.__file__).parent
-FILES = sorted(SOURCE.rglob("*.py"))
 LIMIT = 350
 
 # Each may import those before it, and itself; names in one row do not import each other.
@@ -66,7 +63,7 @@ def unit(path: Path) -> str:
 def imports(path: Path) -> list[tuple[str, int]]:
     """Return every module that a file imports, with the line, also inside functions."""
     found = []
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             found += [(alias.name, node.lineno) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -90,29 +87,28 @@ def wrong_direction(path: Path) -> list[str]:
     return wrong
 
 
-@pytest.fixture(params=FILES, ids=lambda path: str(path.relative_to(SOURCE)))
-def path(request) -> Path:
-    return request.param
-
-
 def test_there_are_ten_ranks_at_most():
     assert len(LAYERS) <= 10
 
 
-def test_every_file_belongs_to_a_layer(path: Path):
-    assert unit(path) == "" or unit(path) in RANK or unit(path) in BASE
+def test_every_file_belongs_to_a_layer():
+    assert [name(path) for path in FILES if unit(path) not in {"", *RANK, *BASE}] == []
 
 
-@pytest.mark.parametrize("name", sorted(BASE))
-def test_the_base_imports_nothing_else_of_the_package(name: str):
-    files = [path for path in FILES if unit(path) == name]
-    assert files
-    ours = [module.split(".") for path in files for module, _ in imports(path) if module.startswith("retrotape.")]
-    assert {parts[1] for parts in ours} <= BASE
+def test_the_base_imports_nothing_else_of_the_package():
+    files = [path for path in FILES if unit(path) in BASE]
+    assert {unit(path) for path in files} == BASE
+    ours = [
+        (name(path), module)
+        for path in files
+        for module, _ in imports(path)
+        if module.startswith("retrotape.") and module.split(".")[1] not in BASE
+    ]
+    assert ours == []
 
 
-def test_imports_point_one_way(path: Path):
-    assert wrong_direction(path) == []
+def test_imports_point_one_way():
+    assert [wrong for path in FILES for wrong in wrong_direction(path)] == []
 
 
 def test_an_import_against_the_direction_would_be_noticed(tmp_path, monkeypatch):
@@ -124,41 +120,52 @@ def test_an_import_against_the_direction_would_be_noticed(tmp_path, monkeypatch)
     assert wrong_direction(bad) == ["ir/_bad.py:2: ir imports tape"] * 2 + ["ir/_bad.py:3: ir imports record"]
 
 
-def test_private_files_of_a_folder_are_imported_only_there(path: Path):
+def private_of_others(path: Path) -> list[str]:
+    """Return the imports of a file that take a private file of a folder that it does not lie in."""
+    wrong = []
     for module, line in imports(path):
         parts = module.split(".")
         private = next((at for at, part in enumerate(parts) if part.startswith("_") and at > 1), 0)
         folder = SOURCE.joinpath(*parts[1:private])
-        if parts[0] == "retrotape" and private and folder.is_dir():
-            assert folder in path.parents, f"{path}:{line} imports {module}"
+        if parts[0] == "retrotape" and private and folder.is_dir() and folder not in path.parents:
+            wrong.append(f"{name(path)}:{line} imports {module}")
+    return wrong
 
 
-def test_only_one_file_imports_what_is_private_in_tensorflow(path: Path):
-    if path != SOURCE / "tf" / "core.py":
-        touched = [(m, line) for m, line in imports(path) if m.startswith("tensorflow.python")]
-        assert touched == []
+def test_private_files_of_a_folder_are_imported_only_there():
+    assert [wrong for path in FILES for wrong in private_of_others(path)] == []
 
 
-def test_the_plain_layers_use_the_standard_library_only(path: Path):
-    if unit(path) in PLAIN:
-        for module, line in imports(path):
-            top = module.partition(".")[0]
-            assert top in sys.stdlib_module_names or top in ("retrotape", "__future__"), f"{path}:{line}: {module}"
+def test_only_one_file_imports_what_is_private_in_tensorflow():
+    touched = {name(path) for path in FILES for module, _ in imports(path) if module.startswith("tensorflow.python")}
+    assert touched == {"tf/core.py"}
 
 
-def test_no_file_is_too_long(path: Path):
-    assert len(path.read_text().splitlines()) <= LIMIT
+def test_the_plain_layers_use_the_standard_library_only():
+    allowed = {"retrotape", "__future__", *sys.stdlib_module_names}
+    wrong = [
+        f"{name(path)}:{line}: {module}"
+        for path in FILES
+        if unit(path) in PLAIN
+        for module, line in imports(path)
+        if module.partition(".")[0] not in allowed
+    ]
+    assert wrong == []
 
 
-def test_every_file_says_what_it_is(path: Path):
-    assert ast.get_docstring(ast.parse(path.read_text()))
+def test_no_file_is_too_long():
+    assert [name(path) for path in FILES if len(text(path).splitlines()) > LIMIT] == []
+
+
+def test_every_file_says_what_it_is():
+    assert [name(path) for path in FILES if not ast.get_docstring(tree(path))] == []
 
 
 # ------------------------------------------------------------------ the public names
 
 
 def door() -> ast.Module:
-    return ast.parse((SOURCE / "__init__.py").read_text())
+    return tree(SOURCE / "__init__.py")
 
 
 def for_type_checkers() -> dict[str, str]:
@@ -185,10 +192,9 @@ def test_the_door_agrees_with_itself():
     assert list(retrotape.__all__) == sorted(retrotape.__all__)
 
 
-@pytest.mark.parametrize("name", retrotape.__all__)
-def test_every_public_name_is_there_and_documented(name: str):
-    value = getattr(retrotape, name)
-    assert isinstance(value, str) or inspect.getdoc(value)
+def test_every_public_name_is_there_and_documented():
+    values = {public: getattr(retrotape, public) for public in retrotape.__all__}
+    assert [key for key, value in values.items() if not (isinstance(value, str) or inspect.getdoc(value))] == []
 
 
 def test_the_old_name_is_the_same_class():
@@ -198,39 +204,39 @@ def test_the_old_name_is_the_same_class():
 def with_examples() -> dict[str, object]:
     """Return every public class, function and method by name."""
     found: dict[str, object] = {}
-    for name in retrotape.__all__:
-        value = getattr(retrotape, name)
+    for public in retrotape.__all__:
+        value = getattr(retrotape, public)
         if inspect.isclass(value) or inspect.isfunction(value):
             found.setdefault(value.__name__, value)
     for cls in [value for value in found.values() if inspect.isclass(value)]:
         own = [base for base in cls.__mro__ if base.__module__.startswith("retrotape")]
-        for name, member in [item for base in reversed(own) for item in vars(base).items()]:
+        for key, member in [item for base in reversed(own) for item in vars(base).items()]:
             member = getattr(member, "__func__", member)
-            public = not name.startswith("_") or name in ("__enter__", "__exit__")
+            public = not key.startswith("_") or key in ("__enter__", "__exit__")
             if public and (inspect.isfunction(member) or isinstance(member, property)):
-                found[f"{cls.__name__}.{name}"] = member
+                found[f"{cls.__name__}.{key}"] = member
     return found
 
 
-@pytest.mark.parametrize("name", sorted(with_examples()))
-def test_every_public_name_has_a_docstring_and_an_example(name: str):
-    text = inspect.getdoc(with_examples()[name])
-    assert text
-    if name.split(".")[0] in ("Tape", "Memory") and name not in NO_EXAMPLE:
-        assert ">>>" in text, f"{name} has no example"
+def test_every_public_name_has_a_docstring_and_an_example():
+    docs = {public: inspect.getdoc(value) or "" for public, value in with_examples().items()}
+    assert [public for public, doc in docs.items() if not doc] == []
+    shown = [public for public in docs if public.split(".")[0] in ("Tape", "Memory") and public not in NO_EXAMPLE]
+    assert shown
+    assert [public for public in shown if ">>>" not in docs[public]] == []
 
 
 def test_no_exemption_is_left_over():
     names = with_examples()
-    for name in NO_EXAMPLE:
-        assert name in names, f"{name} does not exist"
-        assert ">>>" not in (inspect.getdoc(names[name]) or ""), f"{name} has an example by now"
+    for public in NO_EXAMPLE:
+        assert public in names, f"{public} does not exist"
+        assert ">>>" not in (inspect.getdoc(names[public]) or ""), f"{public} has an example by now"
 
 
 def test_every_error_is_documented():
-    for name, value in vars(errors).items():
+    for key, value in vars(errors).items():
         if inspect.isclass(value) and value.__module__ == errors.__name__:
-            assert value.__doc__, name
+            assert value.__doc__, key
 
 
 def test_the_page_names_the_layers_in_their_order():

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-import retrotape
+from architecture.source import FILES, SOURCE, name, nodes, tree
 from retrotape.tf import compatibility, hook_table, hooks, private_names, replicas
 from retrotape.tf.compatibility import PrivateName
 
-SOURCE = Path(retrotape.__file__).parent
-FILES = sorted(SOURCE.rglob("*.py"))
 LINES = [*private_names.HOOKED, *private_names.CALLED, *private_names.KERAS, *private_names.FIT]
 TABLE = [PrivateName.parse(line) for line in LINES]
 PYTHON = {
@@ -26,17 +23,17 @@ PYTHON = {
 ACCESS = ("getattr", "hasattr", "setattr")
 
 
-def words(name: PrivateName) -> set[str]:
-    return {name.name, *name.owner.split(".")}
+LISTED = {word for line in TABLE for word in (line.name, *line.owner.split("."))}
+PAIRS = {(line.module, (line.owner or line.name).split(".")[0]) for line in TABLE}
 
 
-def is_private(name: str) -> bool:
-    return name == "__internal__" or (name.startswith("_") and not name.endswith("__"))
+def is_private(word: str) -> bool:
+    return word == "__internal__" or (word.startswith("_") and not word.endswith("__"))
 
 
-def own_attributes(tree: ast.AST) -> Iterator[str]:
+def own_attributes(source: ast.AST) -> Iterator[str]:
     """Yield the attributes that classes in a file define or assign."""
-    for cls in [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]:
+    for cls in [node for node in ast.walk(source) if isinstance(node, ast.ClassDef)]:
         for node in ast.walk(cls):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
                 yield node.name
@@ -49,49 +46,58 @@ def own_attributes(tree: ast.AST) -> Iterator[str]:
                 yield node.value  # __slots__
 
 
-def private_uses(tree: ast.AST) -> Iterator[tuple[str, int]]:
+def private_uses(source: ast.AST) -> Iterator[tuple[str, int]]:
     """Yield the private attributes that a file reads or sets on anything, also by `getattr`."""
-    for node in ast.walk(tree):
+    for node in ast.walk(source):
         if isinstance(node, ast.Attribute) and is_private(node.attr):
             yield node.attr, node.lineno
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ACCESS:
-            name = node.args[1] if len(node.args) > 1 else None  # None in `getattr(*key)`, of the table of hooks
-            if isinstance(name, ast.Constant) and is_private(name.value):
-                yield name.value, node.lineno
+            word = node.args[1] if len(node.args) > 1 else None  # None in `getattr(*key)`, of the table of hooks
+            if isinstance(word, ast.Constant) and is_private(word.value):
+                yield word.value, node.lineno
 
 
-def module_uses(tree: ast.AST) -> Iterator[tuple[str, str]]:
+MODULES = {
+    alias.asname or alias.name: f"{node.module}.{alias.name}"
+    for node in nodes(SOURCE / "tf" / "core.py")
+    if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tensorflow.")
+    for alias in node.names
+}
+
+
+def module_uses(source: ast.AST) -> Iterator[tuple[str, str]]:
     """Yield (module, name) for what a file takes from private modules of TensorFlow, which come from `tf/core.py`."""
-    modules = {}
-    for node in ast.walk(ast.parse((SOURCE / "tf" / "core.py").read_text())):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tensorflow."):
-            modules.update({alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names})
-    for node in ast.walk(tree):
+    for node in ast.walk(source):
         if isinstance(node, ast.Attribute) and not node.attr.startswith("__"):
-            module = modules.get(ast.unparse(node.value).removeprefix("core."))
+            module = MODULES.get(dotted(node.value).removeprefix("core."))
             if module is not None:
                 yield module, node.attr
 
 
-OURS = {name for path in FILES for name in own_attributes(ast.parse(path.read_text()))} | {"_retrotape"}
+def dotted(node: ast.AST) -> str:
+    """Return a name with its attributes as it is written, and "" for anything else."""
+    if isinstance(node, ast.Name):
+        return node.id
+    owner = dotted(node.value) if isinstance(node, ast.Attribute) else ""
+    return f"{owner}.{node.attr}" if owner else ""
 
 
-def unlisted(source: str) -> list[str]:
+OURS = {word for path in FILES for word in own_attributes(tree(path))} | {"_retrotape"}
+KNOWN = LISTED | OURS | PYTHON
+
+
+def unlisted(source: ast.AST) -> list[str]:
     """Return what a piece of source takes from TensorFlow without a line in the table."""
-    tree = ast.parse(source)
-    listed = {word for name in TABLE for word in words(name)}
-    found = [name for name, _ in private_uses(tree) if name not in listed | OURS | PYTHON]
-    pairs = {(name.module, (name.owner or name.name).split(".")[0]) for name in TABLE}
-    return found + [f"{module}.{name}" for module, name in module_uses(tree) if (module, name) not in pairs]
+    found = [word for word, _ in private_uses(source) if word not in KNOWN]
+    return found + [f"{module}.{word}" for module, word in module_uses(source) if (module, word) not in PAIRS]
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_every_private_name_in_the_source_has_its_line(path: Path) -> None:
-    assert unlisted(path.read_text()) == []
+def test_every_private_name_in_the_source_has_its_line() -> None:
+    assert {name(path): found for path in FILES if (found := unlisted(tree(path)))} == {}
 
 
 @pytest.mark.parametrize(
-    ("source", "name"),
+    ("source", "word"),
     [
         ("context.context()._nobody_listed_this", "_nobody_listed_this"),
         ("getattr(tensor, '_nobody_listed_this', None)", "_nobody_listed_this"),
@@ -100,30 +106,27 @@ def test_every_private_name_in_the_source_has_its_line(path: Path) -> None:
         ("core.record.nobody_listed_this()", "tensorflow.python.eager.record.nobody_listed_this"),
     ],
 )
-def test_a_new_private_name_would_be_noticed(source: str, name: str) -> None:
-    assert unlisted(source) == [name]
+def test_a_new_private_name_would_be_noticed(source: str, word: str) -> None:
+    assert unlisted(ast.parse(source)) == [word]
 
 
-def outside_of_tf(source: str) -> list[str]:
+def outside_of_tf(source: ast.AST) -> list[str]:
     """Return the private names of TensorFlow and Keras that a piece of source touches: none may, but for `tf/`."""
-    tree = ast.parse(source)
-    listed = {word for name in TABLE for word in words(name) if is_private(word)}
-    own = {node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and _is_own(node)}
-    uses = [(node.attr, node) for node in ast.walk(tree) if isinstance(node, ast.Attribute) and is_private(node.attr)]
-    found = [name for name, node in uses if node not in own and (name in listed or name not in OURS | PYTHON)]
-    attributes = {name for name, _ in uses}
-    return found + [name for name, _ in private_uses(tree) if name not in attributes and name not in OURS | PYTHON]
+    listed = {word for word in LISTED if is_private(word)}
+    own = {node for node in ast.walk(source) if isinstance(node, ast.Attribute) and _is_own(node)}
+    uses = [(node.attr, node) for node in ast.walk(source) if isinstance(node, ast.Attribute) and is_private(node.attr)]
+    found = [word for word, node in uses if node not in own and (word in listed or word not in OURS | PYTHON)]
+    attributes = {word for word, _ in uses}
+    return found + [word for word, _ in private_uses(source) if word not in attributes and word not in OURS | PYTHON]
 
 
 def _is_own(node: ast.Attribute) -> bool:
     return isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
 
 
-@pytest.mark.parametrize(
-    "path", [path for path in FILES if path.parent.name != "tf"], ids=lambda path: str(path.relative_to(SOURCE))
-)
-def test_private_names_are_touched_in_one_folder_only(path: Path) -> None:
-    assert outside_of_tf(path.read_text()) == []
+def test_private_names_are_touched_in_one_folder_only() -> None:
+    outside = [path for path in FILES if path.parent.name != "tf"]
+    assert {name(path): found for path in outside if (found := outside_of_tf(tree(path)))} == {}
 
 
 @pytest.mark.parametrize(
@@ -131,20 +134,20 @@ def test_private_names_are_touched_in_one_folder_only(path: Path) -> None:
     ["tensor._id", "keras_variable._value", "getattr(variable, '_shared_name')", "tf.__internal__.x", "x._new_in_tf"],
 )
 def test_a_private_name_outside_of_the_folder_would_be_noticed(source: str) -> None:
-    assert len(outside_of_tf(source)) == 1
-    assert outside_of_tf("self._id") == []
+    assert len(outside_of_tf(ast.parse(source))) == 1
+    assert outside_of_tf(ast.parse("self._id")) == []
 
 
 def test_no_line_of_the_table_is_left_over() -> None:
     files = [path for path in FILES if path.name not in ("private_names.py", "compatibility.py")]
-    nodes = [node for path in files for node in ast.walk(ast.parse(path.read_text()))]
-    used = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
-    used |= {node.value for node in nodes if isinstance(node, ast.Constant)} | {"recompute_grad"}  # a prefix there
-    assert [str(name) for name in TABLE if name.name not in used] == []
+    written = [node for path in files for node in nodes(path)]
+    used = {node.attr for node in written if isinstance(node, ast.Attribute)}
+    used |= {node.value for node in written if isinstance(node, ast.Constant)} | {"recompute_grad"}  # a prefix there
+    assert [str(line) for line in TABLE if line.name not in used] == []
 
 
 def test_every_line_gives_its_reason_and_none_is_there_twice() -> None:
-    names = [str(name) for name in TABLE]
+    names = [str(line) for line in TABLE]
     assert len(set(names)) == len(names)
     tables = private_names.HOOKED, private_names.CALLED, private_names.KERAS, private_names.FIT
     assert all(reason for table in tables for reason in table.values())
@@ -153,7 +156,7 @@ def test_every_line_gives_its_reason_and_none_is_there_twice() -> None:
 def test_every_hook_is_in_the_table_of_hooks() -> None:
     assert {hooks, replicas}  # which add theirs when they are imported; those of Keras come with the first tape
     names = [PrivateName.parse(line) for line in private_names.HOOKED]
-    places = {(compatibility.owner_of(name), name.name) for name in names}
+    places = {(compatibility.owner_of(line), line.name) for line in names}
     of_keras = {hook.key for hook in hook_table.hooks if "keras" in getattr(hook.key[0], "__module__", "")}
     hooked = {hook.key for hook in hook_table.hooks} - of_keras
     assert places == hooked

@@ -8,11 +8,16 @@ import tensorflow as tf
 
 from conform.table import Ask
 
+# AutoGraph converts what a function calls, and anew for each function: these have nothing to convert.
+_as_is = tf.autograph.experimental.do_not_convert
 
+
+@_as_is
 def tensors_in(nest: Any) -> list[Any]:
     return [item for item in tf.nest.flatten(nest) if not is_variable(item)]
 
 
+@_as_is
 def is_variable(item: Any) -> bool:
     return hasattr(item, "assign")
 
@@ -24,6 +29,7 @@ def _weights(target: Any) -> Any:
     return tf.reshape(weights, tf.shape(target))
 
 
+@_as_is
 def questions_about(outcome: Any, sources: list[Any]) -> list[Ask]:
     ask = outcome if isinstance(outcome, Ask) else Ask(outcome)
     ask = ask._replace(sources=sources if ask.sources is None else ask.sources)
@@ -34,8 +40,15 @@ def questions_about(outcome: Any, sources: list[Any]) -> list[Ask]:
     return [ask, ask._replace(output_gradients=weighted)]
 
 
+@_as_is
 def answers_of(tape: Any, questions: list[Ask]) -> list[list[Any]]:
     return [
         tf.nest.flatten(tape.gradient(ask.target, ask.sources, ask.output_gradients, ask.unconnected))
         for ask in questions
     ]
+
+
+@_as_is
+def inputs_of(given: list[Any], sources: list[Any]) -> list[Any]:
+    """Return the arguments of a function, and the sources that are variables where None was given."""
+    return [source if tensor is None else tensor for tensor, source in zip(given, sources, strict=True)]

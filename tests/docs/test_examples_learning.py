@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from docs.running import run
+from docs.running import PICTURES, assert_picture, run, run_in
 
 # ------------------------------------------------------------------ higher orders, and through updates
 
@@ -139,3 +139,8 @@ def test_data_weights_have_the_derivative_of_a_finite_difference(example):
     ones = tf.ones_like(gap)
     more, less = (float(module.train(ones + sign * gap)[1]) for sign in (1.0, -1.0))
     assert numbers["harm"][example] == pytest.approx((more - less) / 2e-3, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", [name for name in run_in(__file__) if name in PICTURES])
+def test_picture(name, tmp_path):
+    assert_picture(name, tmp_path)

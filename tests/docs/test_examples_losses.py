@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from docs.running import run
+from docs.running import PICTURES, assert_picture, run, run_in
+
+SEEDS = [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)]  # 0 is that of `main`
 
 # ------------------------------------------------------------------ eight heads
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", SEEDS)
 def test_upgrad_serves_the_small_losses_that_the_sum_fails(seed):
     example, numbers, _ = run("eight_heads")
     left = numbers["left"] if seed == 0 else {name: example.train(one, seed) for name, one in example.METHODS.items()}
@@ -31,7 +33,7 @@ def test_eight_heads_print_what_they_return():
 # ------------------------------------------------------------------ an equation and its boundary
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", SEEDS)
 def test_the_sum_fails_the_boundary_and_two_methods_do_not(seed):
     example, numbers, _ = run("pinn_boundary")
     names = ("Sum", "UPGrad", "ConFIG")
@@ -66,7 +68,7 @@ def test_the_solution_of_the_equation_is_the_exact_one():
 # ------------------------------------------------------------------ a weight that matters, and one that does not
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seed", SEEDS)
 def test_the_weight_decides_the_sum_but_not_imtlg(seed):
     example, numbers, _ = run("sparse_autoencoder")
     found = numbers["found"]
@@ -85,7 +87,7 @@ def test_the_weight_decides_the_sum_but_not_imtlg(seed):
 # ------------------------------------------------------------------ broken workers
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seed", SEEDS)
 def test_robust_methods_survive_broken_workers(seed):
     example, numbers, _ = run("gan_workers")
     near = numbers["near"]
@@ -100,3 +102,8 @@ def test_generated_points_are_all_around():
     made = run("gan_workers").numbers["made"]["Krum"]
     quarter = np.arctan2(made[:, 1], made[:, 0]) // (np.pi / 2.0)
     assert np.unique(quarter, return_counts=True)[1].min() > 100
+
+
+@pytest.mark.parametrize("name", [name for name in run_in(__file__) if name in PICTURES])
+def test_picture(name, tmp_path):
+    assert_picture(name, tmp_path)

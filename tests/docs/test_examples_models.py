@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from docs.running import run
+from docs.running import PICTURES, assert_picture, run, run_in
 
 # ------------------------------------------------------------------ models that make data
 
@@ -195,3 +195,8 @@ def test_mislabelled_has_the_influence_of_stock_tapes():
     hessian = outer.jacobian(slope, flat).numpy() + example.DAMPING * np.eye(sum(sizes))
     harm = -inner.jacobian(each, flat).numpy() @ np.linalg.solve(hessian, inner.gradient(clean, flat).numpy())
     np.testing.assert_allclose(numbers["harm"], harm, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", [name for name in run_in(__file__) if name in PICTURES])
+def test_picture(name, tmp_path):
+    assert_picture(name, tmp_path)

@@ -1,4 +1,4 @@
-"""The examples' pictures."""
+"""The examples' pictures; that each is whole is tested where the example is run."""
 
 from __future__ import annotations
 
@@ -8,27 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from docs.running import FOLDER, PICTURES, load, run
-
-
-def assert_whole_picture(path: Path) -> None:
-    """Hold that a PNG shows more than axes and letters, which are black, and that nothing runs over its edge."""
-    image = pytest.importorskip("matplotlib.image").imread(path)[:, :, :3]
-    assert len(np.unique(image.reshape(-1, 3), axis=0)) > 200, "blank"
-    assert (image.max(axis=2) > image.min(axis=2)).mean() > 0.005, "blank"
-    edge = np.concatenate([image[0], image[-1], image[:, 0], image[:, -1]])
-    assert edge.min() == 1.0, "cut off"
-
-
-@pytest.mark.parametrize("name", PICTURES)
-def test_picture(name, tmp_path):
-    pytest.importorskip("matplotlib")
-    example, numbers, _ = run(name)
-    load("_picture").save(example.draw, numbers, tmp_path / "new" / "it.png")
-    assert_whole_picture(tmp_path / "new" / "it.png")
+from docs.running import FOLDER, PICTURES, assert_whole_picture, load, run_in
 
 
 def test_a_picture_that_is_blank_or_cut_off_is_noticed(tmp_path):
@@ -45,6 +27,14 @@ def test_a_picture_that_is_blank_or_cut_off_is_noticed(tmp_path):
     save(too_wide, {"heights": range(30)}, tmp_path / "cut.png")
     with pytest.raises(AssertionError, match="cut off"):
         assert_whole_picture(tmp_path / "cut.png")
+
+
+def test_each_is_drawn_where_its_example_is_run():
+    files = sorted(Path(__file__).parent.glob("test_examples_*.py"))
+    drawing = [
+        file for file in files if "assert_picture(name, tmp_path)\n" in file.read_text() and file != Path(__file__)
+    ]
+    assert set(PICTURES) <= {name for file in drawing for name in run_in(file)}
 
 
 @pytest.mark.parametrize("name", PICTURES)

@@ -12,6 +12,7 @@ import io
 import linecache
 import re
 import shlex
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +21,7 @@ import pytest
 import tensorflow as tf
 from click.testing import CliRunner
 
+from helpers.processes import PYTHON
 from helpers.warm import forgetful
 from retrotape.cli import main
 from retrotape.record import settings
@@ -127,6 +129,7 @@ def session(command: str) -> str:
 def _alone(tmp_path, monkeypatch):
     """A folder of its own, for a page may save files; no lines of the page before; layers numbered from the first."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "executable", PYTHON)  # what pages start has nothing to do with how it starts
     tf.keras.backend.clear_session()
     yield
     linecache.cache.pop(FILE, None)

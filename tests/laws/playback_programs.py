@@ -84,12 +84,12 @@ VARIATIONS: list[dict[str, Any]] = [
 ]
 
 
-def one_by_one(turns: int) -> list[Call]:
+def one_by_one(turns: int, variations: Sequence[dict[str, Any]]) -> list[Call]:
     """Return calls that change one thing after the other, each twice, after the step has become warm."""
     found = [Call()] * 4
     for number in range(turns):
         found += [Call((number,)), Call()]
-    for variation in VARIATIONS:
+    for variation in variations:
         found += [Call(**variation), Call(**variation)]
     return [*found, Call(), Call()]
 
@@ -103,24 +103,33 @@ def at_random(turns: int, rng: random.Random) -> list[Call]:
     return found
 
 
+def program(seed: int, feature: Feature | None) -> tuple[str, random.Random]:
+    """Return the source of a step, and what decides on its calls."""
+    rng = random.Random(f"features {seed}")
+    features = [feature] if feature else rng.sample(FEATURES, rng.randint(1, 5))
+    return source_of(features, rng), rng
+
+
 class Run:
     """A step in its surroundings.
 
     Args:
       seed: Decides on everything.
       feature: What the step does; by default the seed decides on that as well.
+      variations: What changes between calls of a step with one feature.
     """
 
-    def __init__(self, seed: int, feature: Feature | None = None) -> None:
-        rng = random.Random(f"features {seed}")
-        features = [feature] if feature else rng.sample(FEATURES, rng.randint(1, 5))
-        self.source = source_of(features, rng)
+    def __init__(
+        self, seed: int, feature: Feature | None = None, variations: Sequence[dict[str, Any]] = VARIATIONS
+    ) -> None:
+        self.source, rng = program(seed, feature)
         module, file = ModuleType("played_back"), f"<step {seed}>"
         sys.modules["played_back"] = module  # data classes look there
         linecache.cache[file] = (len(self.source), None, self.source.splitlines(True), file)
         exec(compile(self.source, file, "exec"), vars(module))
         self.step, self._turns, self._watched = module.make()
-        self.schedule = one_by_one(len(self._turns)) if feature else at_random(len(self._turns), rng)
+        turns = len(self._turns)
+        self.schedule = one_by_one(turns, variations) if feature else at_random(turns, rng)
         values = np.random.default_rng(seed)
         self._data = [
             tf.constant(values.uniform(-1, 1, size=(4, 3)), tf.float32) for _ in range(len(self.schedule) + 1)
@@ -172,11 +181,16 @@ def settings_restored() -> Iterator[None]:
             del os.environ[name]
 
 
-def run(seed: int, wrap: Callable[[Any], Any], feature: Feature | None = None) -> list[Any]:
+def run(
+    seed: int,
+    wrap: Callable[[Any], Any],
+    feature: Feature | None = None,
+    variations: Sequence[dict[str, Any]] = VARIATIONS,
+) -> list[Any]:
     """Return what each call gave, up to the first that is refused."""
     found: list[Any] = []
     with settings_restored(), contextlib.suppress(rt.errors.PlaybackError):
-        made = build(lambda: Run(seed, feature), seed)
+        made = build(lambda: Run(seed, feature, variations), seed)
         for outcome in made.calls(wrap(made.step)):
             found.append(outcome)  # noqa: PERF402  # what came before the error is kept
     return found

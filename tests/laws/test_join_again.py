@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from helpers.seeds import seeds
 from helpers.warm import forgetful
 from laws.join_programs import WARM, run
 from retrotape.transform import _joint
@@ -14,7 +15,6 @@ from retrotape.transform._join import Joiner
 from retrotape.transform._known_joins import Sharing, is_same
 
 STEPS = 6 * WARM
-SEEDS = [*range(8), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(8, 1000))]
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def known(monkeypatch: Any) -> Iterator[list[int]]:
         yield found
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", seeds())
 def test_a_join_that_comes_again_is_the_same(seed: int, known: list[int]):
     cold = run(seed, STEPS, False)
     assert not known

@@ -13,13 +13,26 @@ import tensorflow as tf
 
 import retrotape as rt
 from helpers.random_programs import Randomly, begin, same
+from helpers.seeds import seeds
+
+SEEDS = seeds(8, 24)
+
+
+def with_each(choices: tuple[str, ...]) -> list[Any]:
+    """Return each seed with each choice; in the fast tests, a seed has one of them, and every choice some seeds."""
+    marks = ((), (pytest.mark.slow,))
+    return [
+        pytest.param(seed, choice, marks=marks[seed % len(choices) != number])
+        for seed in SEEDS
+        for number, choice in enumerate(choices)
+    ]
 
 
 def along(grads: list[Any], directions: list[np.ndarray]) -> float:
     return sum(float(np.sum(grad * way)) for grad, way in zip(grads, directions, strict=True) if grad is not None)
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_through_updates_to_second_order(seed: int):
     values, ways = begin(seed)
     program = Randomly(seed, values)
@@ -42,7 +55,6 @@ def test_through_updates_to_second_order(seed: int):
     assert along(second, ways) == pytest.approx(bend, rel=1e-4, abs=1e-4)
 
 
-SEEDS = [*range(8), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(8, 200))]
 Queries = dict[str, Callable[[Any, Any, Any], Any]]
 
 
@@ -74,8 +86,7 @@ def queries_along(way: tf.Tensor) -> Queries:
     }
 
 
-@pytest.mark.parametrize("values", ["leaves", "needed", "all"])
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(("seed", "values"), with_each(("leaves", "needed", "all")))
 def test_a_loaded_tape_gives_the_same_in_any_order(tmp_path: Path, seed: int, values: str):
     """Whatever was saved, and whichever queries came before; the live tape is checked by differences above."""
     begins, ways = begin(seed)
@@ -90,8 +101,7 @@ def test_a_loaded_tape_gives_the_same_in_any_order(tmp_path: Path, seed: int, va
             same([queries[name](loaded, "y", "x")], [want[name]])
 
 
-@pytest.mark.parametrize("keep", ["leaves", "segments", "disk"])
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(("seed", "keep"), with_each(("leaves", "segments", "disk")))
 def test_a_tape_that_drops_values_gives_the_same_in_any_order(seed: int, keep: str):
     begins, ways = begin(seed)
     tape, y, sources = recorded(seed, begins, "all")

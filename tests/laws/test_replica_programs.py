@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from helpers.processes import PYTHON
+
 
 def problems(first: int, last: int) -> dict[str, list[str]]:
     """Return what was wrong with the programs of these seeds."""
-    command = [sys.executable, str(Path(__file__).with_name("replica_programs.py")), str(first), str(last)]
+    command = [PYTHON, str(Path(__file__).with_name("replica_programs.py")), str(first), str(last)]
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(command, capture_output=True, text=True, timeout=540, env=environment, check=False)
     lines = [line for line in done.stdout.splitlines() if line.startswith("problems:")]
@@ -22,9 +24,9 @@ def problems(first: int, last: int) -> dict[str, list[str]]:
 
 
 def test_replicas_compute_what_one_process_does():
-    assert problems(0, 8) == {}
+    assert problems(0, 6) == {}
 
 
 @pytest.mark.slow
 def test_replicas_compute_what_one_process_does_at_length():
-    assert problems(8, 200) == {}
+    assert problems(6, 200) == {}

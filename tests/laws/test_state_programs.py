@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 import retrotape as rt
+from helpers.seeds import seeds
 from laws.state_programs import (
     RECORDED,
     SIZE,
@@ -23,7 +24,7 @@ from laws.state_programs import (
 )
 
 KEEPS = ("needed", "leaves", "all", "segments", "disk")
-FEW, MANY = range(15), range(1000, 1200)
+SEEDS = seeds(8, 24)
 
 
 def same(ours: Sequence[Any], theirs: Sequence[Any]) -> None:
@@ -103,33 +104,33 @@ def check_joined(seed: int) -> None:
     same(tape.gradient(y, sources, through_updates=True), truth(program, values, plain=False)[0])
 
 
-@pytest.mark.parametrize("seed", FEW)
+@pytest.mark.parametrize("seed", SEEDS)
 def test_what_is_recorded_is_right(seed: int):
     check_recorded(seed)
 
 
-@pytest.mark.parametrize("seed", FEW)
+@pytest.mark.parametrize("seed", SEEDS)
 def test_what_is_not_recorded_is_noticed(seed: int):
     check_unrecorded(seed)
 
 
-@pytest.mark.parametrize("seed", FEW)
+@pytest.mark.parametrize("seed", SEEDS)
 def test_saved_and_loaded(seed: int, tmp_path):
     check_saved(seed, tmp_path)
 
 
-@pytest.mark.parametrize("seed", FEW)
+@pytest.mark.parametrize("seed", SEEDS)
 def test_second_derivatives(seed: int):
     check_second(seed)
 
 
-@pytest.mark.parametrize("seed", FEW)
+@pytest.mark.parametrize("seed", SEEDS)
 def test_joined(seed: int):
     check_joined(seed)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", MANY)
+@pytest.mark.parametrize("seed", range(1000, 1200))
 def test_many_programs(seed: int, tmp_path):
     check_recorded(seed)
     check_unrecorded(seed)

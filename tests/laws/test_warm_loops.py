@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from helpers.seeds import seeds
 from laws.warm_programs import run
 from laws.warm_queries import NO_ANSWER
 
 STEPS = 12
-SEEDS = [*range(8), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(8, 1000))]
 
 
 def check(ours: Any, theirs: Any, tolerance: float, where: Any) -> None:
@@ -39,7 +39,7 @@ def check(ours: Any, theirs: Any, tolerance: float, where: Any) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", seeds())
 def test_a_warm_loop_gives_what_a_cold_one_gives(seed: int):
     cold = run(seed, STEPS)
     for mode in (True, "always"):

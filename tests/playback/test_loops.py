@@ -21,6 +21,8 @@ REGULAR = [
     *("batch_normalization", "transformer", "gan", "variational_autoencoder", "stopping_at_a_value"),
     *("cosine_schedule", "mixed_precision", "built_in_the_first_step"),
 ]
+# Their state is of the kinds that the others have; `test_training.py` plays them step by step.
+LARGE = ("transformer", "gan", "variational_autoencoder")
 
 
 def _arrays(outputs: list[Any]) -> list[Any]:
@@ -29,7 +31,9 @@ def _arrays(outputs: list[Any]) -> list[Any]:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("steps", [4, *(pytest.param(steps, marks=pytest.mark.slow) for steps in (1, 7, 20))])
-@pytest.mark.parametrize("name", REGULAR)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in LARGE else ()) for name in REGULAR]
+)
 def test_many_steps_in_one_call_are_eager_steps(name: str, steps: int) -> None:
     eager = build(PROGRAMS[name])
     expected = [eager.step(*eager.batches(number)) for number in range(STEPS)]
