@@ -48,7 +48,7 @@ def call_vjp(
     seeds = [_dense_or_zeros(by_var.get(var), trace.program.types[var]) for var in outputs]
     operands = [values(var) for var in eqn.inputs]
     back = CallGradient(call.function, [*operands, *seeds], functions.captured_by(backward.function), past, found)
-    stack.emit(_GRADIENT + eqn.op, [found[p] for p in back.positions], back.inputs, back)
+    stack.emit(f"{_GRADIENT}{eqn.op}", [found[p] for p in back.positions], back.inputs, back)
     return found
 
 
@@ -109,7 +109,7 @@ def _apply_gradient(
         found[position] = result
     if results:
         back = CallGradient(function, [*operands, *seeds], constants, past, found)
-        current_stack().emit(_GRADIENT + function.name, results, back.inputs, back)
+        current_stack().emit(f"{_GRADIENT}{function.name}", results, back.inputs, back)
     return found[: len(operands)]
 
 
