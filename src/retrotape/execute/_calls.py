@@ -11,14 +11,21 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from retrotape._types import Cotangent, Tensor
+from retrotape.execute._function_program import custom_name
 from retrotape.execute._past import PastVariables
-from retrotape.ir import BackwardFunction, Eqn
+from retrotape.ir import CUSTOM, BackwardFunction, Eqn
 from retrotape.record import Trace, current_stack, function_traits
 from retrotape.tf import functions, hooks
 from retrotape.tf.core import identity_of, tf
 from retrotape.tf.function_gradients import making_gradients
 
+_GRADIENT = "gradient of "
 _gradient_functions: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+
+
+def is_gradient_of_call(eqn: Eqn) -> bool:
+    """Return whether an equation is the gradient of a call, of any order."""
+    return eqn.op == CUSTOM and custom_name(eqn).startswith(_GRADIENT)
 
 
 def call_vjp(
@@ -41,7 +48,7 @@ def call_vjp(
     seeds = [_dense_or_zeros(by_var.get(var), trace.program.types[var]) for var in outputs]
     operands = [values(var) for var in eqn.inputs]
     back = CallGradient(call.function, [*operands, *seeds], functions.captured_by(backward.function), past, found)
-    stack.emit(f"gradient of {eqn.op}", [found[p] for p in back.positions], back.inputs, back)
+    stack.emit(f"{_GRADIENT}{eqn.op}", [found[p] for p in back.positions], back.inputs, back)
     return found
 
 
@@ -102,7 +109,7 @@ def _apply_gradient(
         found[position] = result
     if results:
         back = CallGradient(function, [*operands, *seeds], constants, past, found)
-        current_stack().emit(f"gradient of {function.name}", results, back.inputs, back)
+        current_stack().emit(f"{_GRADIENT}{function.name}", results, back.inputs, back)
     return found[: len(operands)]
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from retrotape.errors import TapeUseError
+from retrotape.execute._calls import is_gradient_of_call
 from retrotape.execute._inline import inline
 from retrotape.execute._values import Values
-from retrotape.ir import Body, Eqn, Equations, Program, differentiable_inputs, slice_to
+from retrotape.ir import LEAF, Body, Eqn, Equations, Program, differentiable_inputs, slice_to
 from retrotape.record import Trace
 
 _FIRST = 1 << 40  # indices from here on belong to equations that exist only in a plan
@@ -18,18 +20,19 @@ Rank = Callable[[int], Any]
 def expand(
     trace: Trace, targets: Sequence[int], wanted: frozenset[int]
 ) -> tuple[Equations, Mapping[int, int], Rank | None]:
-    """Expand the calls that assigned one of the `wanted` values and whose other outputs lead to the targets.
+    """Expand the calls that assigned one of the `wanted` values and that lead to the targets by more than these.
 
     What a call returns may have been read from a variable that the call assigned. From outside the call, no path is
-    visible from the assigned value to the result.
+    visible from the assigned value to the result. The same holds for what an earlier walk through the call computed:
+    so the calls in `trace.inlined` are expanded for every query.
 
     Returns:
       The program; for each value that an expanded call left in a variable, its var inside the call; and a function
       from equation index to execution order, None if the index is the order.
     """
     eqns, facts = trace.program.eqns, trace.facts
-    assigning = {index for index in facts.calls if not wanted.isdisjoint(eqns[index].outputs)}
-    calls = _needed(trace.program, targets, wanted, assigning) if assigning else []
+    assigning = trace.inlined.union(index for index in facts.calls if not wanted.isdisjoint(eqns[index].outputs))
+    calls = _needed(trace, targets, wanted, assigning) if assigning else []
     if not calls:
         return trace.program, {}, None
     found: list[tuple[int, Eqn, Body]] = []
@@ -75,18 +78,35 @@ class _Expanded:
         return index
 
 
-def _needed(
-    program: Program,
-    targets: Iterable[int],
-    wanted: frozenset[int],
-    calls: set[int],
-) -> list[int]:
-    """Return the calls with an output, other than the wanted values, that the targets depend on."""
-    eqns, targets = program.eqns, list(targets)
-    indices = slice_to(program, targets, (), differentiable=True)
+def _refuse_gradients(trace: Trace, calls: Iterable[int], gradients: Sequence[int]) -> None:
+    """Raise if a gradient of a call was recorded in the block: it does not show what depends on assigned values."""
+    eqns, producers = trace.program.eqns, trace.program.producers
+
+    def sources(index: int) -> set[int]:
+        made = [(var, producers[var]) for var in eqns[index].inputs]
+        return {eqns[at].inputs[0] if at != LEAF and eqns[at].op == "ReadVariableOp" else var for var, at in made}
+
+    for call in calls if gradients else ():
+        if any(sources(call) <= sources(index) for index in gradients):
+            where = trace.program.frame_of(eqns[call])
+            raise TapeUseError(
+                f"The target was computed from the gradient of {eqns[call].op} (called at {where}), which was computed "
+                "while the tape was recording. That gradient does not show how it depends on values that the function "
+                "assigned to variables. Compute it after the block."
+            )
+
+
+def _needed(trace: Trace, targets: Iterable[int], wanted: frozenset[int], calls: frozenset[int]) -> list[int]:
+    """Return the calls that the targets depend on by more than the wanted values: other outputs, or the ops inside."""
+    eqns, bodies, targets = trace.program.eqns, trace.facts.bodies, list(targets)
+    indices = slice_to(trace.program, targets, (), differentiable=True)
+    visited = set(indices)
     used = {var for index in indices for var in differentiable_inputs(eqns[index])}.union(targets)
-    return [
-        index
-        for index in indices
-        if index in calls and any(var in used and var not in wanted for var in eqns[index].outputs)
-    ]
+    _refuse_gradients(trace, calls, [index for index in indices if is_gradient_of_call(eqns[index])])
+    found = []
+    for index in sorted(calls):
+        body = bodies.get((eqns[index].outputs, False))
+        inside = body is not None and not visited.isdisjoint(range(*body.span))
+        if inside or any(var in used and var not in wanted for var in eqns[index].outputs):
+            found.append(index)
+    return found

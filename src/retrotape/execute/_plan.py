@@ -118,7 +118,9 @@ def make_plan(
     """
     facts = trace.facts
     if not through_updates:
-        return _between(trace, trace.program, targets, frozenset(sources), facts.assigned, False)
+        targets = list(targets)
+        program, _, rank = expand(trace, targets, frozenset()) if trace.inlined else (trace.program, {}, None)
+        return _between(trace, program, targets, frozenset(sources), facts.assigned, False, rank=rank)
     stops: frozenset[int] = frozenset()
     if since is not None:
         stops = frozenset(history.number(since) for history in facts.histories.values())

@@ -249,6 +249,10 @@ class Results:
                     self._vars[identity] = session.trace.var_of(_main(grads[position]))
         return self._vars.get(identity_of(tensor))
 
+    def forget_recorded(self) -> None:
+        """Record results again that are differentiated from now on."""
+        self._vars.clear()
+
     def clear(self) -> None:
         """Forget everything."""
         self._results.clear()

@@ -10,7 +10,7 @@ from retrotape.errors import NotDifferentiableError, NotRecordedError, ReplicaEr
 from retrotape.execute import Query, Request, Values, add, differentiate, make_plan
 from retrotape.lower import differentiate_in_parts
 from retrotape.query._base import Results
-from retrotape.record import GraphSession, Session, Trace
+from retrotape.record import GraphSession, Session, Trace, function_traits
 from retrotape.tf.core import tf
 from retrotape.tf.nests import (
     DIFFERENTIABLE,
@@ -47,6 +47,7 @@ def make_request(
     warn of it.
     """
     parts, given = sources.flat, take_apart(target, "target").flat
+    _look_inside(session, results, parts, through_updates, since)
     if sources.owners:
         session.trace.owners.update(sources.owners)
     targets = [part for part in given if part.dtype.base_dtype in DIFFERENTIABLE]
@@ -77,6 +78,31 @@ def make_request(
         else tuple(_source(session.outer, part, through_updates, since, {}) for part in parts),
         tuple(left_out),
     )
+
+
+def _look_inside(
+    session: Session, results: Results, sources: Sequence[Any], through_updates: bool, since: int | None
+) -> None:
+    """Let this query and later ones see the ops inside the calls that assigned a source.
+
+    A call returns what it may have computed from that value, and so does each walk through it: a result of an earlier
+    query, which is differentiated now, has to be recorded again.
+    """
+    trace = session.trace
+    wanted = [
+        part for part in sources if isinstance(part, Version) or (through_updates and isinstance(part, VARIABLES))
+    ]
+    if not wanted or not trace.facts.calls:
+        return
+    assigned = {var for part in wanted for var in _source(session, part, through_updates, since, {})}
+    new = {
+        index
+        for index, call in trace.facts.calls.items()
+        if not assigned.isdisjoint(trace.program.eqns[index].outputs) and function_traits(call.function).deterministic
+    }
+    if not new <= trace.inlined:
+        trace.inlined |= new
+        results.forget_recorded()
 
 
 def _without_derivative(parts: Sequence[Any]) -> list[Any]:

@@ -79,7 +79,7 @@ class Recorder(InSegments):
         fork.stand_ins, fork.copied_on_read = self.stand_ins.copy(), self.copied_on_read.copy()
         fork._stale, fork.began = self._stale.copy(), self.began
         fork._latest_call, fork.damaged = self._latest_call, self.damaged
-        fork.token, fork.guard = self.token, self.guard
+        fork.token, fork.guard, fork.inlined = self.token, self.guard, self.inlined
         fork.base, fork.base_size = self, len(self.program.types)
         fork.python_constants = None if self.python_constants is None else self.python_constants.copy()
         if self.segments is not None:

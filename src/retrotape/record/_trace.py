@@ -53,6 +53,7 @@ class Trace(ABC):
       damaged: Whether an exception interrupted recording.
       template: What was followed to the end, or was made of this trace: `compile` stores there what it knows.
       structure: What `compile` knows about traces like this one, and the sizes of the program that it is about.
+      inlined: Calls that queries see the inside of, because one asked about a value that they assigned.
       held: Bytes of recomputed values among the kept ones.
       not_compiled: Why the last query was not compiled; None if it was.
       base: The trace that this one is a fork of, if it is one; the first `base_size` vars are the same in both.
@@ -87,6 +88,7 @@ class Trace(ABC):
         self.template: Template | None = None
         self.structure: tuple[Hashable, Any] = (), None
         self.not_compiled: str | None = NO_QUERY
+        self.inlined: frozenset[int] = frozenset()
         self.held = 0
         self.base: Trace | None = None
         self.base_size = 0
