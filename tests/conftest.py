@@ -21,6 +21,14 @@ def double_precision() -> Iterator[None]:
 
 
 @pytest.fixture
+def quick_isolation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start the processes of isolated tapes quickly: for tests of what they answer."""
+    from helpers.isolating import quickly  # here: it loads TensorFlow
+
+    quickly(monkeypatch)
+
+
+@pytest.fixture
 def untouched() -> Iterator[None]:
     """Check that TensorFlow is as it was, before a test and after it."""
     from helpers.untouched import is_untouched  # here: it loads TensorFlow

@@ -1,12 +1,14 @@
 """Import TensorFlow once, and fork for each program: it starts in a tenth of a second.
 
-No op runs here, so a program finds TensorFlow as after an import. `fork_client.py` asks for one, `processes.py` starts both.
+No op runs here, so a program finds TensorFlow as after an import. `fork_client.py` asks for one, `processes.py` starts
+both.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import fcntl
 import gc
 import importlib
 import json
@@ -24,6 +26,7 @@ from typing import Any
 
 from fork_client import relevant  # beside this file, which runs as a script
 
+TAKE_DOWN = "FORKED_PYTHON_TAKE_DOWN"
 IMPORTED = ("tensorflow", "keras", "pytest", "hypothesis", "retrotape.tape")
 
 
@@ -60,7 +63,7 @@ class Server:
 
     def _accept(self) -> dict[str, Any] | None:
         client, _ = self._listener.accept()
-        message, files, _, _ = socket.recv_fds(client, 1 << 22, 3)
+        message, files, _, _ = socket.recv_fds(client, 1 << 22, 253)
         size = int.from_bytes(message[:4], "big")
         while len(message) < 4 + size:
             message += client.recv(1 << 22)
@@ -73,12 +76,14 @@ class Server:
             return None
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        for number, file in enumerate(files):
-            os.dup2(file, number)
-            os.close(file)
+        request = json.loads(message[4:])
+        files = [_moved(file) for file in files]
         for end in (self._selector, self._listener, self._wakeup, self._sender, client, *self._clients.values()):
             end.close()
-        return json.loads(message[4:])
+        for file, number in zip(files, request.pop("files"), strict=True):
+            os.dup2(file, number)
+            os.close(file)
+        return request
 
     def _reap(self) -> None:
         while self._clients:
@@ -98,6 +103,13 @@ class Server:
         os.kill(pid, number[0] if number else signal.SIGKILL)
         if not number:
             self._selector.unregister(client)
+
+
+def _moved(file: int) -> int:
+    """Give a file a number that no file of a program has."""
+    moved = fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, 256)
+    os.close(file)
+    return moved
 
 
 def become(words: Sequence[str], environment: dict[str, str], folder: str) -> None:
@@ -132,7 +144,10 @@ def main() -> None:
 
 
 def end(request: dict[str, Any]) -> None:
-    """Run a program and end the process. The interpreter is not taken down: that would copy all that was imported."""
+    """Run a program and end the process.
+
+    The interpreter is taken down only for `processes.TAKEN_DOWN`: that copies all that was imported.
+    """
     try:
         become(**request)
         code = 0
@@ -143,6 +158,9 @@ def end(request: dict[str, Any]) -> None:
     except BaseException:
         sys.excepthook(*sys.exc_info())
         code = 1
+    if TAKE_DOWN in os.environ:
+        gc.unfreeze()
+        sys.exit(code)
     threading._shutdown()
     atexit._run_exitfuncs()
     sys.stdout.flush()
