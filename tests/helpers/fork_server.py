@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import gc
 import importlib
+import io
 import json
 import os
 import runpy
@@ -112,11 +113,25 @@ def _moved(file: int) -> int:
     return moved
 
 
+def _open_streams(unbuffered: bool) -> None:
+    """Open the standard streams as Python does at its start: those of the server know what its own files are."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        before = getattr(sys, name)
+        buffering = 0 if number and unbuffered else -1
+        raw = open(number, "wb" if number else "rb", buffering, closefd=False)  # noqa: SIM115 - as long as the process
+        by_line = number == 2 or raw.isatty()
+        options = {"line_buffering": by_line, "write_through": bool(number) and unbuffered}
+        stream = io.TextIOWrapper(raw, before.encoding, before.errors, **options)
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+
+
 def become(words: Sequence[str], environment: dict[str, str], folder: str) -> None:
     """Run what a command line of Python names in this process, as its main module."""
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
+    _open_streams(bool(environment.get("PYTHONUNBUFFERED")))
     kind, rest = words[0], list(words[1:])
     paths = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
     if kind == "-c":
