@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from multiprocessing import spawn
 
 import pytest
+
+from helpers.processes import PYTHON
 
 
 @pytest.fixture
@@ -18,6 +21,23 @@ def double_precision() -> Iterator[None]:
     yield
     keras.config.set_floatx(before[0])
     keras.config.set_dtype_policy(before[1])
+
+
+@pytest.fixture
+def quick_isolation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start the processes of isolated tapes quickly: for tests of what they answer."""
+    from helpers.isolating import quickly  # here: it loads TensorFlow
+
+    quickly(monkeypatch)
+
+
+@pytest.fixture
+def quick_processes() -> Iterator[None]:
+    """Let the processes that `multiprocessing` spawns find TensorFlow imported."""
+    before = spawn.get_executable()
+    spawn.set_executable(PYTHON)
+    yield
+    spawn.set_executable(before)
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 import tensorflow as tf
 
 import retrotape as rt
+from helpers.processes import PYTHON
 from retrotape.cli import _checkup, _conformance, doctor
 from retrotape.errors import MissingTensorFlowError
 from retrotape.tf import hook_table, private_names, selftest
@@ -84,7 +84,7 @@ def test_as_json(run):
 def test_programs_run_on_every_device(wanted, failing):
     """A program that says where it ran is right on one of two devices only."""
     code = TWO_DEVICES.replace("WANTED", wanted)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = subprocess.run([PYTHON, "-c", code], capture_output=True, text=True, check=False)
     found = json.loads(done.stdout)
     assert found["devices"] == ["CPU:0", "CPU:1"]
     assert [check["device"] for check in found["checks"] if check["problem"]] == failing

@@ -65,6 +65,7 @@ def test_each(run, steps, tmp_path):
     assert re.search(rf"{re.escape(str(steps / '3.tape'))} +{8 * np.sqrt(5.0):.4g}", table)
 
 
+@pytest.mark.usefixtures("quick_processes")
 def test_processes_and_a_folder_give_the_same(run, steps, tmp_path):
     here = run("farm", "grad", steps / "*.tape", "loss", "--chunk", 2, "--json").json()
     options = ["--chunk", 2, "--workers", 1, "--work", tmp_path / "work", "--json"]

@@ -10,6 +10,11 @@ from distribute.making import plain_sum, save_tapes
 CHUNK = 4
 
 
+@pytest.fixture(autouse=True)
+def quick(quick_processes) -> None:
+    """Start the processes of farms quickly; a test may set that back."""
+
+
 @pytest.fixture(scope="session")
 def tapes(tmp_path_factory) -> list[str]:
     """Eighteen tapes: four chunks of four, and one of two."""

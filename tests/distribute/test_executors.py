@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
-from multiprocessing import get_context
+from multiprocessing import get_context, spawn
 
 import pytest
 
@@ -31,6 +31,7 @@ def test_threads_give_the_same_bits(tapes, expected):
 
 
 def test_a_process_pool_gives_the_same_bits(tapes, expected, tmp_path):
+    spawn.set_executable(sys.executable)  # once as users have it
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
         assert_same_bits(rt.farm.backward(tapes, "loss", chunk=CHUNK, executor=pool), expected)
         norms = rt.farm.map(tapes, dying.norm_of_x, executor=pool, chunk=CHUNK)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import retrotape as rt
 from distribute.conftest import CHUNK
 from distribute.dying import loaded
 from distribute.making import assert_same_bits, plain_sum, record
+from helpers.processes import PYTHON
 from retrotape.distribute import _job, _worker
 from retrotape.distribute import _partial as partial
 from retrotape.errors import FarmError, NoTapesError, RemoteError
@@ -46,7 +46,7 @@ def parts(work: Path) -> list[Path]:
 
 
 def test_a_driver_that_was_killed_is_continued(tapes, expected, tmp_path, monkeypatch):
-    command = [sys.executable, "-c", DRIVER, str(tmp_path), *tapes]
+    command = [PYTHON, "-c", DRIVER, str(tmp_path), *tapes]
     driver = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         assert driver.stdout.readline() == "half way\n"

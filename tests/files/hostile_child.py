@@ -1,6 +1,8 @@
 """Reads hostile files one after the other, with 1 GiB of memory to do it in, and tells what came of each.
 
-python tests/files/hostile_child.py FOLDER containers|texts
+python tests/files/hostile_child.py FOLDER containers|texts VERBS
+
+VERBS is how many verbs of the command line read each file: others for the next file, so that all get their turn.
 """
 
 from __future__ import annotations
@@ -96,7 +98,7 @@ def command(path: Path, verb: list[str]) -> dict[str, Any]:
 def main() -> None:
     """Read all files of a family."""
     sys.path.insert(0, str(Path(__file__).parents[1]))
-    folder, family = Path(sys.argv[1]), sys.argv[2]
+    folder, family, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
     from files.hostile_texts import Hostile
 
     good = Hostile("").write(folder / "good.tape")
@@ -109,7 +111,8 @@ def main() -> None:
         place = folder / str(number)
         place.mkdir()
         path = build(place)
-        told = {"name": name, **attempt(path, limits), "commands": [command(path, verb) for verb in VERBS]}
+        verbs = [VERBS[(number * count + at) % len(VERBS)] for at in range(count)]
+        told = {"name": name, **attempt(path, limits), "commands": [command(path, verb) for verb in verbs]}
         print(json.dumps(told), flush=True)
 
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+import helpers.seeds
 from retrotape.files import store
 
 Json = Any
@@ -223,7 +224,9 @@ def mutate(parts: Parts, seed: int) -> tuple[str, Parts]:
     return "tensors", parts._replace(tensors=mutate_tensors(parts.tensors, chance))
 
 
-def seeds() -> range:
+def seeds() -> list[int]:
     """Return which mutations to try; RETROTAPE_MUTATIONS="first,last" chooses others."""
-    first, last = map(int, os.environ.get("RETROTAPE_MUTATIONS", "0,1600").split(","))
-    return range(first, last)
+    if "RETROTAPE_MUTATIONS" not in os.environ:
+        return helpers.seeds.seeds(400, 1600)
+    first, last = map(int, os.environ["RETROTAPE_MUTATIONS"].split(","))
+    return [*range(first, last)]

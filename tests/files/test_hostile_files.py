@@ -6,7 +6,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,8 @@ from files import hostile_child
 from files.checks.hostile_programs import BOMBS, FORBIDDEN
 from files.hostile_texts import BUILDERS, REFUSED, SHOWN
 from files.store.hostile import ATTACKS
+from helpers.processes import PYTHON
+from helpers.seeds import DATE
 from retrotape.errors import RetrotapeError
 
 SECONDS = 2.0
@@ -32,7 +33,7 @@ def told(request, tmp_path_factory) -> list[dict[str, Any]]:
     """What came of each file of a family."""
     folder = tmp_path_factory.mktemp("hostile")
     done = subprocess.run(
-        [sys.executable, hostile_child.__file__, str(folder), request.param],
+        [PYTHON, hostile_child.__file__, str(folder), request.param, str(len(hostile_child.VERBS) if DATE else 2)],
         capture_output=True,
         text=True,
         check=False,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import random
 
 import pytest
 import tensorflow as tf
 
 import retrotape as rt
+from helpers.seeds import DATE
 
 
 @tf.custom_gradient
@@ -52,7 +54,8 @@ def test_queries_in_any_order(tmp_path, name, values):
     with rt.Tape() as tape:
         y = SINES[name](X) * X
     tape.save(tmp_path / "a.tape", {"x": X, "y": y}, values=values)
-    for order in itertools.permutations(QUERIES, 3):
+    orders = [*itertools.permutations(QUERIES, 3)]
+    for order in orders if DATE else random.Random(f"{name} {values}").sample(orders, len(orders) // 3):
         loaded = rt.load(tmp_path / "a.tape")
         for query in order:
             want = FIRST if query == "gradient" else SECOND

@@ -1,14 +1,21 @@
 """Import TensorFlow once, and fork for each program: it starts in a tenth of a second.
 
+<<<<<<< HEAD
 No op runs here: a program finds TensorFlow as after an import. `fork_client.py` asks for one; `processes.py` starts it.
+=======
+No op runs here, so a program finds TensorFlow as after an import. `fork_client.py` asks for one, `processes.py` starts
+both.
+>>>>>>> fast1
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import fcntl
 import gc
 import importlib
+import io
 import json
 import os
 import runpy
@@ -24,6 +31,7 @@ from typing import Any
 
 from fork_client import relevant  # beside this file, which runs as a script
 
+TAKE_DOWN = "FORKED_PYTHON_TAKE_DOWN"
 IMPORTED = ("tensorflow", "keras", "pytest", "hypothesis", "retrotape.tape")
 
 
@@ -63,7 +71,7 @@ class Server:
 
     def _accept(self) -> dict[str, Any] | None:
         client, _ = self._listener.accept()
-        message, files, _, _ = socket.recv_fds(client, 1 << 22, 3)
+        message, files, _, _ = socket.recv_fds(client, 1 << 22, 253)
         size = int.from_bytes(message[:4], "big")
         while len(message) < 4 + size:
             message += client.recv(1 << 22)
@@ -76,12 +84,14 @@ class Server:
             return None
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        for number, file in enumerate(files):
-            os.dup2(file, number)
-            os.close(file)
+        request = json.loads(message[4:])
+        files = [_moved(file) for file in files]
         for end in (self._selector, self._listener, self._wakeup, self._sender, client, *self._clients.values()):
             end.close()
-        return json.loads(message[4:])
+        for file, number in zip(files, request.pop("files"), strict=True):
+            os.dup2(file, number)
+            os.close(file)
+        return request
 
     def _end(self) -> None:
         for pid in self._clients:
@@ -108,11 +118,32 @@ class Server:
             self._selector.unregister(client)
 
 
+def _moved(file: int) -> int:
+    """Give a file a number that no file of a program has."""
+    moved = fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, 256)
+    os.close(file)
+    return moved
+
+
+def _open_streams(unbuffered: bool) -> None:
+    """Open the standard streams as Python does at its start: those of the server know what its own files are."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        before = getattr(sys, name)
+        buffering = 0 if number and unbuffered else -1
+        raw = open(number, "wb" if number else "rb", buffering, closefd=False)  # noqa: SIM115 - as long as the process
+        by_line = number == 2 or raw.isatty()
+        options = {"line_buffering": by_line, "write_through": bool(number) and unbuffered}
+        stream = io.TextIOWrapper(raw, before.encoding, before.errors, **options)
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+
+
 def become(words: Sequence[str], environment: dict[str, str], folder: str) -> None:
     """Run what a command line of Python names in this process, as its main module."""
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
+    _open_streams(bool(environment.get("PYTHONUNBUFFERED")))
     kind, rest = words[0], list(words[1:])
     paths = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
     if kind == "-c":
@@ -140,7 +171,10 @@ def main() -> None:
 
 
 def end(request: dict[str, Any]) -> None:
-    """Run a program and end the process. The interpreter is not taken down: that would copy all that was imported."""
+    """Run a program and end the process.
+
+    The interpreter is taken down only for `processes.TAKEN_DOWN`: that copies all that was imported.
+    """
     try:
         become(**request)
         code = 0
@@ -151,6 +185,9 @@ def end(request: dict[str, Any]) -> None:
     except BaseException:
         sys.excepthook(*sys.exc_info())
         code = 1
+    if TAKE_DOWN in os.environ:
+        gc.unfreeze()
+        sys.exit(code)
     threading._shutdown()
     atexit._run_exitfuncs()
     sys.stdout.flush()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 import retrotape as rt
+from helpers.processes import PYTHON
 
 TESTS = Path(__file__).parents[1]
 
@@ -83,7 +83,7 @@ def check(tape: Any, target: Any, sources: Mapping[str, Any], folder: Path, orde
     return made
 
 
-def start(code: str, *args: object, python: str | Path = sys.executable) -> subprocess.Popen:
+def start(code: str, *args: object, python: str | Path = PYTHON) -> subprocess.Popen:
     """Start Python in a process of its own, which sees the tests' modules but none that this process has made."""
     paths = os.pathsep.join([str(TESTS), str(Path(rt.__file__).parents[1])])
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0", "PYTHONPATH": paths}

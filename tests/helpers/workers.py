@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from helpers.processes import PYTHON
+
 HOST = "127.0.0.1"
 
 
@@ -39,12 +41,17 @@ def environment(ports: Sequence[int], worker: int) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def started(script: Path, *args: object, workers: int = 2, but: Sequence[int] = ()) -> Iterator[list[subprocess.Popen]]:
-    """Start a script once for each worker, and end every process at the end of the block."""
+def started(
+    script: Path, *args: object, workers: int = 2, but: Sequence[int] = (), python: str = PYTHON
+) -> Iterator[list[subprocess.Popen]]:
+    """Start a script once for each worker, and end every process at the end of the block.
+
+    `PYTHON` is not the process that runs it: one that is to be stopped from outside needs `sys.executable`.
+    """
     ports = free_ports(workers)
     processes = [
         subprocess.Popen(
-            [sys.executable, str(script), *map(str, args)],
+            [python, str(script), *map(str, args)],
             env=environment(ports, worker),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
 import subprocess
-import sys
 import threading
 from contextlib import ExitStack
 from typing import Any
@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 
 import retrotape as rt
+from helpers.processes import PYTHON, TAKEN_DOWN
 from helpers.recording import in_threads
 from helpers.untouched import is_untouched, touched
 from retrotape.record import _expected
@@ -358,7 +359,7 @@ def ask():
     assert float(tape.gradient(y, x)) == 6.0
 {ending}
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    done = subprocess.run([PYTHON, "-c", program], capture_output=True, text=True, env={**os.environ, **TAKEN_DOWN})
     lines = [line for line in done.stderr.splitlines() if "absl::InitializeLog" not in line and line[:1] not in "IWE0"]
     assert (done.returncode, lines, done.stdout) == (0, [], "")
 

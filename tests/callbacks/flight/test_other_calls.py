@@ -32,8 +32,14 @@ class TrainsToo(keras.callbacks.Callback):
 METHODS = ["on_train_begin", "on_epoch_begin", "on_train_batch_begin", "on_train_batch_end", "on_epoch_end"]
 
 
-@pytest.mark.parametrize("first", [False, True], ids=["after", "before"])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("method", "first"),
+    [
+        pytest.param(method, first, marks=[] if first == (number % 2 == 0) else [pytest.mark.slow])
+        for number, method in enumerate(METHODS)
+        for first in (False, True)
+    ],
+)
 def test_train_on_batch_runs_as_without_a_recorder(tmp_path, method, first):
     program, found = training(0), []
     for recorders in ([], [rt.FlightRecorder(tmp_path, every=4)]):
@@ -88,15 +94,27 @@ class Raises(keras.callbacks.Callback):
 def callbacks_of(names, folder):
     made = {
         "log": lambda: rt.callbacks.GradientLog(lambda metrics, step: None, every=1),
-        "other log": lambda: rt.callbacks.GradientLog(lambda metrics, step: None, every=2),
+        "other_log": lambda: rt.callbacks.GradientLog(lambda metrics, step: None, every=2),
         "recorder": lambda: rt.FlightRecorder(folder, every=3),
     }
     return [made[name]() for name in names]
 
 
-@pytest.mark.parametrize("is_held", [False, True], ids=["dropped", "held"])
 @pytest.mark.parametrize(
-    "names", [["log"], ["log", "other log"], ["log", "recorder"], ["recorder", "log", "other log"]], ids=" ".join
+    ("names", "is_held"),
+    [
+        pytest.param(names.split(), is_held, marks=marks, id=f"{names}-{'held' if is_held else 'dropped'}")
+        for names, is_held, *marks in (
+            ("log", True),
+            ("log other_log", False),
+            ("log recorder", True),
+            ("recorder log other_log", False),
+            ("log", False, pytest.mark.slow),
+            ("log other_log", True, pytest.mark.slow),
+            ("log recorder", False, pytest.mark.slow),
+            ("recorder log other_log", True, pytest.mark.slow),
+        )
+    ],
 )
 def test_no_hook_is_left_when_a_callback_raises(tmp_path, names, is_held):
     program = training(0)

@@ -19,16 +19,18 @@ OUTSIDE = tf.Variable(0.0)  # which no layer tracks
 
 
 class Noise(keras.layers.Layer):
-    """Adds what is drawn in one of the ways that a layer may draw."""
+    """Adds what is drawn in some of the ways that a layer may draw."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, *kinds: str) -> None:
         super().__init__()
-        self._draw = getattr(self, f"_{kind}")
+        self._draws = [getattr(self, f"_{kind}") for kind in kinds]
         self.generators = [tf.random.Generator.from_seed(3), np.random.default_rng(3), random.Random(3)]
 
     def call(self, x):
         OUTSIDE.assign_add(1.0)
-        return x + 0.01 * tf.cast(self._draw(), tf.float32)
+        for draw in self._draws:
+            x += 0.01 * tf.cast(draw(), tf.float32)
+        return x
 
     def _unseeded(self):
         return tf.random.normal([])
@@ -62,6 +64,8 @@ class Noise(keras.layers.Layer):
 
 
 KINDS = [name[1:] for name in vars(Noise) if name.startswith("_") and name.islower() and "__" not in name]
+WARNED = ["global_generator", "own_generator"]
+SAVED = [kind for kind in KINDS if kind not in ("hidden_generator", *WARNED)]
 
 
 def draws() -> list[float]:
@@ -78,11 +82,11 @@ def begin(seed: int | None) -> None:
     OUTSIDE.assign(0.0)
 
 
-def trained(kind, callbacks, steps=12, **options):
+def trained(kinds, callbacks, steps=6, **options):
     """Train, and return everything that could have changed."""
     begin(7)
     draw = np.random.default_rng(0)
-    layers = [keras.layers.Dense(4), keras.layers.BatchNormalization(), keras.layers.Dropout(0.3), Noise(kind)]
+    layers = [keras.layers.Dense(4), keras.layers.BatchNormalization(), keras.layers.Dropout(0.3), Noise(*kinds)]
     model = keras.Sequential([keras.Input([3]), *layers, keras.layers.Dense(1)])
     model.compile("adam", "mse", metrics=["mae"], **options)
     x, y = draw.normal(size=[4 * steps - 1, 3]), draw.normal(size=[4 * steps - 1, 1])  # two shapes of batches
@@ -92,15 +96,19 @@ def trained(kind, callbacks, steps=12, **options):
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "hidden_generator"])
-def test_training_without_trouble_is_the_same_and_leaves_nothing(tmp_path, mode, kind):
-    expected = trained(kind, [], **MODES[mode])
+@pytest.mark.parametrize(
+    "kinds",
+    [SAVED, WARNED, *(pytest.param([kind], marks=pytest.mark.slow) for kind in [*SAVED, *WARNED])],
+    ids=" ".join,
+)
+def test_training_without_trouble_is_the_same_and_leaves_nothing(tmp_path, mode, kinds):
+    expected = trained(kinds, [], **MODES[mode])
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        found = trained(kind, [rt.FlightRecorder(tmp_path, every=5)], **MODES[mode])
+        found = trained(kinds, [rt.FlightRecorder(tmp_path, every=4)], **MODES[mode])
     texts = {str(one.message).partition(":")[0] for one in warned}
-    is_saved = kind not in ("global_generator", "own_generator")
-    assert texts == (set() if is_saved else {"If this process is killed, its last steps cannot be recovered"})
+    told = {"If this process is killed, its last steps cannot be recovered"}
+    assert texts == (told if {*kinds} & {*WARNED} else set())
     for one, other in zip(found, expected, strict=True):
         assert one == other
     assert list(tmp_path.iterdir()) == []
@@ -113,10 +121,10 @@ def test_the_kinds_are_those_above():
 @pytest.mark.filterwarnings("ignore:If this process is killed")
 @pytest.mark.parametrize("mode", MODES)
 def test_a_generator_that_cannot_be_put_back_is_warned_of_and_the_rest_is(tmp_path, mode):
-    expected = trained("hidden_generator", [], **MODES[mode])
+    expected = trained(["hidden_generator"], [], **MODES[mode])
     text = r"FlightRecorder cannot put back 'StateVar:0', .*`tf.random.Generator`, make that an attribute of its layer"
     with pytest.warns(UserWarning, match=text) as warned:
-        found = trained("hidden_generator", [rt.FlightRecorder(tmp_path, every=5)], **MODES[mode])
+        found = trained(["hidden_generator"], [rt.FlightRecorder(tmp_path, every=4)], **MODES[mode])
     assert not [one for one in warned if "has stopped" in str(one.message)]
     assert found[2] == expected[2]
     assert found[1] != expected[1]  # it is the state of that generator which differs

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import retrotape as rt
+from helpers.processes import PYTHON
 from retrotape.files.isolated import Confinement, _confinement, _landlock, _launch, _seccomp
 
 pytestmark = pytest.mark.skipif(not _seccomp.is_known(), reason="there is no filter for this system")
@@ -94,8 +95,9 @@ os._exit(0)
 def confined(tmp_path, before: str = "", *tried: str) -> tuple[Confinement, dict[str, str]]:
     (tmp_path / "tape").write_text("tape")
     (tmp_path / "other").write_text("other")
-    env = {**_launch.environment(dict(os.environ)), "PYTHONPATH": SOURCE}
-    command = [sys.executable, "-c", before + ATTEMPTS, str(tmp_path), str(os.getpid()), *tried]
+    real = {**_launch.environment(dict(os.environ)), "PYTHONPATH": SOURCE}
+    python, env = (PYTHON, {**os.environ, "PYTHONPATH": SOURCE}) if before else (sys.executable, real)
+    command = [python, "-c", before + ATTEMPTS, str(tmp_path), str(os.getpid()), *tried]
     ran = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
     assert ran.returncode == 0, ran.stderr
     known, found = json.loads(ran.stdout)

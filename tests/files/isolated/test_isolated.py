@@ -14,8 +14,10 @@ import tensorflow as tf
 
 import retrotape as rt
 from files.mutations import take_apart
+from helpers.isolating import quickly
 from retrotape import errors
 from retrotape.files.isolated import _deaths, _process
+from retrotape.files.isolated._note import read_note
 
 linux_only = pytest.mark.skipif(os.uname().sysname != "Linux", reason="what a process may take is bounded on Linux")
 
@@ -39,6 +41,17 @@ def take_long(held):
     return held.jacobian("wide", "x", experimental_use_pfor=False, chunk=1)
 
 
+def when_it_runs_an_op(held, action, *args) -> None:
+    """Do something from another thread as soon as the process is in the middle of a query."""
+
+    def wait() -> None:
+        while "equation" not in read_note(held._process._note):
+            time.sleep(0.01)
+        action(*args)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
 def gone(process, within: float = 5.0) -> bool:
     end = time.monotonic() + within
     while process.poll() is None and time.monotonic() < end:
@@ -46,6 +59,7 @@ def gone(process, within: float = 5.0) -> bool:
     return process.poll() is not None
 
 
+@pytest.mark.usefixtures("quick_isolation")
 def test_errors_come_out_as_they_are(path):
     with rt.load(path, isolate=True) as held:
         with pytest.raises(errors.UnknownNameError, match="This tape has nothing named 'nobody'; its names are") as got:
@@ -58,6 +72,7 @@ def test_errors_come_out_as_they_are(path):
         np.testing.assert_array_equal(held["loss"], rt.load(path)["loss"])  # and it goes on
 
 
+@pytest.mark.usefixtures("quick_isolation")
 def test_a_damaged_file_is_named_as_such(path, tmp_path):
     damaged = tmp_path / "damaged.tape"
     damaged.write_bytes(path.read_bytes()[:-100])
@@ -65,6 +80,7 @@ def test_a_damaged_file_is_named_as_such(path, tmp_path):
         rt.load(damaged, isolate=True)
 
 
+@pytest.mark.usefixtures("quick_isolation")
 def test_after_closing_nothing_is_answered(path):
     held = rt.load(path, isolate=True)
     again, child = held.replay({"x": [1.0, 2.0]}), held._process._child
@@ -79,6 +95,7 @@ def test_after_closing_nothing_is_answered(path):
             tape.gradient("loss", "x")
 
 
+@pytest.mark.usefixtures("quick_isolation")
 def test_nothing_is_left_when_nobody_has_the_tape(path):
     held = rt.load(path, isolate=True)
     child, variable_or_tensor = held._process._child, held["x"]
@@ -87,8 +104,10 @@ def test_nothing_is_left_when_nobody_has_the_tape(path):
     assert variable_or_tensor.shape == (2,)
 
 
+@pytest.mark.usefixtures("quick_isolation")
 def test_a_query_that_takes_too_long(path):
     held = rt.load(path, isolate=True, timeout=3.0)
+    held.gradient("loss", "x")  # what takes a moment the first time
     with pytest.raises(
         errors.IsolationError,
         match=r"^The isolated process ran longer than timeout=3 s, the last of it while it ran (the gradient of )?"
@@ -115,10 +134,12 @@ def test_a_query_that_takes_too_long(path):
         (signal.SIGSYS, "was ended by SIGSYS while it ran .*, because it made a forbidden system call"),
     ],
 )
-def test_a_death_says_what_it_ran(path, number, text):
+def test_a_death_says_what_it_ran(path, number, text, monkeypatch):
+    if number != signal.SIGABRT:  # one of a process as users have it
+        quickly(monkeypatch)
     held = rt.load(path, isolate=True)
     child = held._process._child
-    threading.Timer(1.5, os.kill, (child.pid, number)).start()
+    when_it_runs_an_op(held, os.kill, child.pid, number)
     with pytest.raises(errors.IsolationError, match=text):
         take_long(held)
 
@@ -167,11 +188,11 @@ def ctrl_c_raises():
     signal.signal(signal.SIGINT, before)
 
 
-@pytest.mark.usefixtures("ctrl_c_raises")
+@pytest.mark.usefixtures("ctrl_c_raises", "quick_isolation")
 def test_ctrl_c_ends_the_query_and_never_gives_its_result_to_another(path):
     held = rt.load(path, isolate=True)
     child = held._process._child
-    threading.Timer(1.5, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT)).start()
+    when_it_runs_an_op(held, signal.pthread_kill, threading.main_thread().ident, signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
         take_long(held)
     assert gone(child)
@@ -179,6 +200,7 @@ def test_ctrl_c_ends_the_query_and_never_gives_its_result_to_another(path):
         held.value("loss")
 
 
+@pytest.mark.usefixtures("quick_isolation")
 def test_a_process_that_talks_nonsense_is_ended(path, monkeypatch):
     held = rt.load(path, isolate=True)
     real = _process._wire.receive
@@ -190,6 +212,7 @@ def test_a_process_that_talks_nonsense_is_ended(path, monkeypatch):
     assert held._process._child.poll() is not None
 
 
+@pytest.mark.usefixtures("quick_isolation")
 def test_a_folder_and_its_store(tmp_path):
     x = tf.constant(np.arange(50_000, dtype=np.float32))
     with rt.Tape() as tape:

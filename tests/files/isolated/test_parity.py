@@ -11,6 +11,7 @@ import tensorflow as tf
 
 import retrotape as rt
 from files.models import MODELS, run
+from helpers.isolating import quickly
 from retrotape.files.isolated import METHODS, PROPERTIES
 from retrotape.tape.isolated import REFUSED
 
@@ -31,8 +32,15 @@ def path(tmp_path_factory):
     return target
 
 
+@pytest.fixture(scope="module", autouse=True)
+def quick():
+    with pytest.MonkeyPatch.context() as patch:
+        quickly(patch)
+        yield
+
+
 @pytest.fixture(scope="module")
-def both(path):
+def both(path, quick):
     with rt.load(path, isolate="strict", timeout=120.0) as held:
         yield held, rt.load(path)
 

@@ -3,11 +3,13 @@ from __future__ import annotations
 import re
 import time
 import tracemalloc
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from files.store import forge
-from files.store.hostile import ATTACKS
+from files.store.hostile import ATTACKS, Attack
 from files.store.reading import read_all
 from retrotape.errors import RetrotapeError
 from retrotape.files.store import Limits, open_tape
@@ -17,10 +19,22 @@ MEGABYTES = 256  # a hostile tape.json is held, and copied twice, before it is r
 JSON_MEMORY = 13_073  # of the good tape
 
 
-@pytest.mark.parametrize("name", ATTACKS)
-def test_it_is_refused_for_what_it_is(name, tmp_path):
-    attack = ATTACKS[name]
-    path = attack.build(tmp_path)
+class Built(NamedTuple):
+    """An attack, and where it lies."""
+
+    name: str
+    attack: Attack
+    path: Path
+
+
+@pytest.fixture(scope="module", params=ATTACKS)
+def built(request, tmp_path_factory) -> Built:
+    attack = ATTACKS[request.param]
+    return Built(request.param, attack, attack.build(tmp_path_factory.mktemp("attack")))
+
+
+def test_it_is_refused_for_what_it_is(built):
+    _, attack, path = built
     begin = time.process_time()
     with pytest.raises(RetrotapeError) as caught:
         read_all(path, limits=attack.limits)
@@ -30,16 +44,14 @@ def test_it_is_refused_for_what_it_is(name, tmp_path):
     assert re.search(attack.text, text), text
     assert "\n" not in text
     assert text.isprintable()
-    assert len(text) < 600 + len(str(tmp_path))
+    assert len(text) < 600 + len(str(path))
     assert isinstance(caught.value, ValueError)
     assert caught.value.path == str(path)
     assert spent < 1
 
 
-@pytest.mark.parametrize("name", ATTACKS)
-def test_it_is_refused_without_much_memory(name, tmp_path):
-    attack = ATTACKS[name]
-    path = attack.build(tmp_path)
+def test_it_is_refused_without_much_memory(built):
+    _, attack, path = built
     tracemalloc.start()
     try:
         with pytest.raises(attack.error):
@@ -58,10 +70,8 @@ def test_there_are_many():
 BESIDE = {"something_hidden_in_the_padding", "one_byte_hidden_before_a_tensor"}
 
 
-@pytest.mark.parametrize("name", ATTACKS)
-def test_it_is_refused_without_asking_for_verification(name, tmp_path):
-    attack = ATTACKS[name]
-    path = attack.build(tmp_path)
+def test_it_is_refused_without_asking_for_verification(built):
+    name, attack, path = built
     if name in BESIDE:
         assert read_all(path, verify=False)["values"]["leaf"] == forge.LEAF
         return

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from helpers.processes import PYTHON
 
 HERE = Path(__file__).parent
 NAMES = "ops,variables,layers,functions,custom,python,nested"
@@ -18,7 +19,7 @@ NAMES = "ops,variables,layers,functions,custom,python,nested"
 def program(name: str, *arguments: str) -> dict[str, Any]:
     paths = [str(HERE.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-    command = [sys.executable, HERE / name, *arguments]
+    command = [PYTHON, HERE / name, *arguments]
     done = subprocess.run(command, stdout=subprocess.PIPE, env=environment, check=True, text=True)
     return json.loads(done.stdout.splitlines()[-1])
 

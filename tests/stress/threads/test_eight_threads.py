@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import sys
 import threading
@@ -46,10 +47,10 @@ class Stress:
         """Run one thread of plain TensorFlow, and the programs on all the others."""
         workers = [threading.Thread(target=self._programs, args=(seed,)) for seed in range(1, THREADS)]
         workers.append(threading.Thread(target=self._plain_tensorflow))
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
+        with contextlib.ExitStack() as stack:  # also if one cannot be started: they write to a folder that is deleted
+            for worker in workers:
+                worker.start()
+                stack.callback(worker.join)
 
     def _programs(self, seed: int) -> None:
         random = np.random.default_rng(seed)
