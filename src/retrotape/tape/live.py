@@ -22,7 +22,7 @@ from retrotape.tape._show import as_html
 from retrotape.tf.core import StockTape, as_is, graph_here, tf
 from retrotape.tf.methods import locked
 from retrotape.tf.nests import WATCHED, TensorRef, is_variable, take_apart
-from retrotape.tf.scopes import Guard, again, make_exit, spend
+from retrotape.tf.scopes import Guard, again, entered_as_is, make_exit, spend
 from retrotape.tf.selftest import check_once
 
 if TYPE_CHECKING:
@@ -139,6 +139,7 @@ class Tape(AnyTape, metaclass=_InPlaceOfStock):
 
     # ------------------------------------------------------------------ recording
 
+    @entered_as_is
     def __enter__(self) -> Tape:
         """Start recording, or resume."""
         check_once(Tape)

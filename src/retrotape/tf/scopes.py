@@ -9,8 +9,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 from weakref import ref
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def entered_as_is(enter: _Function) -> _Function:
+    """Exclude `__enter__` from conversion by AutoGraph, with no wrapper around it in which an interrupt could come."""
+    enter.autograph_info__ = None  # type: ignore[attr-defined]
+    return enter
 
 
 class _Spent:
@@ -78,6 +86,7 @@ class Scope:
     def _abandon(self, _: ref[Guard]) -> None:
         _leave(self)
 
+    @entered_as_is
     def __enter__(self) -> None:
         self._inside = True
         try:
