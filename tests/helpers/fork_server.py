@@ -1,11 +1,7 @@
 """Import TensorFlow once, and fork for each program: it starts in a tenth of a second.
 
-<<<<<<< HEAD
-No op runs here: a program finds TensorFlow as after an import. `fork_client.py` asks for one; `processes.py` starts it.
-=======
 No op runs here, so a program finds TensorFlow as after an import. `fork_client.py` asks for one, `processes.py` starts
 both.
->>>>>>> fast1
 """
 
 from __future__ import annotations
