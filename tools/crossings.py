@@ -8,8 +8,9 @@ What is counted, in the thread of the caller:
 - A **call** is every entry into a Python function written in a file of the package. Resuming a generator is an entry.
 - A **file** counts once, however often it is entered.
 - A **change of folder** is a call whose caller lies in another folder of the package. The caller is the innermost
-  function of the package on the stack: frames of TensorFlow or of the standard library in between do not count, nor
-  do returns. All files in the root of the package are one folder; a folder in a folder belongs to the outer one.
+  function of the package on the stack: frames of TensorFlow, of the standard library or of `io/` in between do not
+  count, nor do returns. All files in the root of the package are one folder; a folder in a folder belongs to the
+  outer one.
 
 Run: `python tools/crossings.py`; `--trace why` shows the calls of one query, `--limits` fails above a limit.
 """
@@ -83,6 +84,7 @@ def folder_of(file: str) -> str:
 def trace(run: Callable[[], object], package: Path) -> Route:
     """Run a function and return the calls it makes into the files below `package`."""
     prefix = f"{package}{os.sep}"
+    tools = os.path.join(prefix, "io", "")  # like the standard library, which it builds on
     calls: list[Call] = []
 
     def inside(frame: FrameType | None) -> list[str]:
@@ -90,14 +92,19 @@ def trace(run: Callable[[], object], package: Path) -> Route:
         files = []
         while frame is not None:
             name = frame.f_code.co_filename
-            if name.startswith(prefix):
+            if name.startswith(prefix) and not name.startswith(tools):
                 files.append(name.removeprefix(prefix))
             frame = frame.f_back
         return files
 
     def on_event(frame: FrameType, event: str, _: Any) -> None:
         name = frame.f_code.co_filename
-        if event == "call" and name.startswith(prefix) and frame.f_code.co_name not in ATTRIBUTES:
+        if (
+            event == "call"
+            and name.startswith(prefix)
+            and not name.startswith(tools)
+            and frame.f_code.co_name not in ATTRIBUTES
+        ):
             file, callers = name.removeprefix(prefix), inside(frame.f_back)
             changes_folder = bool(callers) and folder_of(callers[0]) != folder_of(file)
             calls.append(Call(file, frame.f_code.co_name, len(callers), changes_folder))

@@ -17,7 +17,6 @@ from distribute.dying import loaded
 from distribute.making import assert_same_bits, plain_sum, record
 from helpers.processes import PYTHON
 from retrotape.distribute import _job, _worker
-from retrotape.distribute import _partial as partial
 from retrotape.errors import FarmError, NoTapesError, RemoteError
 
 DRIVER = """
@@ -266,16 +265,3 @@ def test_where_all_fail_there_is_no_result(tapes):
     )
     assert str(raised.value).endswith("Did you mean 'loss'? Correct that first.")
     assert len(raised.value.failed) == 18
-
-
-def test_an_interrupt_just_after_a_file_was_renamed(tmp_path, monkeypatch):
-    replace = os.replace
-
-    def interrupted(*paths):
-        replace(*paths)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(os, "replace", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        partial.write_bytes(str(tmp_path / "a.part"), b"content")
-    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("a.part", b"content")]

@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import re
-import secrets
 import stat
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -116,13 +115,14 @@ def test_a_new_page_has_the_usual_permissions_and_an_old_one_keeps_its_own(tmp_p
 
 def test_no_link_is_followed(tmp_path, monkeypatch):
     """Not even one under the name that is used while the page is written."""
-    monkeypatch.setattr(secrets, "token_hex", lambda size: "known")
+    monkeypatch.setattr(os, "urandom", bytes)
+    link = tmp_path / f".retrotape-{os.getpid()}-{'00' * 8}.tmp"
     (tmp_path / "precious").write_text("precious")
-    (tmp_path / ".retrotape-known.html.tmp").symlink_to(tmp_path / "precious")
+    link.symlink_to(tmp_path / "precious")
     with pytest.raises(FileExistsError):
         write_page(tmp_path / "it.html", "page")
     assert (tmp_path / "precious").read_text() == "precious"
-    assert (tmp_path / ".retrotape-known.html.tmp").is_symlink()
+    assert link.is_symlink()
 
 
 def test_threads_that_write_the_same_page(tmp_path):

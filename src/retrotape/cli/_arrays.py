@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 import zipfile
 from collections.abc import Callable, Mapping
 from typing import IO, TYPE_CHECKING
 
 from retrotape.errors import TapeWriteError
+from retrotape.io import Replacement
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,18 +37,10 @@ def write_arrays(path: str, arrays: Arrays) -> int:
       OSError: If the file cannot be written; an existing file is left unchanged.
     """
     put = FORMS[os.path.splitext(path)[1]]
-    folder = os.path.dirname(os.path.abspath(path))
-    descriptor, temporary = tempfile.mkstemp(prefix=".retrotape-", suffix=".tmp", dir=folder)
-    try:
-        with open(descriptor, "wb") as out:
+    with Replacement(path) as output:
+        with output.stream() as out:
             put(out, path, arrays)
-            mask = os.umask(0)
-            os.umask(mask)
-            os.chmod(temporary, 0o666 & ~mask)  # the usual permissions of a new file
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+        output.commit(sync=False)
     return os.path.getsize(path)
 
 

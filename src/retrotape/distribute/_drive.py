@@ -13,6 +13,7 @@ from retrotape.distribute._executors import LostWorkerError, Way
 from retrotape.distribute._job import Task, failed_path
 from retrotape.distribute._progress import Progress
 from retrotape.errors import FarmError, RemoteError, ShapeMismatchError
+from retrotape.io import sweep
 
 
 class Work:
@@ -29,6 +30,7 @@ class Work:
         else:
             self.path = os.path.abspath(os.fsdecode(given))
             os.makedirs(self.path, exist_ok=True)
+            sweep(self.path)  # of what was killed while it wrote there
 
     def remove(self) -> None:
         """Remove the folder if it is temporary."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-import uuid
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
@@ -17,6 +17,7 @@ from retrotape.distribute._job import Item, Job, Task, chunks, digest, result_pa
 from retrotape.distribute._paths import stamp, whole
 from retrotape.errors import NoTapesError
 from retrotape.files.background import finish_all
+from retrotape.io import replace_file
 from retrotape.tape.isolated import IsolatedTape
 from retrotape.tape.loaded import LoadedTape, load
 from retrotape.tf.core import tf
@@ -94,10 +95,12 @@ def replayed_tape(tape: Any, shares_memory: bool, options: Mapping[str, Any], fo
 
 def _saved(tape: LoadedTape, folder: str) -> tuple[str, str]:
     """Write a tape to a file that is named by its content; return the path and a digest."""
-    temporary = os.path.join(folder, f".{uuid.uuid4().hex}.tmp")
-    tape.save(temporary)
-    with open(temporary, "rb") as file:
-        checksum = hashlib.sha256(file.read()).hexdigest()
+    with tempfile.TemporaryDirectory(prefix="retrotape-farm-") as elsewhere:
+        written = os.path.join(elsewhere, "tape")
+        tape.save(written)
+        with open(written, "rb") as file:
+            data = file.read()
+    checksum = hashlib.sha256(data).hexdigest()
     path = os.path.join(folder, f"tape-{checksum[:32]}.tape")
-    os.replace(temporary, path)
+    replace_file(path, data)
     return path, checksum

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
-from contextlib import suppress
 from typing import Any
 
 from retrotape.distribute._codec import decode, encode
+from retrotape.io import replace_file
 
 _MAGIC = b"retrotape farm, format 1\n"
 _DIGEST = hashlib.sha256().digest_size
@@ -22,32 +21,10 @@ class DamagedError(Exception):
     """A file is not what was written."""
 
 
-def write_bytes(path: str, data: bytes) -> None:
-    """Write a file so that it is whole or not there, also after a crash of the machine."""
-    folder = os.path.dirname(path)
-    descriptor, temporary = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=folder)
-    try:
-        with open(descriptor, "wb") as out:
-            out.write(data)
-            out.flush()
-            os.fsync(out.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with suppress(FileNotFoundError):  # an interrupt may come after the renaming
-            os.unlink(temporary)
-        raise
-    if os.name == "posix":  # elsewhere a folder cannot be opened
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)  # the name is on the disk too
-        finally:
-            os.close(handle)
-
-
 def write(path: str, content: Any) -> None:
     """Write a nest with its checksum."""
     data = _MAGIC + encode(content)
-    write_bytes(path, data + hashlib.sha256(data).digest())
+    replace_file(path, data + hashlib.sha256(data).digest(), temporary_in=os.path.dirname(path))  # the driver has swept
 
 
 def read(path: str) -> Any:

@@ -12,8 +12,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from retrotape.distribute._partial import write_bytes
 from retrotape.errors import FarmError
+from retrotape.io import replace_file
 
 Question = Callable[[Any], Any]
 
@@ -46,7 +46,7 @@ def save(question: Question, folder: str) -> tuple[str, str]:
         ) from error
     checksum = hashlib.sha256(data).hexdigest()
     path = os.path.join(folder, f"question-{checksum[:32]}.pkl")
-    write_bytes(path, data)
+    replace_file(path, data)
     return path, checksum
 
 

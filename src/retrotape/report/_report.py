@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import secrets
-import stat
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from retrotape import _html
+from retrotape.io import replace_file
 from retrotape.report._data import (
     Cosine,
     Drawing,
@@ -146,21 +144,8 @@ class Report:
 
 def write_page(path: str | os.PathLike[str], text: str) -> None:
     """Write a page as a whole or not at all; one that was there keeps its permissions."""
-    whole = os.fspath(path)
-    folder = os.path.dirname(os.path.abspath(whole))
+    whole = os.path.abspath(os.fsdecode(path))
+    folder = os.path.dirname(whole)
     if not os.path.isdir(folder):
         raise FileNotFoundError(f"There is no folder {folder!r}. Create it first: `os.makedirs({folder!r})`.")
-    partial = os.path.join(folder, f".retrotape-{secrets.token_hex(8)}.html.tmp")
-    # "x" follows no link that somebody else has put there; unlike `tempfile`, it leaves permissions to the umask.
-    file = open(partial, "x", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115 - a name may not be text
-    try:
-        with file:
-            file.write(text)
-        with suppress(FileNotFoundError):
-            mode = os.lstat(whole).st_mode
-            if stat.S_ISREG(mode):  # the mode of a link is not that of its target
-                os.chmod(partial, stat.S_IMODE(mode))
-        os.replace(partial, whole)
-    except BaseException:
-        os.unlink(partial)
-        raise
+    replace_file(whole, text.encode("utf-8", "backslashreplace"), sync=False)  # a name may not be text

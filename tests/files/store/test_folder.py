@@ -14,7 +14,7 @@ from files.store.reading import read_all
 from retrotape.errors import CorruptTapeError, TapeWriteError
 from retrotape.files.store import Stored, open_tape, write
 from retrotape.files.store import _blobs as blobs
-from retrotape.files.store import _replace as replace
+from retrotape.io import _replace as replace
 
 WEIGHTS = np.arange(100_000, dtype=np.float32)
 

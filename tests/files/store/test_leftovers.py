@@ -11,7 +11,7 @@ import pytest
 from files.store.reading import read_all
 from files.store.versions import left_behind, save, version_of
 from retrotape.files.store import Stored, write
-from retrotape.files.store import _replace as replace
+from retrotape.io import _replace as replace
 
 
 @pytest.fixture(params=["file", "folder"])

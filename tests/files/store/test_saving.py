@@ -20,7 +20,7 @@ from files.store.versions import left_behind, save, version_of
 from retrotape.errors import TapeWriteError
 from retrotape.files.store import Stored, write
 from retrotape.files.store import _blobs as blobs
-from retrotape.files.store import _replace as replace
+from retrotape.io import _replace as replace
 
 
 def error_of(path: Path, version: int, **form) -> TapeWriteError | None:

@@ -14,12 +14,13 @@ import hashlib
 import os
 import stat
 import sys
+from functools import partial
 
 from retrotape.errors import TapeWriteError
-from retrotape.files.store._errors import TapeErrors
+from retrotape.files.store._errors import TapeErrors, explained
 from retrotape.files.store._files import READ, kind_of, open_file, read_at
 from retrotape.files.store._format import PIECE, TAPE, quoted
-from retrotape.files.store._replace import Replacement, explained, sweep, sync_directory
+from retrotape.io import Replacement, sweep, sync_directory
 
 _UP = 16  # how many folders up a store may be
 
@@ -29,7 +30,7 @@ class BlobWriter:
 
     def __init__(self, path: str, store: str) -> None:
         self.written = 0
-        self._path, self._store = path, store
+        self._path, self._store, self._explain = path, store, partial(explained, path)
         self._touched: set[str] = set()
         self._present: set[str] = set()  # digests whose files this writer has made or compared
         with explained(path):
@@ -48,7 +49,7 @@ class BlobWriter:
             elif _holds(target, data):
                 self._present.add(digest)
                 return digest
-        with Replacement(target, about=self._path, temporary_in=self._store) as output:
+        with Replacement(target, temporary_in=self._store, explain=self._explain) as output:
             for start in range(0, len(data), PIECE):
                 output.write(data[start : start + PIECE])
             output.commit(sync=False)

@@ -7,14 +7,15 @@ import json
 import os
 import re
 from collections.abc import Collection, Iterable
+from functools import partial
 from typing import Any, NamedTuple
 
 from retrotape.errors import CorruptTapeError, IncompleteTapeError, TapeWriteError
-from retrotape.files.store._errors import TapeErrors
+from retrotape.files.store._errors import TapeErrors, explained
 from retrotape.files.store._files import open_file, read_at
 from retrotape.files.store._format import DEFAULT_LIMITS, PIECE, TAPE, Limits, quoted
 from retrotape.files.store._json import parse
-from retrotape.files.store._replace import Replacement
+from retrotape.io import Replacement
 
 MANIFEST = "manifest.json"
 FORMAT = "tape-shards/1"
@@ -78,7 +79,8 @@ def describe_file(path: str) -> ShardFile:
 def write_manifest(folder: str, manifest: Manifest, *, overwrite: bool = True) -> None:
     """Publish a tape: from now on its shards are one."""
     fields = {"format": FORMAT, "run": manifest.run, "shards": [shard._asdict() for shard in manifest.shards]}
-    with Replacement(os.path.join(folder, MANIFEST), overwrite=overwrite, about=folder) as output:
+    explain = partial(explained, folder)
+    with Replacement(os.path.join(folder, MANIFEST), overwrite=overwrite, explain=explain) as output:
         output.write(json.dumps(fields, indent=1).encode() + b"\n")
         output.commit()
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from retrotape.errors import CorruptTapeError, TapeWriteError, UnsafeTapeError
 from retrotape.files.store import _blobs, _json
-from retrotape.files.store._errors import TapeErrors
+from retrotape.files.store._errors import TapeErrors, explained
 from retrotape.files.store._format import DEFAULT_LIMITS, PIECE, TAPE, Limits, Stored, quoted
 from retrotape.files.store._layout import lay_out
 from retrotape.files.store._plan import Planned, content, plan
-from retrotape.files.store._replace import WRITTEN, Replacement, explained, sync_directory
+from retrotape.io import Replacement, sync_directory
 
 _NO_DIGEST = "0" * 64
 
@@ -134,7 +136,7 @@ def _write_file(path: str, planned: Planned, overwrite: bool, limits: Limits) ->
         raise TapeWriteError(path, problem, "Save fewer tensors.")
     digests: dict[str, str] = {}
     parts = {**planned.entries, **planned.parts}
-    with Replacement(path, overwrite=overwrite) as output:
+    with Replacement(path, overwrite=overwrite, explain=partial(explained, path)) as output:
         output.write(layout.header)
         output.write(draft)
         for name, start in layout.starts.items():
@@ -170,10 +172,11 @@ def _write_folder(path: str, store: str, planned: Planned, overwrite: bool, limi
         digests = {name: blobs.put(content(path, name, parts[name])) for name in sorted(parts)}
         blobs.commit()
         tape = _json.seal(_fields(planned, digests, store=relative))
-        with Replacement(os.path.join(path, TAPE), overwrite=overwrite, about=path) as output:
+        document = os.path.join(path, TAPE)
+        with Replacement(document, overwrite=overwrite, explain=partial(explained, path)) as output:
             output.write(tape)
             output.commit()
-        with explained(path, WRITTEN):
+        with explained(path, is_there=True), suppress(FileNotFoundError):  # deleted by now, but it was complete
             sync_directory(os.path.dirname(os.path.abspath(path)))  # the name of the folder itself
     except BaseException:
         if made:

@@ -1,7 +1,7 @@
 """Atomic replacement of files: at any time either the old one or the new one is there, complete.
 
 The new one is written under another name in the same directory and renamed when it is on the disk. A process that is
-killed leaves an unfinished file behind; the next save in that directory removes it. It can tell such a file from one
+killed leaves an unfinished file behind; the next one that writes there removes it. It can tell such a file from one
 that is being written: the writing process holds a lock on it, and the kernel drops the locks of a process that ends.
 """
 
@@ -13,19 +13,17 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from types import TracebackType
-
-from retrotape.errors import TapeWriteError
+from typing import IO
 
 if sys.platform != "win32":
     import fcntl
 
 _TEMPORARY = re.compile(r"\.retrotape-[0-9]+-[0-9a-f]{16}\.tmp")
 _FLAGS = os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-_NO_SPACE = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
-WRITTEN = "The new tape is there, but may be lost if the power fails: save it again."
-_NOT_ALLOWED = {errno.EACCES, errno.EPERM, errno.EROFS}
+Explain = Callable[[bool], AbstractContextManager[None]]  # turns errors into others; is the new file there by then?
 
 
 class Replacement:
@@ -35,44 +33,49 @@ class Replacement:
     """
 
     def __init__(
-        self, path: str, *, overwrite: bool = True, about: str | None = None, temporary_in: str | None = None
+        self,
+        path: str,
+        *,
+        overwrite: bool = True,
+        temporary_in: str | None = None,
+        explain: Explain = lambda _: contextlib.nullcontext(),
     ) -> None:
         """Begin a file.
 
         Args:
           path: Its final path.
           overwrite: Whether it may replace another.
-          about: The path that errors name instead of `path`.
           temporary_in: Where it is written; a folder on the same file system that the caller has swept.
+          explain: Returns the context in which the operating system is asked for something.
         """
         self.size = 0
-        self._path, self._overwrite, self._about = path, overwrite, about or path
+        self._path, self._overwrite, self._explain = path, overwrite, explain
         self._directory = os.path.dirname(path) or "."
         self._descriptor = -1
-        with explained(self._about):
+        with explain(False):
             if temporary_in is None:
                 sweep(self._directory)
-            self._temporary, self._descriptor = _create(temporary_in or self._directory)
-            with contextlib.suppress(OSError):  # a tape that only its owner could read stays so
-                mode = os.lstat(path).st_mode
-                if stat.S_ISREG(mode):  # the mode of a link is not that of its target
-                    os.chmod(self._temporary, mode & 0o777 | 0o600)
+            self._temporary, self._descriptor = _create(temporary_in or self._directory, _mode_of(path))
 
     def write(self, data: bytes | memoryview) -> None:
         """Append `data`."""
-        with explained(self._about):
+        with self._explain(False):
             self.size += _write_all(self._descriptor, data)
+
+    def stream(self) -> IO[bytes]:
+        """Return a file that writes it, for what does not take bytes alone; close it before `commit`."""
+        return open(self._descriptor, "r+b", closefd=False)
 
     def rewrite(self, offset: int, data: bytes) -> None:
         """Overwrite the bytes at `offset` with `data`."""
-        with explained(self._about):
+        with self._explain(False):
             os.lseek(self._descriptor, offset, os.SEEK_SET)
             _write_all(self._descriptor, data)
             os.lseek(self._descriptor, 0, os.SEEK_END)
 
     def commit(self, *, sync: bool = True) -> None:
         """Make it the file at `path`, flushed to the disk; with `sync=False` its name is flushed later."""
-        with explained(self._about):
+        with self._explain(False):
             os.fsync(self._descriptor)
             if sys.platform == "win32":
                 self._close()  # an open file cannot be renamed there; elsewhere the lock is held to the end
@@ -82,7 +85,7 @@ class Replacement:
                 _rename_without_overwriting(self._temporary, self._path)
             self._close()
         if sync:
-            with explained(self._about, WRITTEN):
+            with self._explain(True), contextlib.suppress(FileNotFoundError):  # deleted by now, but it was complete
                 sync_directory(self._directory)
 
     def _close(self) -> None:
@@ -100,6 +103,13 @@ class Replacement:
             os.unlink(self._temporary)  # it is not there after a commit
         with contextlib.suppress(OSError):
             self._close()
+
+
+def replace_file(path: str, data: bytes, *, temporary_in: str | None = None, sync: bool = True) -> None:
+    """Write a file so that it is whole or not there, also after a crash of the machine; arguments as above."""
+    with Replacement(path, temporary_in=temporary_in) as output:
+        output.write(data)
+        output.commit(sync=sync)
 
 
 def sweep(directory: str) -> None:
@@ -130,40 +140,31 @@ def sync_directory(directory: str) -> None:
         os.close(descriptor)
 
 
-@contextlib.contextmanager
-def explained(path: str, remedy: str | None = None) -> Iterator[None]:
-    """Turn the errors of the operating system into ours, with a remedy that fits the error if none is given."""
-    try:
-        yield
-    except TapeWriteError:
-        raise
-    except FileExistsError as error:
-        raise TapeWriteError(
-            path, "it exists already", "Choose another name, or `overwrite=True`.", error.errno
-        ) from None
-    except OSError as error:
-        directory = os.path.dirname(path) or "."
-        if remedy is not None:
-            pass
-        elif error.errno in _NO_SPACE:
-            remedy = "Free some space there, or save to another disk; what was there before is untouched."
-        elif error.errno in _NOT_ALLOWED:
-            remedy = f"Save to a directory that you may write to; {directory!r} is not."
-        elif error.errno in (errno.ENOENT, errno.ENOTDIR):
-            remedy = f"Create the directory first: `os.makedirs({directory!r})`."
-        else:
-            remedy = "Try again, or save to another disk; what was there before is untouched."
-        problem = (error.strerror or str(error) or type(error).__name__).lower()
-        raise TapeWriteError(path, problem, remedy, error.errno) from error
+def _mode_of(path: str) -> int | None:
+    """Return the permissions of a file, which its replacement gets too; None if there is none."""
+    with contextlib.suppress(OSError):
+        mode = os.lstat(path).st_mode
+        if stat.S_ISREG(mode):  # the mode of a link is not that of its target
+            return mode & 0o777 | 0o600
+    return None
 
 
-def _create(directory: str) -> tuple[str, int]:
+def _create(directory: str, mode: int | None) -> tuple[str, int]:
     while True:
         path = os.path.join(directory, f".retrotape-{os.getpid()}-{os.urandom(8).hex()}.tmp")
         descriptor = os.open(path, _FLAGS | os.O_CREAT | os.O_EXCL, 0o666)
-        # Another process may have swept between the two lines. Then the file has lost its name: make another one.
-        if _lock(descriptor) is not False and os.fstat(descriptor).st_nlink:
-            return path, descriptor
+        try:
+            # Another process may have swept between the lines. Then the file has lost its name: make another one.
+            if _lock(descriptor) is not False and os.fstat(descriptor).st_nlink:
+                if mode is not None:
+                    with contextlib.suppress(OSError):
+                        os.chmod(path, mode)
+                return path, descriptor
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+            os.close(descriptor)
+            raise
         os.close(descriptor)
 
 
