@@ -17,7 +17,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 3
 # What a test computes must not depend on which custom kernels the machine has.
 export TF_ENABLE_ONEDNN_OPTS ?= 0
 
-.PHONY: env demo test quick test-all test-browser compat lint format bench bench-peers compare coverage fuzz docs wheel check-dist pictures lock clean
+.PHONY: env demo test quick test-all test-browser compat mutants lint format bench bench-peers compare coverage fuzz docs wheel check-dist pictures lock clean
 
 env: $(VENV)/.ready
 
@@ -86,6 +86,11 @@ endif
 # needs the one trace function that a thread has, and takes it from whoever measures.
 coverage: env
 	$(BIN)/python -m pytest -q -m "not slow" --ignore=tests/stress/interrupts --cov --cov-report=term-missing
+
+# Do the tests find small faults? Puts some into a copy of the source, one after the other, and runs the tests that reach
+# each. It takes an hour or two, most of it to measure which test reaches what; the table is build/mutants/report.txt.
+mutants: env
+	$(BIN)/python tools/mutants.py
 
 lint: env
 	$(BIN)/ruff format --check .
@@ -180,4 +185,4 @@ lock:
 	uv pip compile -q --universal --python-version 3.10 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --no-annotate requirements/oldest.in -o requirements/oldest.lock
 
 clean:
-	rm -rf .venv $(OLDEST) $(FUZZ) $(WHEEL) $(JAX) $(TORCH) .venv-compat-* .venv-python* dist site .coverage
+	rm -rf .venv $(OLDEST) $(FUZZ) $(WHEEL) $(JAX) $(TORCH) .venv-compat-* .venv-python* dist site build .coverage

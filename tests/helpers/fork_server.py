@@ -140,6 +140,8 @@ def become(words: Sequence[str], environment: dict[str, str], folder: str) -> No
     os.environ.update(environment)
     os.chdir(folder)
     _open_streams(bool(environment.get("PYTHONUNBUFFERED")))
+    if "COVERAGE_PROCESS_START" in environment:  # where Python starts, coverage itself looks at it
+        importlib.import_module("coverage").process_startup()
     kind, rest = words[0], list(words[1:])
     paths = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
     if kind == "-c":
@@ -155,8 +157,8 @@ def become(words: Sequence[str], environment: dict[str, str], folder: str) -> No
 
 
 def main() -> None:
-    """Serve at the address on the command line."""
-    for name in IMPORTED:
+    """Serve at the address on the command line, with the modules there imported."""
+    for name in sys.argv[2:] or IMPORTED:
         importlib.import_module(name)
     server = Server(sys.argv[1])
     Path(f"{sys.argv[1]}.environment").write_text(json.dumps(relevant(dict(os.environ))))

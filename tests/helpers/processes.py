@@ -15,7 +15,7 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 _NAME = "FORKED_PYTHON"
@@ -25,8 +25,13 @@ TAKEN_DOWN = {"FORKED_PYTHON_TAKE_DOWN": "1"}
 
 
 @contextlib.contextmanager
-def fork_server(folder: Path) -> Iterator[str]:
-    """Have a server for the length of the block, for the programs that it runs too; return what stands for Python."""
+def fork_server(folder: Path, imported: Sequence[str] = ()) -> Iterator[str]:
+    """Have a server for the length of the block, for the programs that it runs too; return what stands for Python.
+
+    Args:
+      folder: Where the server has its address.
+      imported: The modules that programs find imported, if not those that tests expect.
+    """
     if _NAME in os.environ:
         yield os.environ[_NAME]
         return
@@ -36,7 +41,7 @@ def fork_server(folder: Path) -> Iterator[str]:
     command.write_text(f'#!/bin/sh\nexec {shlex.join(client)} "$@"\n')
     command.chmod(0o755)
     environment = {**os.environ, _NAME: str(command)}
-    start = [sys.executable, str(helpers / "fork_server.py"), str(address)]
+    start = [sys.executable, str(helpers / "fork_server.py"), str(address), *imported]
     with subprocess.Popen(start, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as server:
         try:
             assert server.stdout is not None
