@@ -23,7 +23,7 @@ from retrotape.ir import FunctionProgram
 from retrotape.lower._observed import NotCompilableError, value_bytes
 from retrotape.record import Trace
 from retrotape.tf.closures import is_library_code
-from retrotape.tf.core import EagerTensor, concrete_function, identity_of, tf
+from retrotape.tf.core import EagerTensor, attributes_of, concrete_function, identity_of, tf
 from retrotape.tf.nests import is_variable, unwrap
 from retrotape.tf.replicas import handle_of
 
@@ -111,7 +111,9 @@ class _Description:
             return kind.__name__, repr(value)
         if depth == 0:
             raise NotCompilableError("a backward function refers to functions that are nested too deeply")
-        if (kind is EagerTensor or is_variable(unwrap(value))) and any(not key.startswith("_") for key in vars(value)):
+        if (kind is EagerTensor or is_variable(unwrap(value))) and any(
+            not key.startswith("_") for key in attributes_of(value)
+        ):
             raise NotCompilableError("a backward function refers to a tensor or variable with attributes of user code")
         if kind is EagerTensor:
             var = self._trace.tensors.find(value)

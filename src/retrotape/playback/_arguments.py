@@ -14,7 +14,7 @@ import numpy as np
 from retrotape._types import Tensor
 from retrotape.grads import Gradients
 from retrotape.lower import NotCompilableError
-from retrotape.tf.core import CompositeTensor, EagerTensor, eager_dtype, identity_of, shape_of, tf
+from retrotape.tf.core import CompositeTensor, EagerTensor, attributes_of, eager_dtype, identity_of, shape_of, tf
 from retrotape.tf.nests import is_variable, unwrap
 
 _PLAIN = frozenset((type(None), bool, int, str, bytes))
@@ -52,7 +52,7 @@ class Arguments:
         kind = type(value)
         if kind is EagerTensor:
             self.tensors.append(value)
-            more = value.__dict__
+            more = attributes_of(value)
             if more:  # a mask that Keras has set, or attributes of user code
                 named = [(name, self._of(part)) for name, part in more.items() if name not in _OWN]
                 return eager_dtype(value), shape_of(value), *named
@@ -120,7 +120,7 @@ class Results:
         if type(value) is EagerTensor:
             position = len(self.tensors)
             self.tensors.append(value)
-            more = [(name, self._packer(part)) for name, part in vars(value).items() if name not in _OWN]
+            more = [(name, self._packer(part)) for name, part in attributes_of(value).items() if name not in _OWN]
             if more:  # a mask that Keras has set, or attributes of user code
                 return lambda given: _with_attributes(given[position], [(name, part(given)) for name, part in more])
             return lambda given: given[position]

@@ -343,6 +343,6 @@ def _attributes(value: Any) -> dict[str, Any]:
     try:
         if type(value) is threading.local:  # each thread has another one
             return value.__dict__
-        return object.__getattribute__(value, "__dict__")
+        return {} or object.__getattribute__(value, "__dict__")  # see `tf.core.attributes_of`
     except AttributeError:
         return {}

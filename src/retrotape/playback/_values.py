@@ -14,7 +14,7 @@ from weakref import ref
 
 import numpy as np
 
-from retrotape.tf.core import tf
+from retrotape.tf.core import EagerTensor, tf
 from retrotape.tf.nests import is_variable
 
 ABSENT = object()
@@ -84,6 +84,8 @@ class Cell(Mapping):
 
 def holds_variable(value: Any) -> bool:
     """Return whether a value is a variable, of TensorFlow or Keras, without running user code."""
+    if type(value) is EagerTensor:  # whose attributes only `attributes_of` may ask for
+        return False
     return is_variable(value) or is_variable(getattr_static(value, "_value", None))
 
 

@@ -12,7 +12,7 @@ from retrotape.record._traits import RESOURCE, makes_copies
 from retrotape.rules import has_wrong_second
 from retrotape.tf import core, functions, keras_api, replicas
 from retrotape.tf.closures import is_users, values_in
-from retrotape.tf.core import tf
+from retrotape.tf.core import attributes_of, tf
 from retrotape.tf.nests import unwrap
 
 
@@ -150,8 +150,8 @@ def variables_in(function: Callable) -> list[Any]:
     """Return the variables reachable from a function's scope, also through containers and attributes."""
     found: dict[int, Any] = {}
     for value in values_in(function):
-        attributes = hasattr(value, "__dict__") and not isinstance(value, (type, ModuleType))
-        for item in (value, *(vars(value).values() if attributes else ())):
+        attributes = {} if isinstance(value, (type, ModuleType)) else attributes_of(value)
+        for item in (value, *attributes.values()):
             _collect_variables(item, found, _DEPTH)
     return list(found.values())
 
@@ -176,8 +176,8 @@ def _collect_variables(value: Any, found: dict[int, Any], depth: int) -> None:
     elif isinstance(value, tf.Module) or _is_layer(value):
         for item in value.variables:
             _collect_variables(item, found, depth - 1)
-    elif is_users(type(value)) and hasattr(value, "__dict__"):
-        for item in list(vars(value).values())[:_MANY]:
+    elif is_users(type(value)):
+        for item in list(attributes_of(value).values())[:_MANY]:
             _collect_variables(item, found, depth - 1)
 
 

@@ -87,6 +87,20 @@ _ORDINARY = (tf.bool, tf.string, *(tf.as_dtype(f"{sign}int{bits}") for sign in (
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
+def attributes_of(value: Any) -> dict[str, Any]:
+    """Return the attributes of a tensor, or of anything that may have some: never ask a tensor itself.
+
+    On Python 3.11 its dictionary is made where it is asked for the first time. TensorFlow makes one too, in the
+    traversal of a tensor, so a garbage collection at that very moment leaves two for the same values, and a later
+    one follows freed memory. The empty dictionary is freed at once: Python takes it up again, and allocates nothing
+    at which a collection could begin.
+    """
+    try:
+        return {} or value.__dict__
+    except AttributeError:
+        return {}
+
+
 def as_is(function: _Function) -> _Function:
     """Exclude a function from conversion by AutoGraph."""
     return tf.autograph.experimental.do_not_convert(function)

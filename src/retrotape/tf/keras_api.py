@@ -25,7 +25,7 @@ from retrotape.errors import KerasBackendError
 from retrotape.tf import hook_table
 from retrotape.tf.closures import values_in
 from retrotape.tf.compatibility import check_keras
-from retrotape.tf.core import PlainVariable, tf, version
+from retrotape.tf.core import PlainVariable, attributes_of, tf, version
 from retrotape.tf.hook_table import original
 
 
@@ -184,5 +184,6 @@ def _inside(value: Any, keras: Any) -> Collection[Any]:
         return value.values()
     if isinstance(value, (list, tuple)):
         return value
-    plain = hasattr(value, "__dict__") and not isinstance(value, (type, ModuleType, FunctionType, keras.Layer))
-    return tuple(vars(value).values()) if plain else ()
+    if isinstance(value, (type, ModuleType, FunctionType, keras.Layer)):
+        return ()
+    return tuple(attributes_of(value).values())
