@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 # The folders that mirror the source, and conformance: `ON_EACH` of the Makefile.
 FOLDERS = (
-    "aggregate conform errors ir tf rules grads record execute transform lower playback query diagnose files logs "
+    "aggregate conform errors io ir tf rules grads record execute transform lower playback query diagnose files logs "
     "report tape distribute callbacks cli"
 )
 TESTS = tuple(f"tests/{name}" for name in FOLDERS.split())

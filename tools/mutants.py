@@ -26,6 +26,7 @@ import sys
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -255,15 +256,19 @@ def choose(tree: Path, arguments: argparse.Namespace) -> list[Mutant]:
 
 def reach(runner: Runner, mutants: Iterable[Mutant], measured: Measured, paths: Sequence[str]) -> Any:
     """Return {mutant: {group: {test: seconds}}} for the tests that reach each mutant."""
+
+    def measure(group: Group) -> Reaching:
+        return runner.measure(group, measured)
+
     found: dict[str, dict[Group, dict[str, float]]] = defaultdict(dict)
     groups = [tuple(group) for group in groups_of(paths) if not group[0].startswith(LEFT_OUT)]
-    for number, group in enumerate(groups, 1):
-        got = runner.measure(group, measured)
-        print(f"\rmeasured {number} of {len(groups)} groups of tests", end="", flush=True)
-        for mutant in mutants:
-            tests = set(got.tests(runner.tree / mutant.file, mutant.lines))
-            if tests:
-                found[mutant.id][group] = {test: got.seconds[test] for test in tests}
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for number, (group, got) in enumerate(zip(groups, pool.map(measure, groups), strict=True), 1):
+            print(f"\rmeasured {number} of {len(groups)} groups of tests", end="", flush=True)
+            for mutant in mutants:
+                tests = set(got.tests(runner.tree / mutant.file, mutant.lines))
+                if tests:
+                    found[mutant.id][group] = {test: got.seconds[test] for test in tests}
     print()
     return found
 

@@ -110,4 +110,4 @@ def test_it_runs_what_the_oldest_version_runs() -> None:
     tests = " ".join(compat().TESTS)  # type: ignore[attr-defined]
     makefile = (ROOT / "Makefile").read_text()
     assert f"\nON_EACH := {tests}\n" in makefile
-    assert '$(OLDEST)/bin/python -m pytest -q $(ON_EACH) -m "not slow"' in makefile
+    assert '$(OLDEST)/bin/python $(RUN_TESTS) --part oldest -m "not slow" $(ON_EACH)' in makefile

@@ -85,7 +85,7 @@ def test_they_share_nothing_that_changes(keep):
 
 
 def _is_immutable(value):
-    return value is None or isinstance(value, (bool, int, float, str, tuple))
+    return value is None or isinstance(value, (bool, int, float, str, tuple, frozenset))
 
 
 @pytest.mark.parametrize("name", QUERIES)

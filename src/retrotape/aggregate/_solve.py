@@ -171,7 +171,8 @@ class _Factors(NamedTuple):
         values, vectors = np.linalg.eigh(matrix)
         roots = np.sqrt(np.maximum(values, 0.0))
         kept = roots > 1e-7 * roots.max(initial=0.0)
-        root = np.where(np.diag(matrix) > 0.0, roots[:, None] * vectors.T, 0.0)  # a row that is zero changes nothing
+        # A row of zeros changes nothing. The diagonal is one or zero, but for what rounding makes of either.
+        root = np.where(np.diag(matrix) > 0.5, roots[:, None] * vectors.T, 0.0)
         return cls(matrix, root, np.where(kept, vectors / np.where(kept, roots, 1.0), 0.0))
 
 
@@ -192,7 +193,9 @@ def _one_by_nnls(factors: _Factors, linear: np.ndarray) -> tuple[np.ndarray, boo
         x = nnls()(factors.root, -(linear @ factors.scaled))[0]
     except RuntimeError:  # too many iterations
         return nothing, False
-    return x, bool((matrix @ x + linear >= -_ENOUGH * np.maximum(1.0, np.abs(matrix) @ x)).all())
+    slope, sizes = matrix @ x + linear, np.maximum(1.0, np.abs(matrix) @ x)
+    is_slack = abs(x @ slope) <= _ENOUGH * max(1.0, float(np.abs(linear) @ x))
+    return x, bool((slope >= -_ENOUGH * sizes).all()) and is_slack
 
 
 def _of(value: float) -> Tensor:
