@@ -47,17 +47,6 @@ def test_our_way_to_ask_is_safe():
     assert run("attributes_of(tensor)") == 0
 
 
-@pytest.mark.parametrize(
-    "queried",
-    [
-        "from retrotape.playback._arguments import Arguments; Arguments((tensor,), {})",
-        "from retrotape.record._functions import variables_in; variables_in(lambda: tensor)",
-    ],
-)
-def test_so_does_who_looks_at_tensors(queried):
-    assert run(queried) == 0
-
-
 def test_attributes_of_other_things():
     tensor = tf.constant(1.0)
     assert attributes_of(tensor) == {}
