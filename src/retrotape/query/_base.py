@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import wraps
+from functools import partial, wraps
 from threading import RLock
 from typing import Any, NoReturn, TypeVar
 from weakref import ref
@@ -16,7 +16,7 @@ from retrotape.diagnose.why import Explanation, explain
 from retrotape.errors import MissingGradientError
 from retrotape.execute import Request
 from retrotape.lower import compiled
-from retrotape.record import EagerSession, Session
+from retrotape.record import EagerSession, Session, Trace
 from retrotape.tf import core
 from retrotape.tf.core import as_is, identity_of, tf
 from retrotape.tf.nests import Parts, TensorRef, describe, has_derivative, is_variable, take_apart
@@ -43,6 +43,30 @@ def query(method: _Method) -> _Method:
 def recorded_in_graph(session: Session) -> AbstractContextManager[None]:
     """Record results on a tape in a graph, where that costs nothing; do nothing in eager code."""
     return nullcontext() if session.graph is None else session.extended()
+
+
+def current(session: Session, request: Request, made_for: Trace) -> Request:
+    """Return a request in the vars that its tensors and variables have now.
+
+    A graph is read anew where TensorFlow has changed operations, as it does to a loop that it differentiates; they then
+    have other vars.
+    """
+    now = session.trace
+    if now is made_for:
+        return request
+    moved = {var: now.tensors.get(identity) for identity, var in made_for.tensors.items()}
+    for handle, history in made_for.facts.histories.items():
+        if handle in now.facts.histories:
+            moved.update(zip(history.versions, now.facts.histories[handle].versions, strict=False))
+
+    def renumbered(old: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(var for var in map(moved.get, old) if var is not None)  # no operation uses the others
+
+    return request._replace(
+        targets=renumbered(request.targets),
+        sources=tuple(map(renumbered, request.sources)),
+        derived_from=tuple(current(session, each, made_for) for each in request.derived_from),
+    )
 
 
 def op_by_op(session: Session, reason: str) -> None:
@@ -108,7 +132,8 @@ class QueryBase(ABC):
             found = compiled(session.trace, (kind, request.key()), [*request.given_seeds(), *inputs], compute)
         remembered, recorded = session.remembers()
         if remembered:
-            self._results.remember(lambda: request, None if recorded else compute, found, request.seeds)
+            again = partial(current, session, request, session.trace)
+            self._results.remember(again, None if recorded else compute, found, request.seeds)
         return found
 
     def _record_result(self, part: Any, session: EagerSession) -> bool:

@@ -13,8 +13,9 @@ from retrotape._types import Tensor
 from retrotape.errors import ShapeMismatchError
 from retrotape.execute import Query, Request, differentiate, dot, in_chunks, rows, tracked, vectorizes
 from retrotape.lower import compiled_rows
+from retrotape.query._base import current
 from retrotape.query._request import refuse_outside, solve
-from retrotape.record import Session, current_stack
+from retrotape.record import Session, Trace, current_stack
 from retrotape.tf.core import tf, zeros
 from retrotape.tf.nests import Parts, has_derivative, ones_like, shape_tensor, zeros_like
 
@@ -92,13 +93,13 @@ def jvp(session: Session, request: Request, target: Tensor, tangents: list[Tenso
         return [None]
     with session.forked() as fork:
         # A gradient is linear in its seed, so its derivative with respect to the seed gives the product.
-        seed = ones_like(target)
+        seed, trace = ones_like(target), fork.trace
         moved = dot(solve(fork, request._replace(seeds=(seed,))), tangents)
         if moved is None:
             return [None]
         fork.flush()
         through = (any(request.through),)
-        second = _request_for(fork, moved, request)._replace(sources=((fork.var_of(seed),),), through=through)
+        second = _request_for(fork, moved, request, trace)._replace(sources=((fork.var_of(seed),),), through=through)
         with _last_walk(session, fork):
             return solve(fork, second)
 
@@ -106,12 +107,12 @@ def jvp(session: Session, request: Request, target: Tensor, tangents: list[Tenso
 def hvp(session: Session, request: Request, sources: Parts, vectors: list[Tensor]) -> list[Tensor | None]:
     """Return the product of the Hessian with the vectors, for each source."""
     with session.forked() as fork:
-        first = solve(fork, request)
+        trace, first = fork.trace, solve(fork, request)
         moved = dot(first, vectors)
         if moved is None:
             return [None] * len(first)
         fork.flush()
-        again = _request_for(fork, moved, request)
+        again = _request_for(fork, moved, request, trace)
         with _last_walk(session, fork):
             second = solve(fork, again)
     return [
@@ -133,13 +134,14 @@ def hessian(session: Session, request: Request, sources: Parts, chunk: int | Non
             return [tf.concat([tf.reshape(column, [len(column), -1]) for column in columns], 1)]
         return [block for row in _cut(columns, sources.flat) for block in row]
     with session.forked() as fork:
+        trace = fork.trace
         first = [None if grad is None else tf.convert_to_tensor(grad) for grad in solve(fork, request)]
         joined = _joined(fork, first)
         fork.flush()
-        each = [None if grad is None else _request_for(fork, grad, request) for grad in first]
+        each = [None if grad is None else _request_for(fork, grad, request, trace) for grad in first]
         columns = None
         if joined is not None:
-            together = _request_for(fork, joined, request)
+            together = _request_for(fork, joined, request, trace)
             with _last_walk(session, fork):
                 columns = _columns(fork, together, joined, chunk)
         complete = columns is not None and all(value is not None for value in (*first, *columns))
@@ -182,7 +184,7 @@ def _compiled_columns(session: Session, request: Request, sources: Parts, chunk:
                 return first
             joined = tf.concat([tf.reshape(grad, [-1]) for grad in first], 0)
             fork.flush()
-            again = _request_for(fork, joined, request)._replace(seeds=(seed,))
+            again = _request_for(fork, joined, request, fork.trace)._replace(seeds=(seed,))
             with _last_walk(session, fork):
                 return solve(fork, again)
 
@@ -237,8 +239,9 @@ def _is_finite(value: Tensor) -> Tensor:
     return tf.reduce_all([tf.reduce_all(tf.math.is_finite(part)) for part in parts])
 
 
-def _request_for(session: Session, target: Tensor, request: Request) -> Request:
-    """Return the request for the derivative of a new tensor with respect to the same sources."""
+def _request_for(session: Session, target: Tensor, request: Request, trace: Trace) -> Request:
+    """Return the request for the derivative of a new tensor with respect to the sources of one made for a trace."""
+    request = current(session, request, trace)
     return request._replace(targets=(session.var_of(target),), seeds=(tf.ones_like(target),), derived_from=())
 
 
