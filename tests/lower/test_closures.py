@@ -226,6 +226,17 @@ def deep():
     return lambda dy: function(dy)
 
 
+class Raising:
+    """Raises for each attribute that it lacks, and not an AttributeError."""
+
+    def __getattr__(self, name):
+        raise RuntimeError(name)
+
+
+def scaled_by_two_of(thing):
+    return lambda dy: dy * float(len((thing, thing)))
+
+
 REFUSED: dict[str, tuple[Any, str]] = {
     "a global is stored": (storing, "the backward function 'storing' changes something besides its result"),
     "a cell is stored": (counting(), "the backward function 'backward' changes something besides its result"),
@@ -244,6 +255,10 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "a method": (Counter().method, "a backward function refers to 'Counter.method', which may change between steps"),
     "a large array": (scaled_by(np.ones((600, 3))[:, :1]), "refers to an object of type numpy.ndarray, which may"),
     "nested too deeply": (deep(), "a backward function refers to functions that are nested too deeply"),
+    "what raises": (
+        scaled_by_two_of(Raising()),
+        "a backward function refers to what raises RuntimeError when it is looked at",
+    ),
     "print": (lambda dy: print(end="") or dy * 2.0, "a backward function refers to 'print', which may change"),
 }
 

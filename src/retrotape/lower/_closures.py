@@ -32,28 +32,10 @@ _DEPTH = 12
 _NUMBERS = ("numpy", "ml_dtypes")  # the modules of their types
 _LARGEST = 4096  # bytes of an array that is compared each time
 _MODULES = ("tensorflow",)  # Keras has settings, such as `epsilon`, that its functions read
-_BUILTINS = frozenset(
-    (
-        abs,
-        all,
-        any,
-        bool,
-        enumerate,
-        float,
-        int,
-        isinstance,
-        len,
-        list,
-        max,
-        min,
-        range,
-        reversed,
-        slice,
-        sum,
-        tuple,
-        zip,
-    )
-)
+# By `id`, as whatever is compared with objects of users: they may have no hash.
+# By `id`, as whatever is compared with objects of users: they may have no hash.
+_PURE = (abs, all, any, bool, enumerate, float, int, isinstance, len, list, max, min, range, reversed, slice, sum)
+_BUILTINS = frozenset(map(id, (*_PURE, tuple, zip)))
 # Parts of TensorFlow and Keras that have state in Python.
 _STATEFUL = frozenset(("backend", "config", "dlpack", "keras", "summary"))
 # Public functions that are no ops.
@@ -94,7 +76,13 @@ def describe(function: Callable, trace: Trace) -> Hashable:
     Raises:
       NotCompilableError: If it may have an effect, or depend on something that changes unnoticed.
     """
-    return _Description(trace).of(function, _DEPTH)
+    try:
+        return _Description(trace).of(function, _DEPTH)
+    except NotCompilableError:
+        raise
+    except Exception as error:  # of an object of the user's, which may raise whatever it likes
+        kind = type(error).__name__
+        raise NotCompilableError(f"a backward function refers to what raises {kind} when it is looked at") from error
 
 
 class _Description:
@@ -198,11 +186,8 @@ def _is_harmless(value: Any) -> bool:
     if ismodule(value) or isclass(value):
         name = value.__name__ if ismodule(value) else value.__module__
         genuine = ismodule(value) or getattr(sys.modules.get(name), value.__name__, None) is value
-        return (name.partition(".")[0] in _MODULES and genuine) or (isclass(value) and value in _BUILTINS)
-    try:
-        return value in _BUILTINS
-    except TypeError:  # not hashable
-        return False
+        return (name.partition(".")[0] in _MODULES and genuine) or id(value) in _BUILTINS
+    return id(value) in _BUILTINS
 
 
 @lru_cache(1024)

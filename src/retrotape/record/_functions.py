@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from types import ModuleType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -152,7 +153,9 @@ def variables_in(function: Callable) -> list[Any]:
     for value in values_in(function):
         attributes = {} if isinstance(value, (type, ModuleType)) else attributes_of(value)
         for item in (value, *attributes.values()):
-            _collect_variables(item, found, _DEPTH)
+            # Objects of users may raise whatever they like where they are looked at: they hold none that we could find.
+            with suppress(Exception):
+                _collect_variables(item, found, _DEPTH)
     return list(found.values())
 
 
