@@ -94,15 +94,15 @@ class Stack(ExpectedPlaces):
 
     # ------------------------------------------------------------------ events
 
-    def on_op(self, op: Any, inputs: Any, attrs: Any, outputs: Any, op_name: Any = None, graph: Any = None) -> None:
-        """Receive an eager op."""
+    def on_op(self, op: Any, inputs: Any, attrs: Any, outputs: Any, op_name: Any = None, graph: Any = None) -> Any:
+        """Receive an eager op. In a graph TensorFlow hands on what is returned, to the next callback too."""
         if graph is not None or not self.active:
             if not self._open:
                 hooks.detach(self)
-            return
+            return None if graph is None else outputs
         if self._early and outputs and identity_of(outputs[0]) in self._early:
             self._early.discard(identity_of(outputs[0]))
-            return
+            return None
         if op == "StopGradient" and in_moments():
             for recorder in self.active:
                 recorder.add_moments(outputs[0])
@@ -118,12 +118,13 @@ class Stack(ExpectedPlaces):
                 self.events.append((*read, place, recompute, next(_times)))
         event = op, inputs, attrs, tuple(outputs), place, recompute, next(_times)
         if (self._calls or self._returned) and self._inside_call(*event):
-            return
+            return None
         self.events.append(event)  # atomic: if interrupted before, the caller has not got the outputs
         if self._drops_values:  # and is to hold little; otherwise, counting takes more time than it is worth
             self._elements += sum(map(size_of, event[3]))
         if (len(self.events) >= self._batch or self._elements > ELEMENTS) and not self._calls:
             self.dispatch()
+        return None
 
     def records_only(self, trace: Trace) -> bool:
         """Return whether ops would be recorded on `trace` alone, each as an equation of its own."""

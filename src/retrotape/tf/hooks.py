@@ -234,9 +234,9 @@ def attach(listener: Listener) -> None:
     """Notify `listener` of everything that runs on this thread. If this is interrupted, `detach` undoes it."""
     _release_idle()
     local = context.context()._thread_local_data
-    # A new list: in TensorFlow, the threads of all replicas share one.
-    callbacks = [callback for callback in local.op_callbacks if callback != listener.on_op]
-    callbacks.append(listener.on_op)
+    # A new list: in TensorFlow, the threads of all replicas share one. Ours is the first, before others run ops.
+    others = [callback for callback in local.op_callbacks if callback != listener.on_op]
+    callbacks = [listener.on_op, *others]
     local.op_callbacks = callbacks
     with hook_table.lock:
         _callbacks[:] = [*filter(None, _callbacks), callbacks]  # without those of closed tapes

@@ -17,7 +17,7 @@ class Listener(Protocol):
 
     implicit_reads: Sequence[tuple[int, Tensor]]
 
-    def on_op(self, op: Any, inputs: Any, attrs: Any, outputs: Any, op_name: Any = None, graph: Any = None) -> None:
+    def on_op(self, op: Any, inputs: Any, attrs: Any, outputs: Any, op_name: Any = None, graph: Any = None) -> Any:
         """An eager op, or a function, has run. This is TensorFlow's callback signature, which saves a call per op."""
 
     def on_tangents(self, op: str, inputs: Any, attrs: Any, outputs: Any) -> None:
