@@ -21,7 +21,7 @@ from retrotape.tf.scopes import setting
 from retrotape.tf.stock import watching
 
 _not_watched: WeakSet[Any] = WeakSet()  # functions whose gradient TensorFlow can't build or compile
-_NOT_COMPILED = "XLA compilation requires"
+_NOT_COMPILED = ("XLA compilation requires", "TensorList crossing the XLA/TF boundary")
 _OUTSIDE = 4  # frames from `here` past the hook to the calling code
 
 
@@ -94,7 +94,8 @@ class Calls(Replicas):
         """
         function, known = call.function, function_traits(call.function)
         inputs = given.arguments + given.captures
-        if function in _not_watched:
+        # XLA may fail to compile the lists of intermediate values, when effects of the function have already run.
+        if function in _not_watched or (known.compiled_loop_inside and known.deterministic and not known.compiled):
             return self._run_unwatched(call, given)
         redraws = known.recomputes and not known.deterministic
         # With random ops inside, only TensorFlow's own record of the call knows what was drawn, and it records
@@ -113,8 +114,8 @@ class Calls(Replicas):
                 self._read_unheld(tensor for tensor in captured if tensor.dtype == tf.resource)
                 try:
                     return self._run_stamped(call, given)
-                except tf.errors.InvalidArgumentError as error:
-                    if not (known.compiled and _NOT_COMPILED in str(error)):
+                except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError) as error:
+                    if not (known.compiled and any(text in str(error) for text in _NOT_COMPILED)):
                         raise
                     _not_watched.add(function)  # compilation failed, so nothing has run
         return self._run_unwatched(call, given)

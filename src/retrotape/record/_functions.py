@@ -26,6 +26,7 @@ class FunctionTraits(NamedTuple):
     scatters: bool  # reads or updates slices of variables
     recomputes: bool  # contains a `tf.recompute_grad`
     compiled: bool  # with XLA
+    compiled_loop_inside: bool  # in a function that it calls
     communicates: bool  # with other replicas or processes
     op_by_op: bool  # must be run op by op, for the reasons in `_runs_op_by_op`
 
@@ -63,6 +64,7 @@ def function_traits(function: Any) -> FunctionTraits:
             any(makes_copies(op) for op in ops),
             any(map(core.is_recompute, functions.custom_rules(function))),
             functions.is_compiled(function),
+            functions.has_compiled_loop_inside(function),
             communicates,
             _runs_op_by_op(function, ops, communicates),
         )

@@ -95,6 +95,13 @@ def is_compiled(function: Any) -> bool:
     return "_XlaMustCompile" in attrs and attrs["_XlaMustCompile"].b
 
 
+def has_compiled_loop_inside(function: Any) -> bool:
+    """Return whether a concrete function calls one with a loop that is compiled with XLA."""
+    called = function._func_graph.as_graph_def().library.function
+    is_loop = any(node.op in ("While", "StatelessWhile") for each in called for node in each.node_def)
+    return is_loop and any("_XlaMustCompile" in each.attr and each.attr["_XlaMustCompile"].b for each in called)
+
+
 def operations_called(operation: Any) -> Iterator[str]:
     """Yield the type of every operation in the function that a graph operation calls."""
     graph = inner_graph(operation.graph, operation.get_attr("f").name)
