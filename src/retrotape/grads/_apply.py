@@ -8,7 +8,6 @@ from typing import Any
 
 from retrotape._types import Gradient
 from retrotape.errors import MissingGradientWarning, NothingToApplyError, UnknownVariableError, grouped
-from retrotape.grads import _sparse as sparse
 from retrotape.grads._table import name_of
 from retrotape.tf import keras_api
 from retrotape.tf.core import tf
@@ -58,9 +57,8 @@ def apply(optimizer: Any, pairs: Sequence[tuple[Gradient, Any]], reason_of: Call
         if id(unwrap(key)) not in known:
             raise UnknownVariableError(name_of(key), [name_of(variable) for variable in own])
     _warn([key for grad, key in pairs if grad is None], len(pairs), reason_of)
-    # Duplicate rows are summed first: Keras' clipping takes norms of the rows as given.
-    grads = [sparse.summed(grad) if sparse.is_sparse(grad) else grad for grad, _ in there]
-    updater.run(optimizer, grads, [key for _, key in there])
+    # Repeated rows of a sparse gradient as they are: what `optimizer.apply` makes of them is what users expect.
+    updater.run(optimizer, [grad for grad, _ in there], [key for _, key in there])
 
 
 def _warn(missing: Sequence[Any], count: int, reason_of: Callable[[Any], str]) -> None:
