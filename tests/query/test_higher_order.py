@@ -198,3 +198,18 @@ def test_a_sparse_gradient_is_a_target_too():
     again = tape.gradient(g.values, table)
     counts = np.array([0, 2, 0, 1])[:, None]
     assert_close(again, 6 * table.numpy() * counts)
+
+
+def test_gradients_are_vectors_for_products_by_their_keys():
+    v, w, unused = tf.Variable([1.0, 2.0]), tf.Variable([3.0, 4.0]), tf.Variable(5.0)
+    with rt.Tape() as tape:
+        loss = tf.reduce_sum(v * v * w + v * w * w)
+    grads = tape.backward(loss, [w, v])
+    for source in ([v, w], {"a": v, "b": w}):
+        given = [grads[v], grads[w]]
+        found, slope = tape.hvp(loss, source, grads), tape.jvp(loss, source, grads)
+        for one, other in zip(tf.nest.flatten(found), tape.hvp(loss, [v, w], given), strict=True):
+            np.testing.assert_array_equal(one, other)
+        np.testing.assert_allclose(slope, sum(float(tf.reduce_sum(one * one)) for one in given), rtol=1e-6)
+    with pytest.raises(errors.UnknownSourceError, match="Variable"):
+        tape.hvp(loss, [v, unused], grads)

@@ -3,7 +3,7 @@
 from retrotape.grads import _sparse as sparse
 from retrotape.grads._apply import updater
 from retrotape.grads._gradients import Gradients
-from retrotape.grads._keyed import aligned, identities_of
+from retrotape.grads._keyed import aligned, identities_of, in_order
 from retrotape.grads._metrics import distinct
 from retrotape.grads._named import NamedSource
 from retrotape.grads._sparse import count_nonfinite, elements
@@ -17,6 +17,7 @@ __all__ = [
     "distinct",
     "elements",
     "identities_of",
+    "in_order",
     "name_of",
     "sparse",
     "updater",

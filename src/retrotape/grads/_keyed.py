@@ -301,3 +301,8 @@ class Keyed:
     def _symbolic(self) -> str:
         """Return what to show inside a tf.function, where there are no values to tabulate; "" elsewhere."""
         return f"<Gradients of {len(self)} variables, symbolic>" if is_symbolic(self.pairs()) else ""
+
+
+def in_order(vectors: Any, keys: Iterable[Any]) -> Any:
+    """Return the gradients of some keys as a list; what is not `Gradients` as it is."""
+    return [vectors[key] for key in keys] if isinstance(vectors, Keyed) else vectors

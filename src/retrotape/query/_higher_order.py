@@ -7,10 +7,11 @@ from typing import Any
 
 from retrotape._types import Tensor
 from retrotape.diagnose.missing import warn_of_targets
+from retrotape.grads import in_order
 from retrotape.query import _derivatives as derivatives
 from retrotape.query._base import QueryBase, query, recorded_in_graph
 from retrotape.query._request import make_request, versions_of
-from retrotape.tf.nests import single, take_apart, unwrap
+from retrotape.tf.nests import Parts, TensorRef, single, take_apart, unwrap
 from retrotape.tf.version import Version, pick
 
 
@@ -24,7 +25,7 @@ class HigherOrder(QueryBase):
         Args:
           target: A tensor that was made while recording.
           sources: As for `gradient`.
-          tangents: One for each source, in its shape.
+          tangents: One for each source, in its shape; or `Gradients` with these sources as keys.
           through_updates: As for `gradient`.
 
         Returns:
@@ -39,7 +40,7 @@ class HigherOrder(QueryBase):
         target = single(target, "jvp", "target")
         session = self._recorded()
         parts = take_apart(sources, "source")
-        vectors = derivatives.vectors_for(parts, tangents, "tangent")
+        vectors = derivatives.vectors_for(parts, self._in_order(tangents, parts), "tangent")
         with recorded_in_graph(session):
             request = make_request(session, self._results, target, parts, None, through_updates, leave_out=True)
             if request.left_out:
@@ -55,7 +56,7 @@ class HigherOrder(QueryBase):
         Args:
           target: A scalar that was made while recording.
           sources: As for `gradient`.
-          vectors: One for each source, in its shape.
+          vectors: One for each source, in its shape; or `Gradients` with these sources as keys.
           through_updates: As for `gradient`.
 
         Returns:
@@ -71,12 +72,16 @@ class HigherOrder(QueryBase):
         derivatives.check_scalar(target, "hvp")
         session = self._recorded()
         parts = take_apart(sources, "source")
-        given = derivatives.vectors_for(parts, vectors, "vector")
+        given = derivatives.vectors_for(parts, self._in_order(vectors, parts), "vector")
         with recorded_in_graph(session):
             request = make_request(session, self._results, target, parts, through_updates=through_updates)
             compute = partial(derivatives.hvp, session, request, parts, given)
             found = self._solve(session, request, compute, "hvp", given)
         return parts.pack(found)
+
+    def _in_order(self, vectors: Any, sources: Parts) -> Any:
+        keys = [self._tensor(item) if isinstance(item, TensorRef) else item for item in sources.items]
+        return in_order(vectors, keys)
 
     @query
     def hessian(

@@ -13,6 +13,7 @@ from retrotape import _html, errors
 from retrotape._types import Tensor
 from retrotape.errors import IsolationError
 from retrotape.files.isolated import Confinement, Process, add_kind
+from retrotape.grads import Gradients, in_order
 from retrotape.report import Report
 from retrotape.tape._base import AnyTape
 from retrotape.tape._show import names_as_html
@@ -50,8 +51,14 @@ def _elsewhere(method: _Method) -> _Method:
 
     @wraps(method)
     def query(self: IsolatedTape, *args: Any, **options: Any) -> Any:
-        signature.bind(self, *args, **options)
-        return self._query(method.__name__, args, options)
+        given = signature.bind(self, *args, **options)
+        for name in ("tangents", "vectors"):
+            if isinstance(given.arguments.get(name), Gradients):
+                keys = [
+                    self[key] if isinstance(key, str) else key for key in tf.nest.flatten(given.arguments["sources"])
+                ]
+                given.arguments[name] = in_order(given.arguments[name], keys)
+        return self._query(method.__name__, given.args[1:], given.kwargs)
 
     query.__signature__ = signature  # type: ignore[attr-defined]
     return cast(_Method, query)

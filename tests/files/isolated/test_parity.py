@@ -104,6 +104,7 @@ ASKED = {
     "per_example": lambda t: t.per_example("rows", ["w", "x"]),
     "jvp, an array": lambda t: t.jvp("h", "x", np.ones((1, 2), np.float32)),
     "hvp": lambda t: t.hvp(target="loss", sources="x", vectors=tf.ones((1, 2))),
+    "hvp, gradients": lambda t: t.hvp("loss", ["x", "w"], t.backward("loss", ["w", "x"])),
     "hessian": lambda t: t.hessian("loss", ["x", "w"], whole=True),
     "versions": lambda t: t.versions("w"),
     "versions' values": lambda t: [version.value for version in t.versions("w")],
