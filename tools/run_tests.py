@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import resource
+import signal
 import subprocess
 import sys
 import tempfile
@@ -110,6 +111,7 @@ def main() -> int:
     parser.add_argument("--share", type=int, default=1, help="run one test of so many")
     parser.add_argument("--seed", default=commit(), help="which ones (by the commit)")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets what runs in the background ignore it
     groups, started, ended = groups_of(arguments.paths), time.perf_counter(), []
     with (
         tempfile.TemporaryDirectory(prefix="retrotape-tests-", ignore_cleanup_errors=True) as folder,

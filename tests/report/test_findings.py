@@ -39,7 +39,9 @@ def test_vanishing_gradients():
     assert (finding.kind, finding.severity) == ("vanishing", "warning")
     assert finding.names == tuple(f"deep/d{number}" for number in range(5))
     assert [report.places[place].name for place in finding.places] == list(finding.names)
-    assert finding.sentence.startswith("The gradient with respect to their weights is less than 1e-05 of the largest")
+    assert finding.sentence.startswith(
+        "The gradient with respect to their weights is less than 1e-05 of that of a layer"
+    )
     assert "residual connections" in finding.remedy
     norms = {one.name: one.gradient.norm for one in report.weights}
     assert max(norms["deep/d4/kernel"], norms["deep/d4/bias"]) < 1e-5 * max(norms.values())
@@ -126,6 +128,30 @@ def test_vanishing_along_a_sequence():
     assert finding.title == "Vanishing gradient along 40 calls of a layer"
     assert finding.names == ("rnn/simple_rnn_cell",)
     assert "LSTM" in finding.remedy
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+def test_vanishing_in_a_cell_that_has_gates(kind):
+    keras.utils.set_random_seed(1)
+    options = {"unit_forget_bias": False} if kind == "LSTM" else {}
+    layer = getattr(keras.layers, kind)(8, name="rnn", **options)
+    with rt.Tape() as tape:
+        loss = tf.reduce_mean(layer(tf.random.stateless_normal([4, 60, 3], [1, 2])) ** 2)
+    (finding,) = tape.report(loss=loss).findings
+    assert finding.title == "Vanishing gradient along 60 calls of a layer"
+    assert "Use a gated cell" not in finding.remedy
+    assert "bias of the forget gate" in finding.remedy
+
+
+def test_a_head_that_has_learned_its_task_says_nothing_of_the_other():
+    keras.utils.set_random_seed(0)
+    body = keras.Sequential([keras.layers.Dense(32, "tanh", name=name) for name in ("one", "two")])
+    price, done = keras.layers.Dense(1, name="price"), keras.layers.Dense(1, name="done")
+    with rt.Tape() as tape:
+        hidden = body(NORMAL)
+        wrong, right = price(hidden) - 1.0, done(hidden)
+        loss = tf.reduce_mean(wrong**2) + tf.reduce_mean((right - (right.numpy() + 1e-6)) ** 2)
+    assert tape.report(loss=loss).findings == ()
 
 
 # ------------------------------------------------------------------ the others
@@ -248,6 +274,20 @@ def test_a_batch_that_is_too_small_has_no_dead_units():
     with rt.Tape() as tape:
         loss = tf.reduce_mean(dense(NORMAL[:4])) + other
     assert "dead" not in kinds(tape.report(loss=loss))
+
+
+def test_losses_with_variables_of_their_own_are_not_in_conflict():
+    """Those of generator and discriminator are made to oppose each other."""
+    w, v = tf.Variable([1.0, 2.0], name="w"), tf.Variable([2.0, 1.0], name="v")
+    with rt.Tape() as tape:
+        score = tf.reduce_sum(w * v)
+        losses = {"generator": -score, "discriminator": score * 2.0}
+        if_asked = [tape.gradient(losses["generator"], [w]), tape.gradient(losses["discriminator"], [v])]
+    for _ in range(2):  # what a report asks for itself does not count
+        assert "conflict" not in kinds(tape.report(losses=losses))
+    both = tape.gradient(losses["discriminator"], [v, w])
+    assert "conflict" in kinds(tape.report(losses=losses))
+    del if_asked, both
 
 
 def test_losses_in_conflict():

@@ -329,7 +329,7 @@ def test_without_jinja2_it_says_what_to_install(monkeypatch, tmp_path):
 
 def test_printed(report):
     text = str(report)
-    assert text.startswith("Tape of making.py: 1,880 ops, 23 calls of layers; loss: loss (given to `report`)")
+    assert text.startswith("Tape of making.py: 1,878 ops, 23 calls of layers; loss: loss (given to `report`)")
     assert "nothing wrong was found in what leads to the loss; checked: NaN and infinities" in text
     assert repr(report) == text
 

@@ -233,7 +233,8 @@ for number, version in enumerate({versions}):
             y = x * x
         tape.save(os.path.join(sys.argv[1], f"{{number}}.tape"))
     rt.load(os.path.join(sys.argv[1], f"{{number}}.tape"))
-    print(number, float(tape.gradient(y, x)), len(caught), flush=True)
+    ours = [each for each in caught if each.category is rt.errors.UntriedTensorFlowWarning]
+    print(number, float(tape.gradient(y, x)), len(ours), flush=True)
     os._exit(0)
 """
 

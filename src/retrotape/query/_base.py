@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Hashable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence, Set
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial, wraps
 from threading import RLock
 from typing import Any, NoReturn, TypeVar
@@ -20,6 +20,7 @@ from retrotape.record import EagerSession, Session, Trace
 from retrotape.tf import core
 from retrotape.tf.core import as_is, identity_of, tf
 from retrotape.tf.nests import Parts, TensorRef, describe, has_derivative, is_variable, take_apart
+from retrotape.tf.scopes import setting
 
 _MANY = 1024  # results, before those that were garbage-collected are forgotten
 _EAGER = frozenset((core.EagerTensor, type(None)))
@@ -202,6 +203,8 @@ class Results:
         self._results: dict[int, tuple[_Computed, int]] = {}  # by identity, with the position
         self._new: list[_Computed] = []  # not among them yet: most results are never looked up
         self._vars: dict[int, int] = {}  # of results that have been recorded since
+        self._asked: dict[tuple[int, ...], set[int]] = {}  # by targets, the sources of all queries
+        self._is_quiet = False
         self._count, self._limit = 0, _MANY
 
     def remember(
@@ -220,6 +223,7 @@ class Results:
     def _index(self, computed: _Computed, found: Sequence[Any], given: Collection[int]) -> None:
         """Add results of any kind, but not those with a given `id`."""
         known = self._known()
+        self._note(computed.request())
         for position, grad in enumerate(found):
             if grad is not None and id(grad) not in given:
                 tensor = _main(grad)
@@ -232,12 +236,34 @@ class Results:
         """Return the results by identity."""
         if self._new:
             for computed in self._new:
+                self._note(computed.request())
                 for position, alive in enumerate(computed.alive):
                     tensor = None if alive is None else alive()
                     if tensor is not None:
                         self._results[identity_of(tensor)] = computed, position
             self._new = []
         return self._results
+
+    def _note(self, request: Request) -> None:
+        if self._is_quiet:
+            return
+        sources = {var for source in request.sources for var in source}
+        self._asked.setdefault(request.targets, set()).update(sources)
+
+    def sources_for(self, targets: tuple[int, ...]) -> Set[int]:
+        """Return the vars of all sources for which these targets alone were differentiated."""
+        self._known()
+        return self._asked.get(targets, frozenset())
+
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Do not count the queries in the block among those of the user."""
+        self._known()
+        with setting(self, _is_quiet=True):
+            try:
+                yield
+            finally:
+                self._known()
 
     def _forget_dead(self) -> None:
         for identity, (computed, position) in list(self._known().items()):

@@ -270,3 +270,4 @@ class Cosine:
     second: str
     value: float
     worst: tuple[tuple[str, float], ...] = ()  # the places where they agree least
+    is_summed: bool = True  # not if each was differentiated with respect to variables of its own

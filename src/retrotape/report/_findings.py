@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import Enum
 
 from retrotape.diagnose.nonfinite import Nonfinite
@@ -16,6 +16,11 @@ DEAD = 0.5  # of the units of an activation
 CONFLICT = -0.05  # the cosine of two gradients
 _STEPS = 4  # calls of a layer that make a recurrence
 _SHOWN = 12  # names
+_GATES = "Use a gated cell (LSTM, GRU), an orthogonal recurrent initializer, or shorter sequences."
+_OPEN_GATES = (
+    "Open the gates at the start (a larger bias of the forget gate; a smaller one of the update gate of a GRU), use "
+    "shorter sequences, or let later steps see earlier ones directly, by attention for instance."
+)
 
 
 class Problem(Enum):
@@ -94,8 +99,8 @@ def _explained_parts(explained: Explanation, names: Sequence[str], line_of: Line
     return {name: value for name, value in found.items() if value}
 
 
-def vanishing(weights: Sequence[Weight], places: Sequence[Place], flow: Sequence[Flow]) -> list[Finding]:
-    """Return layers whose gradients are tiny beside those of others, and recurrences along which they shrink.
+def norms_of(weights: Sequence[Weight]) -> dict[int, float]:
+    """Return the norm of the largest gradient in each place.
 
     Layers are compared, not variables: within a layer, a gradient may be tiny for a good reason. Gradients that are
     rounding errors do not count: they are zero in exact arithmetic.
@@ -104,24 +109,35 @@ def vanishing(weights: Sequence[Weight], places: Sequence[Place], flow: Sequence
     for one in weights:
         if one.gradient is not None and one.place != NO_PLACE and one.state in ("ok", "sparse"):
             norms[one.place] = max(norms.get(one.place, 0.0), one.gradient.norm)
-    largest = max(norms.values(), default=0.0)
-    small = [place for place, norm in norms.items() if 0.0 < norm < VANISHED * largest]
+    return norms
+
+
+def vanishing(norms: Mapping[int, float], later: Mapping[int, float], places: Sequence[Place]) -> list[Finding]:
+    """Return layers whose gradients are tiny beside those of layers that follow.
+
+    Args:
+      norms: The largest gradient of each place.
+      later: The largest of the places after each, on its paths to the loss.
+      places: The places.
+    """
+    small = [place for place, norm in norms.items() if 0.0 < norm < VANISHED * later.get(place, 0.0)]
     found = []
     if small:
-        least = min(norms[place] for place in small)
+        least = min(small, key=norms.__getitem__)
         found.append(
             Problem.VANISHING.finding(
                 f"Vanishing gradient: {counted(len(small), 'layer')}",
-                f"The gradient with respect to their weights is less than {VANISHED:g} of the largest of any layer.",
-                detail=f"The smallest has a norm of {least:.2g}, the largest of {largest:.2g}.",
+                f"The gradient with respect to their weights is less than {VANISHED:g} of that of a layer after them.",
+                detail=f"The smallest has a norm of {norms[least]:.2g}, and one after it of {later[least]:.2g}.",
                 names=tuple(places[place].name for place in small),
                 places=tuple(small),
             )
         )
-    return found + _vanishing_in_time(places, flow)
+    return found
 
 
-def _vanishing_in_time(places: Sequence[Place], flow: Sequence[Flow]) -> list[Finding]:
+def vanishing_in_time(places: Sequence[Place], flow: Sequence[Flow], gated: Collection[int]) -> list[Finding]:
+    """Return recurrences along which gradients shrink; `gated` are the places that have gates already."""
     calls: dict[str, list[tuple[int, float]]] = {}
     for one in flow:
         place = places[one.place]
@@ -136,7 +152,7 @@ def _vanishing_in_time(places: Sequence[Place], flow: Sequence[Flow]) -> list[Fi
                     f"Vanishing gradient along {len(steps)} calls of a layer",
                     f"The gradient with respect to what {name} returns falls from {late:.2g} at call "
                     f"{places[last].call} to {early:.2g} at call {places[first].call}: early steps hardly count.",
-                    remedy="Use a gated cell (LSTM, GRU), an orthogonal recurrent initializer, or shorter sequences.",
+                    remedy=_OPEN_GATES if any(place in gated for place, _ in steps) else _GATES,
                     names=(name,),
                     places=(first, last),
                 )
@@ -144,28 +160,25 @@ def _vanishing_in_time(places: Sequence[Place], flow: Sequence[Flow]) -> list[Fi
     return found
 
 
-def exploding(places: Sequence[Place], flow: Sequence[Flow]) -> list[Finding]:
-    """Return layers at which the gradient has grown beyond measure, from the loss backwards."""
-    norms = [
-        (one.place, one.backward.norm)
-        for one in flow
-        if places[one.place].is_layer and one.backward is not None and not one.backward.nonfinite
-    ]
-    reference = next((norm for _, norm in reversed(norms) if norm > 0.0), 0.0)
-    large = [(place, norm) for place, norm in norms if norm > EXPLODED * reference]
-    if not large or not reference:
+def exploding(norms: Mapping[int, float], later: Mapping[int, float], places: Sequence[Place]) -> list[Finding]:
+    """Return layer calls at which the gradient has grown beyond measure, from the loss backwards.
+
+    Args:
+      norms: The gradient with respect to what each layer call returns.
+      later: The same of the last layer calls after each, on its paths to the loss; the largest.
+      places: The places.
+    """
+    large = [place for place, norm in norms.items() if norm > EXPLODED * later.get(place, norm) > 0.0]
+    if not large:
         return []
-    most = max(norm for _, norm in large)
-    sentence = (
-        f"Towards the first layer, the gradient grows to more than {EXPLODED:g} times its size at the last layer."
-    )
+    most = max(large, key=norms.__getitem__)
     return [
         Problem.EXPLODING.finding(
             f"Exploding gradient: {counted(len(large), 'layer call')}",
-            sentence,
-            detail=f"It has a norm of {reference:.2g} at the last layer, and of up to {most:.2g} before it.",
-            names=tuple(dict.fromkeys(places[place].name for place, _ in large)),
-            places=tuple(place for place, _ in large),
+            f"Towards the first layer, the gradient grows to more than {EXPLODED:g} times its size at the last layer.",
+            detail=f"It has a norm of {later[most]:.2g} at the last layer, and of up to {norms[most]:.2g} before it.",
+            names=tuple(dict.fromkeys(places[place].name for place in large)),
+            places=tuple(large),
         )
     ]
 

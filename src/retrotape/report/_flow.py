@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -160,3 +160,28 @@ def backward(trace: Trace, targets: Sequence[int], wanted: Collection[int]) -> B
         for var in program.eqns[index].outputs:
             seen.stats.pop(var, None)
     return seen
+
+
+def later(program: Program, targets: Sequence[int], own: Mapping[int, float], last: bool = False) -> dict[int, float]:
+    """Return, for each var, the largest number of those that vars after it have, on its paths to the targets.
+
+    Args:
+      program: The program.
+      targets: Where the paths end.
+      own: The numbers of some vars.
+      last: Whether only the last such var of each path counts.
+    """
+    found: dict[int, float] = {}
+    reached = set(targets)
+    for index in reversed(slice_to(program, targets)):
+        eqn = program.eqns[index]
+        numbers = []
+        for var in reached.intersection(eqn.outputs):
+            after = found.get(var)
+            numbers += [] if after is None else [after]
+            numbers += [own[var]] if var in own and (after is None or not last) else []
+        reached.update(eqn.inputs)
+        if numbers:
+            for var in eqn.inputs:
+                found[var] = max(found.get(var, 0.0), *numbers)
+    return found

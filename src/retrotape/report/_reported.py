@@ -86,14 +86,16 @@ class Reported(ABC):
 
             template()  # before anything is computed: the package may be missing
         session = self._eager("report")
-        with current_stack().unrecorded(), session.trace.explained():
+        with current_stack().unrecorded(), session.trace.explained(), self._results.quiet():
             find = partial(self._targets, session)
             chosen = given_losses(loss, losses, self._resolved, find)
             if not chosen:
                 one = choose_loss(session.trace, self._names(), find, self._results.last_targets())
                 chosen = [] if one is None else [one]
             targets = [value_of(session.trace, one.vars[0]) if one.target is None else one.target for one in chosen]
-            found = make_report(Scene(self, session, chosen, targets), title or _title(session))
+            found = make_report(
+                Scene(self, session, chosen, targets, self._results.sources_for), title or _title(session)
+            )
         if path is not None:
             found.save(path)
         return found

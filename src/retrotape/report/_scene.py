@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import cached_property
 from itertools import combinations
 from typing import Any
@@ -16,7 +17,7 @@ from retrotape.grads import Gradients
 from retrotape.ir import Frame
 from retrotape.record import EagerSession
 from retrotape.report._data import NO_PLACE, Cosine, Flow, Line, Place, Stats, Weight
-from retrotape.report._flow import Backward, Forward, backward, forward
+from retrotape.report._flow import Backward, Forward, backward, forward, later
 from retrotape.report._histories import changing
 from retrotape.report._places import Places
 from retrotape.report._stats import stats_of, together
@@ -35,6 +36,7 @@ class Scene:
       session: Its session.
       losses: What to take gradients of.
       wanted: The same, as queries accept them.
+      sources_for: Returns what a loss was differentiated with respect to so far.
 
     Attributes:
       own: The trace of the tape.
@@ -44,8 +46,15 @@ class Scene:
       notes: What is missing, and why.
     """
 
-    def __init__(self, tape: Any, session: EagerSession, losses: Sequence[Chosen], wanted: Sequence[Any]) -> None:
-        self.tape, self._session = tape, session
+    def __init__(
+        self,
+        tape: Any,
+        session: EagerSession,
+        losses: Sequence[Chosen],
+        wanted: Sequence[Any],
+        sources_for: Callable[[tuple[int, ...]], Set[int]],
+    ) -> None:
+        self.tape, self._session, self._sources_for = tape, session, sources_for
         self.losses, self.wanted = losses, wanted
         self.own = session.trace
         self.trace, vars_ = flattened(self.own, [var for one in losses for var in one.vars])
@@ -177,14 +186,43 @@ class Scene:
                 found.append(Flow(place, ahead, back, own))
         return tuple(found)
 
+    def later(self, norms: Mapping[int, float], last: bool = False) -> dict[int, float]:
+        """Return, for each place, the largest norm of those (or the last ones) after it on its paths to the losses."""
+        outputs = self.places.outputs
+        own: dict[int, float] = {}
+        for place, norm in norms.items():
+            var = outputs[place]
+            if var is not None and norm > 0.0:
+                own[var] = max(own.get(var, 0.0), norm)
+        found = later(self.program, self.targets, own, last)
+        return {place: found[var] for place, var in enumerate(outputs) if var is not None and var in found}
+
+    @cached_property
+    def gated(self) -> frozenset[int]:
+        """The places with gates: what two sigmoids or more return is multiplied by something else."""
+        sigmoids = {
+            eqn.outputs[0]: place
+            for eqn, place in zip(self.program.eqns, self.places.of, strict=True)
+            if eqn.op == "Sigmoid"
+        }
+        gates = {var for eqn in self.program.eqns if eqn.op == "Mul" for var in eqn.inputs if var in sigmoids}
+        return frozenset(place for place, count in Counter(sigmoids[var] for var in gates).items() if count > 1)
+
     @cached_property
     def cosines(self) -> tuple[Cosine, ...]:
         """How the gradients of each pair of losses agree."""
         pairs = combinations(zip(self.losses, self.rows, strict=True), 2) if self.rows else ()
         return tuple(
-            Cosine(one.name, other.name, float(row.cosine(second)), self._worst(row, second))
+            Cosine(
+                one.name, other.name, float(row.cosine(second)), self._worst(row, second), self._is_summed(one, other)
+            )
             for (one, row), (other, second) in pairs
         )
+
+    def _is_summed(self, one: Chosen, other: Chosen) -> bool:
+        """Return whether somebody may add gradients of two losses: not if each was asked for variables of its own."""
+        first, second = self._sources_for(one.vars), self._sources_for(other.vars)
+        return not first or not second or not first.isdisjoint(second)
 
     def _worst(self, row: Gradients, other: Gradients) -> tuple[tuple[str, float], ...]:
         """Return the places where two gradients oppose each other most."""

@@ -16,11 +16,25 @@ def find_problems(scene: Scene) -> tuple[Finding, ...]:
     """Return what is wrong, errors first."""
     found = [*_nonfinite(scene), *_missing(scene), *_zero(scene)]
     if not any(one.kind == "nan" for one in found):
-        found += findings.exploding(scene.described, scene.flow)
-        found += findings.vanishing(scene.weights, scene.described, scene.flow)
+        found += _too_large_and_too_small(scene)
     found += _dead(scene)
-    found += [findings.conflict(one) for one in scene.cosines if one.value < findings.CONFLICT]
+    found += [findings.conflict(one) for one in scene.cosines if one.value < findings.CONFLICT and one.is_summed]
     return tuple(sorted(found, key=lambda one: one.severity != "error"))
+
+
+def _too_large_and_too_small(scene: Scene) -> list[Finding]:
+    """Compare each layer with those that follow it on its paths to the losses: other heads have other scales."""
+    weights, places = findings.norms_of(scene.weights), scene.described
+    calls = {
+        one.place: one.backward.norm
+        for one in scene.flow
+        if places[one.place].is_layer and one.backward is not None and not one.backward.nonfinite
+    }
+    return [
+        *findings.exploding(calls, scene.later(calls, last=True), places),
+        *findings.vanishing(weights, scene.later(weights), places),
+        *findings.vanishing_in_time(places, scene.flow, scene.gated),
+    ]
 
 
 def _nonfinite(scene: Scene) -> list[Finding]:
