@@ -264,3 +264,17 @@ def test_errors():
         rt.keras.multi_task(compiled(two_heads, {"loss": LOSSES}), 3)
     with pytest.raises(ValueError, match=r"No method is called 'upgrade'"):
         rt.keras.multi_task(compiled(two_heads, {"loss": LOSSES}), "upgrade")
+
+
+@pytest.mark.parametrize("validation", [None, (X, BY_NAME)], ids=["fit", "validated"])
+def test_epochs_of_fit_are_those_of_a_method_that_counts_epochs(validation):
+    def trained(method):
+        model = two_heads()
+        model.compile("sgd", LOSSES)
+        fit(rt.keras.multi_task(model, method), BY_NAME, epochs=4, validation_data=validation)
+        return model.get_weights()
+
+    counted, told, plain = map(trained, (rt.aggregate.DWA(), rt.aggregate.DWA(steps_per_epoch=3), rt.aggregate.Sum()))
+    for one, other in zip(counted, told, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert any(not np.array_equal(one, other) for one, other in zip(counted, plain, strict=True))

@@ -21,9 +21,8 @@ class DWA(Stateful, Weighting):
     Liu, Johns and Davison, End-to-End Multi-Task Learning with Attention, 2019 (arXiv:1803.10704).
 
     Losses are averaged over the calls of an epoch. Mark its end by `end_epoch` or by `steps_per_epoch`; until two
-    epochs have ended, all weights are one. With Keras:
-    `keras.callbacks.LambdaCallback(on_epoch_end=lambda *_: method.end_epoch())`. The weights are those of losses: they
-    hold for the variables that only one loss depends on, too.
+    epochs have ended, all weights are one. `rt.keras.multi_task` ends the epochs of `fit`. The weights are those of
+    losses: they hold for the variables that only one loss depends on, too.
 
     Args:
       temperature: The larger, the more equal weights are.

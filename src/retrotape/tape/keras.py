@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, TypeVar
 
-from retrotape.aggregate import Aggregator, Combined, Rows, named
+from retrotape.aggregate import DWA, Aggregator, Combined, Rows, named
 from retrotape.errors import TapeUseError
 from retrotape.tape.compiled import compile
 from retrotape.tape.live import Tape
@@ -56,7 +56,7 @@ def multi_task(model: _Model, aggregator: Aggregator | str, *, shared: Iterable[
 
     Each output that has a loss in `compile` counts as one, with its weight of `loss_weights`; what layers add
     (regularizers, `add_loss`) is one more, named "added". Metrics, sample weights, strategies, XLA and mixed precision
-    work as usual. `rt.aggregate.Sum()` gives the steps of plain Keras.
+    work as usual. `rt.aggregate.Sum()` gives the steps of plain Keras. `rt.aggregate.DWA()` counts the epochs of `fit`.
 
     Args:
       model: A Keras model that was compiled, with the `train_step` and `compute_loss` of Keras.
@@ -97,8 +97,16 @@ def multi_task(model: _Model, aggregator: Aggregator | str, *, shared: Iterable[
         return _step(model, partial(method, **options), *keras.utils.unpack_x_y_sample_weight(data))
 
     model.train_step = train_step  # type: ignore[attr-defined]
+    model.reset_metrics = partial(_reset_metrics, model, method)  # type: ignore[attr-defined]
     _forget_functions(model)
     return model
+
+
+def _reset_metrics(model: Any, method: Any) -> None:
+    """Do what Keras does as an epoch begins; before, end the last one for a method that waits for that."""
+    if isinstance(method, DWA) and method.steps_per_epoch is None:
+        method.end_epoch()
+    type(model).reset_metrics(model)
 
 
 def _step(model: Any, combine: Callable[[Rows], Combined], x: Any, y: Any, sample_weight: Any) -> Any:
