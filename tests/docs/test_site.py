@@ -230,3 +230,17 @@ def test_search_knows_the_pages(site):
     index = (site / "search" / "search_index.json").read_text()
     for page in ("howto/none.html", "api/questions.html#retrotape.Tape.hvp", "architecture.html"):
         assert f'"location":"{page}"' in index
+
+
+def test_files_that_texts_name_exist() -> None:
+    texts = [*(ROOT / "docs").rglob("*.md"), *(ROOT / name for name in LINKED if name.endswith(".md"))]
+    named = [
+        (text.name, path)
+        for text in texts
+        if text.name != "CHANGELOG.md"  # which tells of files that are gone
+        for path in re.findall(
+            r"`((?:src|tests|tools|benchmarks|examples|docs|requirements)/[\w./-]+\.\w+)`", text.read_text()
+        )
+    ]
+    assert len(named) > 20
+    assert [pair for pair in named if not (ROOT / pair[1]).exists()] == []
