@@ -11,9 +11,8 @@ from weakref import ref
 from retrotape._types import Tensor
 from retrotape.lower import NotCompilableError
 from retrotape.playback._arguments import Arguments, Pack
-from retrotape.playback._guards import StateGuard
+from retrotape.playback._guards import State, StateGuard
 from retrotape.playback._path import Path
-from retrotape.playback._python_state import Capture
 from retrotape.playback._recorded import Recorded
 from retrotape.playback._tree import Node, Options, Played, play
 from retrotape.record import Trace
@@ -109,7 +108,7 @@ class Variant:
     def __init__(self, arguments: Arguments, options: Options) -> None:
         self._options, self._thread = options, _here.token
         self._first = [ref(tensor) for tensor in arguments.tensors]
-        self._states: list[Capture] = []
+        self._states: list[State] = []
         self._same: list[tuple[int, int]] = []
         self.guard = StateGuard([])
         self.root: Node | None = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Callable, Hashable
 from functools import update_wrapper
@@ -19,6 +18,7 @@ from retrotape.playback._last_call import trace_of
 from retrotape.playback._recorded import NotSettledError, Recorded, Recording
 from retrotape.playback._table import Recordings, in_words
 from retrotape.playback._tree import Options
+from retrotape.python import NewObjects, is_observable
 from retrotape.record import Trace, current_stack, stacklevel
 from retrotape.tf import core, keras_api
 from retrotape.tf.core import tf
@@ -109,36 +109,45 @@ class Step:
     def _record(
         self, key: Hashable, args: tuple[Any, ...], kwargs: dict[str, Any], variant: Variant | None, why: Missing
     ) -> Any:
-        if sys.getprofile() is not None:
+        if not is_observable():
             self._reason = "a profiler is active"
             return self._function(*args, **kwargs)
         if key not in self._known and len(self._known) >= KINDS * self._limit:
             return self._run_as_new_kind(args, kwargs)
         with self.lock:
-            args = tuple(map(with_tensors, args))
-            kwargs = {name: with_tensors(value) for name, value in kwargs.items()}
-            arguments = Arguments(args, kwargs)
-            known = self._known.setdefault(arguments.key, Known(arguments.objects))
-            try:
-                recording = Recording(self._function, args, kwargs, arguments)
-            except Exception as error:
-                self._refuse(known, f"its state cannot be compared: {error}")
+            if not NewObjects.reserve():
+                self._reason = "another step is being recorded on another thread"
                 return self._function(*args, **kwargs)
-            result = recording.run()
             try:
-                self._add(known, recording.recorded(), variant, arguments, why)
-                self._reason, known.unsettled = None, 0
-            except NotSettledError as error:
-                known.unsettled += 1
-                self._last = recording.trace
-                self._reason = f"the last call was not kept: {error}"
-                if known.unsettled > (1 if error.is_users else UNSETTLED):
-                    self._refuse(known, str(error))
-            except NotCompilableError as error:
+                return self._record_kind(args, kwargs, variant, why)
+            finally:
+                NewObjects.release()
+
+    def _record_kind(self, args: tuple[Any, ...], kwargs: dict[str, Any], variant: Variant | None, why: Missing) -> Any:
+        args = tuple(map(with_tensors, args))
+        kwargs = {name: with_tensors(value) for name, value in kwargs.items()}
+        arguments = Arguments(args, kwargs)
+        known = self._known.setdefault(arguments.key, Known(arguments.objects))
+        try:
+            recording = Recording(self._function, args, kwargs, arguments)
+        except Exception as error:
+            self._refuse(known, f"its state cannot be compared: {error}")
+            return self._function(*args, **kwargs)
+        result = recording.run()
+        try:
+            self._add(known, recording.recorded(), variant, arguments, why)
+            self._reason, known.unsettled = None, 0
+        except NotSettledError as error:
+            known.unsettled += 1
+            self._last = recording.trace
+            self._reason = f"the last call was not kept: {error}"
+            if known.unsettled > (1 if error.is_users else UNSETTLED):
                 self._refuse(known, str(error))
-            except Exception as error:
-                self._refuse(known, f"making a function of it raised {type(error).__name__}: {error}")
-            return result
+        except NotCompilableError as error:
+            self._refuse(known, str(error))
+        except Exception as error:
+            self._refuse(known, f"making a function of it raised {type(error).__name__}: {error}")
+        return result
 
     def _add(
         self, known: Known, recorded: Recorded, variant: Variant | None, arguments: Arguments, why: Missing
