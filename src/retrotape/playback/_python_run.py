@@ -139,7 +139,7 @@ class PythonRun:
         if origin == USER:
             self.codes[id(code)] = code
         elif code in _THREADS:
-            self.reasons.append(f"it starts a thread{place_of(frame)}")
+            self.reasons.insert(0, f"it starts a thread{place_of(frame)}")
         elif exchanges_data(code.co_filename):
             self.reasons.append(f"it exchanges data with other threads or processes{place_of(frame)}")
         self._walk.start(code, frame.f_globals)

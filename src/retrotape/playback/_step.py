@@ -36,15 +36,24 @@ class Step:
       strict: Whether to raise if calls cannot be played back.
       limit: How many recordings there may be for one kind of arguments.
       of_library: Whether nobody has asked for it: then only calls without user code are played back, and nothing warns.
+      audit: Whether some calls are recorded anew, to compare.
 
     Attributes:
+      audits: Whether some calls are recorded anew, to compare.
       lock: Held while a call is recorded or played back.
     """
 
     def __init__(
-        self, function: Callable[..., Any], options: Options, strict: bool, limit: int, of_library: bool = False
+        self,
+        function: Callable[..., Any],
+        options: Options,
+        strict: bool,
+        limit: int,
+        of_library: bool = False,
+        audit: bool = True,
     ) -> None:
         self._function, self._options, self._strict, self._limit = function, options, strict, limit
+        self.audits = audit
         self._of_library = of_library
         self._known: dict[Any, Known] = {}
         self._last: Call | Entry | Trace | None = None
@@ -77,7 +86,12 @@ class Step:
                 return self._function(*args, **kwargs)
             variant, text = known.find(arguments)
             why = Missing(text)
+            is_due = variant is not None and self.audits and variant.is_due() and is_observable()
             if variant is not None:
+                variant.calls += 1
+            if is_due:
+                why = Missing("an audit", is_audit=True)
+            elif variant is not None:
                 found = self._play(variant, arguments)
                 if isinstance(found, Call):
                     self._last, self._reason = found, None
@@ -141,7 +155,7 @@ class Step:
             known.unsettled += 1
             self._last = recording.trace
             self._reason = f"the last call was not kept: {error}"
-            if known.unsettled > (1 if error.is_users else UNSETTLED):
+            if known.unsettled > (1 if error.is_users else UNSETTLED) or (why.is_audit and error.is_users):
                 self._refuse(known, str(error))
         except NotCompilableError as error:
             self._refuse(known, str(error))
@@ -154,6 +168,12 @@ class Step:
     ) -> None:
         if why.failed:
             raise NotCompilableError(why.why)
+        if why.is_audit and variant is not None:
+            difference = variant.difference(recorded.path)
+            if difference is not None:
+                raise NotCompilableError(difference)
+            self._last = Entry(recorded, arguments, why.why, "")
+            return
         if self._of_library and (recorded.notes or recorded.runs_user_code):
             raise NotCompilableError("it runs user code, which may depend on anything")
         if known.count() >= self._limit:

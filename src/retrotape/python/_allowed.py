@@ -12,6 +12,7 @@ import decimal
 import fractions
 import functools
 import operator
+import os
 import random
 import re
 import sys
@@ -84,7 +85,16 @@ _PURE_MODULES = frozenset(
     """.split()  # noqa: SIM905
 )
 _LIBRARIES = ("numpy", "tensorflow", "keras", "retrotape", "ml_dtypes", "_pywrap")
-_PURE = {time.sleep, _thread.allocate_lock, _thread.get_ident, sys.intern, sys.exc_info, sys._getframe, warnings.warn}
+_PURE = {
+    os.fspath,
+    time.sleep,
+    _thread.allocate_lock,
+    _thread.get_ident,
+    sys.intern,
+    sys.exc_info,
+    sys._getframe,
+    warnings.warn,
+}
 # Functions that see attributes of their arguments which no code names.
 SEES_ALL = frozenset(
     getattr(builtins, name)
