@@ -116,7 +116,15 @@ _READING_METHODS: dict[Any, frozenset[str]] = {
 }
 _WITH_STATE_TOLD: frozenset[type] = frozenset(
     {
-        *(weakref.ref, contextvars.ContextVar, contextvars.Token, contextvars.Context, functools.partial, re.Pattern),
+        *(
+            types.MappingProxyType,
+            weakref.ref,
+            contextvars.ContextVar,
+            contextvars.Token,
+            contextvars.Context,
+            functools.partial,
+            re.Pattern,
+        ),
         *(re.Match, types.GeneratorType, types.CoroutineType, type(threading.Lock()), type(threading.RLock()), type),
         *(types.FunctionType, types.MethodType, types.CodeType, types.FrameType, types.TracebackType, types.CellType),
     }

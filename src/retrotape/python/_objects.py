@@ -162,11 +162,12 @@ def instance(
     solid = next(one for one in _MRO(kind) if not is_defined_in_python(one))
     if solid in CONTAINERS:
         container(walk, value, CONTAINERS[solid], label)
-    elif solid not in BASES and not issubclass(solid, BaseException):
+    elif solid not in BASES and not (issubclass(solid, BaseException) and _has_only_args(solid)):
         walk.refuse(value, label, unknown(kind))
         return
     if issubclass(solid, BaseException):
-        walk.follow(value.args, label)
+        descriptor = vars(BaseException)["args"]
+        walk.note(read_member, value, descriptor, f"{label}.args", owner=value, follow=True)
     walk.follow(kind, kind.__name__)
     if kind.__flags__ & _HEAP_TYPE:
         walk.note(read_type, value, None, f"the class of {label}", owner=value)
@@ -178,6 +179,11 @@ def instance(
         for name, member in list(_CLASS_SPACE(base).items()):
             if type(member) is types.MemberDescriptorType and is_defined_in_python(base):
                 walk.note(read_member, value, member, f"{label}.{name}", owner=value, follow=True)
+
+
+def _has_only_args(kind: type) -> bool:
+    """Return whether exceptions of a type in C have nothing but their arguments."""
+    return kind.__basicsize__ == BaseException.__basicsize__
 
 
 def attributes(
