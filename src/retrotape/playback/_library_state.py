@@ -42,6 +42,7 @@ _UNIMPORTANT = frozenset(
         "_called",
         "_loss_ids",
         "_losses",
+        "_tracked",
         "history",
         "predict_function",
         "stop_training",

@@ -25,6 +25,7 @@ from retrotape.tf.core import tf
 
 UNSETTLED = 4  # calls that may create variables, or build layers, before the step counts as one that always does
 KINDS = 8  # kinds of arguments, times the limit of recordings of one kind
+_WARNED = 4  # kinds of arguments in a row of which none came again
 
 
 class Step:
@@ -59,6 +60,8 @@ class Step:
         self._last: Call | Entry | Trace | None = None
         self._reason: str | None = "it has not been called"
         self._noted = self._is_full = False
+        self._in_a_row: list[Hashable] = []  # kinds of arguments that were recorded since a call was played back
+        self._met: set[Hashable] = set()  # those that were not recorded
         self.lock = RLock()
         update_wrapper(self, function, updated=())
 
@@ -95,6 +98,7 @@ class Step:
                 found = self._play(variant, arguments)
                 if isinstance(found, Call):
                     self._last, self._reason = found, None
+                    self._in_a_row.clear()
                     return found.entry.pack(found.entry.tensors(found.values))
                 why = found
         return self._record(arguments.key, args, kwargs, variant, why)
@@ -120,6 +124,27 @@ class Step:
             )
         return self._function(*args, **kwargs)
 
+    def _is_another_each_time(self, key: Hashable) -> bool:
+        """Return whether no kind of arguments comes again: then a new one is recorded when it comes the second time."""
+        row = self._in_a_row
+        row.append(key)
+        if len(row) == _WARNED and not self._of_library:
+            warnings.warn(
+                f"{self._name()} was recorded for {_WARNED} kinds of arguments in a row, and none came again: "
+                f"{in_words(row[-2])}, then {in_words(row[-1])}. Pass what changes as a tensor: a Python number is "
+                "part of what is recorded.",
+                PlaybackWarning,
+                stacklevel=stacklevel(),
+            )
+        if len(row) <= KINDS or key in self._met:
+            return False
+        row.pop()
+        if len(self._met) >= KINDS * KINDS:
+            self._met.clear()
+        self._met.add(key)
+        self._reason = "its arguments are of another kind each time"
+        return True
+
     def _record(
         self, key: Hashable, args: tuple[Any, ...], kwargs: dict[str, Any], variant: Variant | None, why: Missing
     ) -> Any:
@@ -128,6 +153,8 @@ class Step:
             return self._function(*args, **kwargs)
         if key not in self._known and len(self._known) >= KINDS * self._limit:
             return self._run_as_new_kind(args, kwargs)
+        if key not in self._known and self._is_another_each_time(key):
+            return self._function(*args, **kwargs)
         with self.lock:
             if not NewObjects.reserve():
                 self._reason = "another step is being recorded on another thread"
