@@ -8,7 +8,7 @@ WHEEL  := .venv-wheel
 JAX    := .venv-jax
 TORCH  := .venv-torch
 # What every supported TensorFlow has to pass: the folders that mirror the source, and conformance.
-ON_EACH := tests/aggregate tests/conform tests/errors tests/io tests/ir tests/tf tests/rules tests/grads tests/record tests/execute tests/transform tests/lower tests/playback tests/query tests/diagnose tests/files tests/logs tests/report tests/tape tests/distribute tests/callbacks tests/cli
+ON_EACH := tests/aggregate tests/conform tests/errors tests/io tests/ir tests/tf tests/rules tests/grads tests/record tests/execute tests/transform tests/lower tests/playback tests/python tests/query tests/diagnose tests/files tests/logs tests/report tests/tape tests/distribute tests/callbacks tests/cli
 # What runs a second time with every query compiled.
 COMPILED := tests/conform tests/query tests/execute
 # Each file of tests in a process of its own, two at a time.

@@ -27,6 +27,7 @@ LAYERS = [
 BASE = {
     "errors",
     "io",
+    "python",
     "_html",
     "_types",
     "_version",

@@ -376,7 +376,7 @@ def test_a_mask_that_rides_on_a_result():
 
 @pytest.mark.filterwarnings("ignore::retrotape.errors.PlaybackWarning")
 def test_state_that_cannot_be_compared_does_not_fail_the_call(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("retrotape.playback._python_state._MANY", 3)
+    monkeypatch.setattr("retrotape.python._walk.MANY", 3)
     step = rt.compile(lambda x: x * float(len([helper, Config, Slotted, Derived, Table, Net])))
     assert [float(step(ONE)) for _ in range(3)] == [6.0, 6.0, 6.0]
     assert "its state cannot be compared: it refers to more than 3 objects" in (step.why_not_compiled() or "")

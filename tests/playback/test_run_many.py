@@ -23,7 +23,7 @@ def counted():
 @pytest.mark.parametrize("steps", [1, 2, 3, 8, 100])
 def test_results_are_stacked(steps: int):
     step, total = counted()
-    compiled = rt.compile(step, strict=True)
+    compiled = rt.compile(step, strict=True, audit=False)
     data = tf.data.Dataset.range(10).map(lambda n: tf.cast(n, tf.float32))
     found = compiled.run(data, steps=steps)
     np.testing.assert_array_equal(found["total"], np.cumsum(np.arange(10.0)))
@@ -69,3 +69,15 @@ def test_nothing_to_run_and_bad_numbers():
     assert compiled.run([], steps=2) == []
     with pytest.raises(ValueError, match="steps must be at least 1, got 0"):
         compiled.run([], steps=0)
+
+
+def test_elements_that_are_made_one_by_one():
+    scale, total = [0.0], tf.Variable(0.0)
+
+    def batches():
+        for number in range(8):
+            scale[0] = float(number)
+            yield (tf.constant(1.0),)
+
+    step = rt.compile(lambda x: total.assign_add(x * scale[0]) * 1.0, limit=20)
+    assert step.run(batches(), steps=4).numpy().tolist() == [0.0, 1.0, 3.0, 6.0, 10.0, 15.0, 21.0, 28.0]

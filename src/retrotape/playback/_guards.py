@@ -2,109 +2,95 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from operator import attrgetter, is_, itemgetter
-from typing import Any
+import abc
+import decimal
+import warnings
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
-from retrotape.playback._python_state import Capture
-from retrotape.playback._values import ABSENT, Content, Item, Slots, are_equal, is_unchanged
+import numpy as np
+
+from retrotape.python import Entry, Snapshot, Walk, read_call, read_item
+from retrotape.tf import core, keras_api, summaries
+from retrotape.tf.core import tf
 
 
-class _Group:
-    """The names of one namespace, compared at once."""
+class State(NamedTuple):
+    """The Python state that a recording depends on.
 
-    __slots__ = ("expected", "get", "items", "space")
+    Attributes:
+      entries: Values, by where they are.
+      tensors: The tensors that it refers to, by `id`.
+    """
 
-    def __init__(self, items: Sequence[Item]) -> None:
-        self.items, self.space = items, items[0].space
-        keys = [item.key for item in items]
-        pick: Any = itemgetter(*keys)
-        if isinstance(self.space, Slots):
-            by_name = attrgetter(*keys)
-            pick = lambda space: by_name(space.value)  # noqa: E731
-        self.get: Callable[[Any], tuple[Any, ...]] = pick if len(keys) > 1 else lambda space: (pick(space),)
-        self.expected = tuple(item.value for item in items)
-
-    def changed(self) -> Item | None:
-        """Return the first name that stands for something else; equal numbers are made the expected ones."""
-        now = [self.space.get(item.key, ABSENT) for item in self.items]
-        for item, before, value in zip(self.items, self.expected, now, strict=True):
-            if not are_equal(before, value):
-                return item
-        self.expected = tuple(now)
-        return None
+    entries: dict[tuple[Any, ...], Entry]
+    tensors: dict[int, Any]
 
 
 class StateGuard:
     """Compares Python state with what it was.
 
     Args:
-      captured: The state, as the calls of one variant have found it.
+      states: The state, as the calls of one variant have found it.
 
     Attributes:
       tensors: The tensors that it refers to, by `id`.
     """
 
-    def __init__(self, captured: Sequence[Capture]) -> None:
-        items = {key: item for one in captured for key, item in one.items.items()}
-        contents = {key: content for one in captured for key, content in one.contents.items()}
-        self.tensors = {key: tensor for one in captured for key, tensor in one.tensors.items()}
-        objects = {id(one): one for part in captured for one in (*part.objects(), *part.of_keras)}
-        self._objects, self._kinds = list(objects.values()), [type(one) for one in objects.values()]
-        keras = {kind for one in self._kinds for kind in one.__mro__ if kind.__module__.startswith("keras.")}
-        self._members = [(vars(kind), tuple(vars(kind).values())) for kind in keras]
-        by_space: dict[int, list[Item]] = {}
-        absent: list[Item] = []
-        for (where, _), item in items.items():
-            if item.value is ABSENT:
-                absent.append(item)
-            else:
-                by_space.setdefault(where, []).append(item)
-        groups = [_Group(found) for found in by_space.values()]
-        self._fast = [(group.get, group.space, group) for group in groups]
-        self._absent, self._contents = absent, list(contents.values())
-        self._sizes = list({key: size for one in captured for key, size in one.sizes.items()}.values())
-
-    def changed(self) -> str | None:
-        """Return what has changed, for a message; None if nothing has."""
-        for get, space, group in self._fast:
-            try:
-                if all(map(is_, get(space), group.expected)):
-                    continue
-            except (AttributeError, KeyError):
-                pass
-            item = group.changed()
-            if item is not None:
-                return item.label
-        if not all(map(is_, map(type, self._objects), self._kinds)):
-            return "the class of an object"
-        for members, before in self._members:
-            if len(members) != len(before) or not all(map(is_, members.values(), before)):
-                return "a class of Keras"
-        for container, value, label, _ in self._contents:
-            if not is_unchanged(container, value):
-                return f"what {label} contains"
-        for item in self._absent:
-            if item.key in item.space:
-                return item.label
-        for space, size, label, _ in self._sizes:
-            if len(space) != size:
-                return f"which attributes {label} has"
-        return None
+    def __init__(self, states: Sequence[State]) -> None:
+        entries = {key: entry for one in states for key, entry in one.entries.items()}
+        self.tensors = {key: tensor for one in states for key, tensor in one.tensors.items()}
+        self.changed = Snapshot(list(entries.values())).changed
 
 
-def changes_between(before: Capture, after: Capture) -> tuple[list[Item], list[Content]]:
-    """Return what changed between two captures: names, and containers."""
-    items = [
-        item
-        for key, item in after.items.items()
-        if key in before.items and not are_equal(before.items[key].value, item.value)
-    ]
-    new = [key for key, item in after.items.items() if key not in before.items and item.value is not ABSENT]
-    items += [after.items[key] for key in new if before.knows(key[0]) and key[0] not in after.lazy]
-    contents = [
-        content
-        for key, content in after.contents.items()
-        if key in before.contents and not is_unchanged(content.container, before.contents[key].value)
-    ]
-    return items, contents
+def note_settings(walk: Walk) -> None:
+    """Note the settings of libraries that any code depends on."""
+    for space, name in keras_api.settings():
+        _note_setting(walk, space, name, "Keras")
+    for function, label in _TOLD.items():
+        walk.note(read_call, function, None, label, owner=None, of_library=True)
+
+
+def note_rare_settings(walk: Walk) -> None:
+    """Note which warnings are errors, and which classes are registered with abstract ones, if code may ask for that."""
+    if walk.arrays or any(map(walk.has_met, (np, warnings, warnings.warn))):
+        walk.note(read_call, _errors, None, "which warnings are errors", owner=None, of_library=True)
+    if walk.sees_all or not walk.names.isdisjoint(("isinstance", "issubclass")):
+        label = "which classes are registered with abstract ones"
+        walk.note(read_call, abc.get_cache_token, None, label, owner=None, of_library=True)
+
+
+def note_random_seed(walk: Walk) -> None:
+    """Note the seed of TensorFlow's random ops."""
+    _note_setting(walk, *core.seed_setting(), "TensorFlow")
+
+
+def note_summaries(walk: Walk) -> None:
+    """Note the settings of summaries."""
+    for space, name in summaries.settings():
+        _note_setting(walk, space, name, "tf.summary")
+
+
+def _note_setting(walk: Walk, space: Any, name: str, owner: str) -> None:
+    label = f"the setting {name.strip('_').lower()!r} of {owner}"
+    walk.note(read_item, space, name, label, owner=None, of_library=True)
+
+
+def _floating_point_errors() -> tuple[Any, ...]:
+    return tuple(np.geterr().values())
+
+
+def _decimal_context() -> tuple[Any, ...]:
+    own = decimal.getcontext()
+    return own.prec, own.rounding, own.Emin, own.Emax, own.capitals, own.clamp
+
+
+def _errors() -> tuple[Any, ...]:
+    return tuple(one for one in warnings.filters if one[0] == "error")
+
+
+_TOLD = {
+    tf.config.functions_run_eagerly: "the setting 'run_functions_eagerly' of TensorFlow",
+    _decimal_context: "the context of `decimal`",
+    _floating_point_errors: "how NumPy handles errors of floating point numbers",
+}

@@ -11,9 +11,8 @@ from weakref import ref
 from retrotape._types import Tensor
 from retrotape.lower import NotCompilableError
 from retrotape.playback._arguments import Arguments, Pack
-from retrotape.playback._guards import StateGuard
-from retrotape.playback._path import Path
-from retrotape.playback._python_state import Capture
+from retrotape.playback._guards import State, StateGuard
+from retrotape.playback._path import Path, Segment
 from retrotape.playback._recorded import Recorded
 from retrotape.playback._tree import Node, Options, Played, play
 from retrotape.record import Trace
@@ -23,6 +22,7 @@ from retrotape.tf.hooks_ops import stamp_writes
 from retrotape.tf.lowering import LoweredFunction
 
 _numbers = count()
+AUDIT = 8  # this call that a recording fits is recorded anew, and those with the numbers of its powers
 
 
 class Entry:
@@ -83,10 +83,17 @@ class Call(NamedTuple):
 
 
 class Missing(NamedTuple):
-    """No recording fits a call; `why` says so in words, and `failed` whether playing one back has raised."""
+    """A call is to be recorded.
+
+    Attributes:
+      why: No recording fits it; this says why.
+      failed: Whether playing one back has raised.
+      is_audit: Whether one fits, and is to be compared with what is recorded now.
+    """
 
     why: str
     failed: bool = False
+    is_audit: bool = False
 
 
 class _Here(threading.local):
@@ -109,12 +116,17 @@ class Variant:
     def __init__(self, arguments: Arguments, options: Options) -> None:
         self._options, self._thread = options, _here.token
         self._first = [ref(tensor) for tensor in arguments.tensors]
-        self._states: list[Capture] = []
+        self._states: list[State] = []
         self._same: list[tuple[int, int]] = []
         self.guard = StateGuard([])
         self.root: Node | None = None
         self.loops: dict[int, LoweredFunction] = {}  # by number of steps in one call
         self.entries: dict[int, Entry] = {}  # by `id` of the last node
+        self.calls = 0  # that a recording fitted
+
+    def is_due(self, calls: int = 1) -> bool:
+        """Return whether one of the next calls that a recording fits is to be recorded nevertheless."""
+        return any(self.calls < AUDIT**power <= self.calls + calls for power in range(1, 12))
 
     def fits(self, arguments: Arguments) -> str | None:
         """Return what differs from the state of this variant; None if nothing does."""
@@ -163,24 +175,56 @@ class Variant:
             raise NotCompilableError("some of its paths refer to tensors that are also passed in")
         self._same = same
         path = entry.path
+        difference = self.difference(path)
+        if difference is not None:
+            raise NotCompilableError(difference)
         expected: tuple[Hashable, ...] = ()
         parent: Node | None = None
         for number, segment in enumerate(path.segments):
-            is_end = number == len(path.segments) - 1
             node = self.root if parent is None else parent.children.get(expected)
             if node is None:
-                node = Node(segment, path, is_end, self._options)
+                node = Node(segment, path, number == len(path.segments) - 1, self._options)
                 if parent is None:
                     self.root = node
                 else:
                     parent.children[expected] = node
-            elif node.segment.key != segment.key or node.is_end != is_end or node.segment.checks != segment.checks:
-                raise NotCompilableError("it ran other ops although nothing has changed that it is known to depend on")
             node.changed()
             parent, expected = node, segment.expected
         assert parent is not None
         self.entries[id(parent)] = entry
         self.loops.clear()
+
+    def difference(self, path: Path) -> str | None:
+        """Return how a path differs from a known one before Python read a value that differs; None if it does not."""
+        node = self.root
+        for number, segment in enumerate(path.segments):
+            if node is None:
+                return None
+            if (node.segment.key, node.segment.checks) != (segment.key, segment.checks) or (
+                node.is_end != (number == len(path.segments) - 1)
+            ):
+                found = _difference(node.path, node.segment, path, segment)
+                return (
+                    f"it ran other ops although nothing has changed that it is known to depend on: {found}; pass what "
+                    "it depends on as an argument"
+                )
+            node = node.children.get(segment.expected)
+        return None
+
+
+def _difference(old_path: Path, old: Segment, new_path: Path, new: Segment) -> str:
+    """Return how a segment differs from a known one."""
+    keys: list[Any] = [old.key, new.key]
+    (old_ops, old_constants), (new_ops, new_constants) = keys
+    for one, other in zip(old_ops, new_ops, strict=False):
+        if one != other:
+            return f"{other.op} where {one.op} ran before" if one.op != other.op else f"{one.op} ran in another way"
+    if len(old_ops) != len(new_ops):
+        return f"{len(new_ops)} ops where {len(old_ops)} ran before"
+    for (var, one), (_, other) in zip(old_constants, new_constants, strict=False):
+        if one != other:
+            return f"{new_path.constants.get(var)} where {old_path.constants.get(var)} was used before"
+    return "Python read other values"
 
 
 class Known:

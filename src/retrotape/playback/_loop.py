@@ -20,13 +20,18 @@ if TYPE_CHECKING:
     from retrotape.playback._tree import Lowered
 
 
+# What has the same elements, whenever they are taken.
+_READ_AHEAD = (list, tuple, tf.data.Dataset)
+
+
 def run_many(step: Step, dataset: Iterable[Any], steps: int, progress: bool) -> Any:
     """Run a step on each element of a dataset; see `CompiledStep.run`."""
     if steps < 1:
         raise ValueError(f"steps must be at least 1, got {steps}.")
     found: list[Any] = []
     elements = tracked(dataset, "steps", _length(dataset)) if progress else iter(dataset)
-    while chunk := [_arguments(one) for one in islice(elements, steps)]:
+    ahead = steps if isinstance(dataset, _READ_AHEAD) else 1  # code that yields one may change what the step reads
+    while chunk := [_arguments(one) for one in islice(elements, ahead)]:
         found += _run(step, chunk)
     return _stacked(found)
 
@@ -68,14 +73,17 @@ def _run(step: Step, chunk: Sequence[tuple[Any, ...]]) -> Iterator[Any] | list[A
             arguments.pop(0)
             variant = step.ready(arguments[0])
         same = all(one.key == arguments[0].key and variant_fits(variant, one) for one in arguments)
-        if variant is not None and same and len(rest) > 1:
+        is_due = step.audits and variant is not None and variant.is_due(len(rest))
+        if variant is not None and same and len(rest) > 1 and not is_due:
             return [*found, *_together(step, variant, arguments)]
     return [*found, *(step(*args) for args in rest)]
 
 
 def variant_fits(variant: Variant | None, arguments: Arguments) -> bool:
     """Return whether a recording that Python does not branch in fits some arguments."""
-    return variant is not None and variant.root is not None and variant.root.is_end and variant.fits(arguments) is None
+    if variant is None or variant.root is None or not variant.root.is_end or variant.fits(arguments) is not None:
+        return False
+    return variant.root.lowered().function is not None
 
 
 def _together(step: Step, variant: Variant, arguments: Sequence[Arguments]) -> list[Any]:
@@ -95,6 +103,7 @@ def _together(step: Step, variant: Variant, arguments: Sequence[Arguments]) -> l
     for number, one in enumerate(values):
         one.update(zip(lowered.gives, flat[number * width : (number + 1) * width], strict=True))
     entry.plays += len(arguments)
+    variant.calls += len(arguments)
     step.played(entry, arguments[-1], values[-1])
     return [entry.pack(entry.tensors(one)) for one in values]
 

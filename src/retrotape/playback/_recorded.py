@@ -11,15 +11,14 @@ from retrotape._types import Tensor
 from retrotape.ir import LEAF
 from retrotape.lower import NotCompilableError
 from retrotape.playback._arguments import Arguments, Results, containers_in
-from retrotape.playback._code import line_storing, named_by, names_in
-from retrotape.playback._guards import changes_between
+from retrotape.playback._guards import State, note_random_seed, note_rare_settings, note_settings, note_summaries
+from retrotape.playback._library_state import LibraryState
 from retrotape.playback._path import Path, Read, path_of
 from retrotape.playback._pure import RANDOM
-from retrotape.playback._python_run import PythonRun, is_printing, place_of
-from retrotape.playback._python_state import Capture
-from retrotape.playback._values import is_unchanged, snapshot
+from retrotape.playback._python_run import PythonRun, is_printing
+from retrotape.python import TooManyObjectsError, Walk, line_storing, named_by, parts_of, place_of, same
 from retrotape.record import EagerSession, Trace, next_time
-from retrotape.tf import core, keras_api, summaries
+from retrotape.tf import core
 from retrotape.tf.buffers import arrays_by_method, is_supported
 from retrotape.tf.core import identity_of
 
@@ -50,7 +49,7 @@ class Recorded(NamedTuple):
 
     trace: Trace
     path: Path
-    state: Capture
+    state: State
     results: Results
     notes: list[str]
     runs_user_code: bool
@@ -102,18 +101,16 @@ class Recording:
         self._function, self._args, self._kwargs, self._arguments = function, args, kwargs, arguments
         self._observer = StepObserver()
         self._session = EagerSession("leaves")
-        self._run = PythonRun(self._captured(Capture()))
+        self._libraries = LibraryState()
+        self._walk = Walk(self._libraries)
+        self._run = PythonRun(self._walk)
+        note_settings(self._walk)
+        self._walk.add(function, getattr(function, "__name__", "the step"))
+        for value in arguments.objects:
+            self._walk.add(value, f"the argument of type {type(value).__name__}")
         self._result: Any = None
         nests = containers_in(args) + containers_in(kwargs)
-        self._passed = [(one, snapshot(one)) for one in nests]
-
-    def _captured(self, capture: Capture) -> Capture:
-        capture.add(self._function, getattr(self._function, "__name__", "the step"))
-        for value in self._arguments.objects:
-            capture.add(value, f"the argument of type {type(value).__name__}")
-        for space, name in keras_api.settings():
-            capture.add_setting(space, name)
-        return capture
+        self._passed = [(one, parts_of(one)) for one in nests]
 
     def run(self) -> Any:
         """Run the step, and return its result."""
@@ -137,7 +134,8 @@ class Recording:
 
     def _exports_memory(self) -> bool:
         """Return whether the memory of tensors is read in a way that cannot be observed, or hidden from."""
-        return not is_supported() or any(not _EXPORTS.isdisjoint(code.co_names) for code in named_by(self._function))
+        codes = (*named_by(self._function), *self._run.codes.values())
+        return not is_supported() or any(not _EXPORTS.isdisjoint(code.co_names) for code in codes)
 
     def recorded(self) -> Recorded:
         """Return what was recorded.
@@ -153,48 +151,46 @@ class Recording:
             raise NotSettledError("it creates variables")
         if self._exports_memory():
             raise NotCompilableError("it may read the memory of tensors, by `memoryview` for instance: use `numpy()`")
-        if run.reasons:
-            raise NotCompilableError(run.reasons[0])
-        after = self._captured(Capture(run.codes))
-        for code, space in run.spaces.items():
-            if not after.has_followed(code):
-                if code.co_freevars:
-                    raise NotCompilableError(f"what {code.co_name!r} refers to cannot be compared: it was not found")
-                after.add_code(code, space)
-        self._check_state(after)
+        for reason in run.reasons:
+            raise NotCompilableError(reason)
+        self._finish(trace)
+        self._check_state()
         self._check_gaps(trace)
         results = Results(self._result)
         reads = self._observer.reads
         if any(self._observer.missed(identity_of(read.tensor)) for read in reads):
             raise NotCompilableError("it reads values that are computed by ops that are not recorded")
         path = path_of(trace, self._arguments.tensors, results.tensors, reads)
-        if any(eqn.op in RANDOM for eqn in trace.program.eqns):
-            after.add_setting(*core.seed_setting(), "TensorFlow")
-        named = any("summary" in names_in(code).loaded for code in run.codes)
-        if named or any("Summary" in eqn.op for eqn in path.effects):
-            for space, name in summaries.settings():
-                after.add_setting(space, name, "tf.summary")
-        return Recorded(trace, path, after, results, run.notes, run.runs_user_code)
+        state = State(self._walk.entries, self._libraries.tensors(self._walk))
+        return Recorded(trace, path, state, results, run.notes, bool(run.codes))
 
-    def _check_state(self, after: Capture) -> None:
-        if after.hidden:
-            raise NotCompilableError(f"it depends on {after.hidden[0]}")
-        if sum(getattr(one.value, "nbytes", 0) for one in after.contents.values()) > _LARGEST:
+    def _finish(self, trace: Trace) -> None:
+        """Note what the recorded ops depend on, and drop what the call has made, or was given."""
+        walk = self._walk
+        note_rare_settings(walk)
+        if any(eqn.op in RANDOM for eqn in trace.program.eqns):
+            note_random_seed(walk)
+        if "summary" in walk.names or any("Summary" in eqn.op for eqn in trace.program.eqns):
+            note_summaries(walk)
+        given = [*self._arguments.tensors, *(one for one, _ in self._passed)]
+        try:
+            walk.finish(self._run.new | set(map(id, given)))
+        except TooManyObjectsError as error:
+            raise NotCompilableError(f"its state cannot be compared: {error}") from None
+        self._run.finish()
+
+    def _check_state(self) -> None:
+        walk = self._walk
+        for reason in (*self._run.reasons, *walk.refusals()):
+            raise NotCompilableError(reason)
+        if sum(size for owner, size in walk.arrays if not walk.is_new(owner)) > _LARGEST:
             raise NotCompilableError("it depends on large NumPy arrays, which may change: pass them as arguments")
-        if not all(is_unchanged(one, before) for one, before in self._passed):
+        if not all(same(parts_of(one), before) for one, before in self._passed):
             raise NotCompilableError("it changes what an argument contains")
-        items, contents = changes_between(self._run.before, after)
-        mine = [item for item in items if not item.of_library]
-        if mine:
-            where = line_storing(self._run.codes, str(mine[0].key))
-            raise NotSettledError(f"it changes {mine[0].label}{where}", is_users=True)
-        changed = [content.label for content in contents if not content.of_library]
-        if changed:
-            raise NotSettledError(f"it changes what {changed[0]} contains", is_users=True)
-        if items:
-            raise NotSettledError(f"it changes {items[0].label}")
-        if contents:
-            raise NotSettledError(f"it changes what {contents[0].label} contains")
+        changes = sorted(walk.changes(), key=lambda change: change[2])
+        for label, name, of_library in changes:
+            where = "" if of_library or not name else line_storing(walk.codes.values(), name)
+            raise NotSettledError(f"it changes {label}{where}", is_users=not of_library)
 
     def _check_gaps(self, trace: Trace) -> None:
         """Raise if a leaf was computed by ops that were not recorded."""

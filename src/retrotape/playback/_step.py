@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Callable, Hashable
 from functools import update_wrapper
@@ -19,12 +18,14 @@ from retrotape.playback._last_call import trace_of
 from retrotape.playback._recorded import NotSettledError, Recorded, Recording
 from retrotape.playback._table import Recordings, in_words
 from retrotape.playback._tree import Options
+from retrotape.python import NewObjects, is_observable
 from retrotape.record import Trace, current_stack, stacklevel
 from retrotape.tf import core, keras_api
 from retrotape.tf.core import tf
 
 UNSETTLED = 4  # calls that may create variables, or build layers, before the step counts as one that always does
 KINDS = 8  # kinds of arguments, times the limit of recordings of one kind
+_WARNED = 4  # kinds of arguments in a row of which none came again
 
 
 class Step:
@@ -36,20 +37,31 @@ class Step:
       strict: Whether to raise if calls cannot be played back.
       limit: How many recordings there may be for one kind of arguments.
       of_library: Whether nobody has asked for it: then only calls without user code are played back, and nothing warns.
+      audit: Whether some calls are recorded anew, to compare.
 
     Attributes:
+      audits: Whether some calls are recorded anew, to compare.
       lock: Held while a call is recorded or played back.
     """
 
     def __init__(
-        self, function: Callable[..., Any], options: Options, strict: bool, limit: int, of_library: bool = False
+        self,
+        function: Callable[..., Any],
+        options: Options,
+        strict: bool,
+        limit: int,
+        of_library: bool = False,
+        audit: bool = True,
     ) -> None:
         self._function, self._options, self._strict, self._limit = function, options, strict, limit
+        self.audits = audit
         self._of_library = of_library
         self._known: dict[Any, Known] = {}
         self._last: Call | Entry | Trace | None = None
         self._reason: str | None = "it has not been called"
         self._noted = self._is_full = False
+        self._in_a_row: list[Hashable] = []  # kinds of arguments that were recorded since a call was played back
+        self._met: set[Hashable] = set()  # those that were not recorded
         self.lock = RLock()
         update_wrapper(self, function, updated=())
 
@@ -77,10 +89,16 @@ class Step:
                 return self._function(*args, **kwargs)
             variant, text = known.find(arguments)
             why = Missing(text)
+            is_due = variant is not None and self.audits and variant.is_due() and is_observable()
             if variant is not None:
+                variant.calls += 1
+            if is_due:
+                why = Missing("an audit", is_audit=True)
+            elif variant is not None:
                 found = self._play(variant, arguments)
                 if isinstance(found, Call):
                     self._last, self._reason = found, None
+                    self._in_a_row.clear()
                     return found.entry.pack(found.entry.tensors(found.values))
                 why = found
         return self._record(arguments.key, args, kwargs, variant, why)
@@ -106,45 +124,83 @@ class Step:
             )
         return self._function(*args, **kwargs)
 
+    def _is_another_each_time(self, key: Hashable) -> bool:
+        """Return whether no kind of arguments comes again: then a new one is recorded when it comes the second time."""
+        row = self._in_a_row
+        row.append(key)
+        if len(row) == _WARNED and not self._of_library:
+            warnings.warn(
+                f"{self._name()} was recorded for {_WARNED} kinds of arguments in a row, and none came again: "
+                f"{in_words(row[-2])}, then {in_words(row[-1])}. Pass what changes as a tensor: a Python number is "
+                "part of what is recorded.",
+                PlaybackWarning,
+                stacklevel=stacklevel(),
+            )
+        if len(row) <= KINDS or key in self._met:
+            return False
+        row.pop()
+        if len(self._met) >= KINDS * KINDS:
+            self._met.clear()
+        self._met.add(key)
+        self._reason = "its arguments are of another kind each time"
+        return True
+
     def _record(
         self, key: Hashable, args: tuple[Any, ...], kwargs: dict[str, Any], variant: Variant | None, why: Missing
     ) -> Any:
-        if sys.getprofile() is not None:
+        if not is_observable():
             self._reason = "a profiler is active"
             return self._function(*args, **kwargs)
         if key not in self._known and len(self._known) >= KINDS * self._limit:
             return self._run_as_new_kind(args, kwargs)
+        if key not in self._known and self._is_another_each_time(key):
+            return self._function(*args, **kwargs)
         with self.lock:
-            args = tuple(map(with_tensors, args))
-            kwargs = {name: with_tensors(value) for name, value in kwargs.items()}
-            arguments = Arguments(args, kwargs)
-            known = self._known.setdefault(arguments.key, Known(arguments.objects))
-            try:
-                recording = Recording(self._function, args, kwargs, arguments)
-            except Exception as error:
-                self._refuse(known, f"its state cannot be compared: {error}")
+            if not NewObjects.reserve():
+                self._reason = "another step is being recorded on another thread"
                 return self._function(*args, **kwargs)
-            result = recording.run()
             try:
-                self._add(known, recording.recorded(), variant, arguments, why)
-                self._reason, known.unsettled = None, 0
-            except NotSettledError as error:
-                known.unsettled += 1
-                self._last = recording.trace
-                self._reason = f"the last call was not kept: {error}"
-                if known.unsettled > (1 if error.is_users else UNSETTLED):
-                    self._refuse(known, str(error))
-            except NotCompilableError as error:
+                return self._record_kind(args, kwargs, variant, why)
+            finally:
+                NewObjects.release()
+
+    def _record_kind(self, args: tuple[Any, ...], kwargs: dict[str, Any], variant: Variant | None, why: Missing) -> Any:
+        args = tuple(map(with_tensors, args))
+        kwargs = {name: with_tensors(value) for name, value in kwargs.items()}
+        arguments = Arguments(args, kwargs)
+        known = self._known.setdefault(arguments.key, Known(arguments.objects))
+        try:
+            recording = Recording(self._function, args, kwargs, arguments)
+        except Exception as error:
+            self._refuse(known, f"its state cannot be compared: {error}")
+            return self._function(*args, **kwargs)
+        result = recording.run()
+        try:
+            self._add(known, recording.recorded(), variant, arguments, why)
+            self._reason, known.unsettled = None, 0
+        except NotSettledError as error:
+            known.unsettled += 1
+            self._last = recording.trace
+            self._reason = f"the last call was not kept: {error}"
+            if known.unsettled > (1 if error.is_users else UNSETTLED) or (why.is_audit and error.is_users):
                 self._refuse(known, str(error))
-            except Exception as error:
-                self._refuse(known, f"making a function of it raised {type(error).__name__}: {error}")
-            return result
+        except NotCompilableError as error:
+            self._refuse(known, str(error))
+        except Exception as error:
+            self._refuse(known, f"making a function of it raised {type(error).__name__}: {error}")
+        return result
 
     def _add(
         self, known: Known, recorded: Recorded, variant: Variant | None, arguments: Arguments, why: Missing
     ) -> None:
         if why.failed:
             raise NotCompilableError(why.why)
+        if why.is_audit and variant is not None:
+            difference = variant.difference(recorded.path)
+            if difference is not None:
+                raise NotCompilableError(difference)
+            self._last = Entry(recorded, arguments, why.why, "")
+            return
         if self._of_library and (recorded.notes or recorded.runs_user_code):
             raise NotCompilableError("it runs user code, which may depend on anything")
         if known.count() >= self._limit:

@@ -14,7 +14,7 @@ from retrotape.record._functions import function_traits, keras_variables_in
 from retrotape.record._interpret import run_op_by_op
 from retrotape.record._replicas import Replicas
 from retrotape.tf import functions, hooks, tangents
-from retrotape.tf.core import tf
+from retrotape.tf.core import stock_tape_listens, tf
 from retrotape.tf.function_gradients import build_gradient
 from retrotape.tf.hooks_ops import WriteStamp
 from retrotape.tf.scopes import setting
@@ -95,7 +95,8 @@ class Calls(Replicas):
         function, known = call.function, function_traits(call.function)
         inputs = given.arguments + given.captures
         # XLA may fail to compile the lists of intermediate values, when effects of the function have already run.
-        if function in _not_watched or (known.compiled_loop_inside and known.deterministic and not known.compiled):
+        loops = known.compiled_loop_inside and known.deterministic and not known.compiled
+        if function in _not_watched or loops or (not known.deterministic and self._is_only_observed()):
             return self._run_unwatched(call, given)
         redraws = known.recomputes and not known.deterministic
         # With random ops inside, only TensorFlow's own record of the call knows what was drawn, and it records
@@ -119,6 +120,14 @@ class Calls(Replicas):
                         raise
                     _not_watched.add(function)  # compilation failed, so nothing has run
         return self._run_unwatched(call, given)
+
+    def _is_only_observed(self) -> bool:
+        """Return whether nothing records what runs to differentiate it.
+
+        Then a function that draws has to run as it does without us: watched, it is another one for TensorFlow, whose
+        generators begin anew.
+        """
+        return all(one.observer is not None for one in self.active) and not stock_tape_listens()
 
     def _run_unwatched(self, call: hooks.FunctionCall, given: hooks.FunctionCall) -> Any:
         for variable in functions.graph_of(call.function).variables:  # TensorFlow reports only what is watched

@@ -101,7 +101,9 @@ class CompiledStep(Step):
 
         Args:
           dataset: A `tf.data.Dataset`, or an iterable of arguments.
-          steps: How many steps run in one call, like `steps_per_execution` in Keras.
+          steps: How many steps run in one call, like `steps_per_execution` in Keras. Elements of anything else than a
+            `tf.data.Dataset`, a list or a tuple are taken, and run, one by one: code that yields one may change what
+            the step reads.
           progress: Whether to show a progress bar, if it takes longer than two seconds.
 
         Returns:
@@ -119,13 +121,25 @@ class CompiledStep(Step):
 
 @overload
 def compile(
-    step: Callable[..., Any], *, jit: bool = False, strict: bool = False, limit: int = 8, keep_state: bool = True
+    step: Callable[..., Any],
+    *,
+    jit: bool = False,
+    strict: bool = False,
+    limit: int = 8,
+    keep_state: bool = True,
+    audit: bool = True,
 ) -> CompiledStep: ...
 
 
 @overload
 def compile(
-    step: None = None, *, jit: bool = False, strict: bool = False, limit: int = 8, keep_state: bool = True
+    step: None = None,
+    *,
+    jit: bool = False,
+    strict: bool = False,
+    limit: int = 8,
+    keep_state: bool = True,
+    audit: bool = True,
 ) -> Callable[[Callable[..., Any]], CompiledStep]: ...
 
 
@@ -136,6 +150,7 @@ def compile(
     strict: bool = False,
     limit: int = 8,
     keep_state: bool = True,
+    audit: bool = True,
 ) -> CompiledStep | Callable[[Callable[..., Any]], CompiledStep]:
     """Return a step that is recorded when it is first called, in plain eager code, and then played back.
 
@@ -152,6 +167,8 @@ def compile(
       limit: How many recordings there may be for one kind of arguments.
       keep_state: Whether to hold on to what variables held before the last call, for `step.tape` and
         `step.first_nonfinite()`. It takes as much memory as the variables.
+      audit: Whether the 8th, 64th, 512th, ... call that could be played back is recorded anew instead, and compared
+        with what would have been played back. If it differs, the step runs in eager code from then on, with a warning.
 
     >>> w = tf.Variable(1.0)
     >>> @rt.compile
@@ -168,7 +185,14 @@ def compile(
     if limit < 1:
         raise ValueError(f"limit must be at least 1, got {limit}.")
     if step is None:
-        return lambda function: compile(function, jit=jit, strict=strict, limit=limit, keep_state=keep_state)
+        options: dict[str, Any] = {
+            "jit": jit,
+            "strict": strict,
+            "limit": limit,
+            "keep_state": keep_state,
+            "audit": audit,
+        }
+        return lambda function: compile(function, **options)
     if not callable(step):
         raise TypeError(f"rt.compile takes a function, got {type(step).__name__}: `rt.compile(step)`.")
-    return CompiledStep(step, Options(jit, keep_state), strict, limit)
+    return CompiledStep(step, Options(jit, keep_state), strict, limit, audit=audit)

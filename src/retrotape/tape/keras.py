@@ -17,7 +17,7 @@ _Model = TypeVar("_Model")
 _STEPS = ("train_step", "test_step", "predict_step")
 
 
-def playback(model: _Model, *, jit: bool = False, strict: bool = False, limit: int = 8) -> _Model:
+def playback(model: _Model, *, jit: bool = False, strict: bool = False, limit: int = 8, audit: bool = True) -> _Model:
     """Play the steps of `fit`, `evaluate` and `predict` back: each is recorded once, in eager code.
 
     A custom `train_step` is plain eager code, and can be debugged as such; metrics and callbacks work as usual.
@@ -28,6 +28,7 @@ def playback(model: _Model, *, jit: bool = False, strict: bool = False, limit: i
       jit: As for `rt.compile`.
       strict: As for `rt.compile`.
       limit: As for `rt.compile`.
+      audit: As for `rt.compile`.
 
     Returns:
       The model.
@@ -43,7 +44,7 @@ def playback(model: _Model, *, jit: bool = False, strict: bool = False, limit: i
         raise TapeUseError(
             "playback records steps that run in eager code. First call `model.compile(..., run_eagerly=True)`."
         )
-    options: dict[str, Any] = {"jit": jit, "strict": strict, "limit": limit}
+    options: dict[str, Any] = {"jit": jit, "strict": strict, "limit": limit, "audit": audit}
     for name in _STEPS:
         step = vars(model).get(name, getattr(model, name))
         setattr(model, name, compile(getattr(step, "__wrapped__", step), **options))
