@@ -29,11 +29,12 @@ BASE = {
     "io",
     "python",
     "_html",
+    "_locks",
     "_types",
     "_version",
 }  # import nothing of the package but each other; anyone may import them
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
-PLAIN = ("errors", "io", "ir", "_html", "_types", "_version")  # the standard library only
+PLAIN = ("errors", "io", "ir", "_html", "_locks", "_types", "_version")  # the standard library only
 
 # Public names that are understood without an example, each with the reason.
 NO_EXAMPLE = {

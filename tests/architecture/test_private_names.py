@@ -19,7 +19,8 @@ PYTHON = {
     "_getframe",
     "_current_frames",
     "_mp_context",
-}  # of namedtuple, sys and ProcessPoolExecutor
+    "_at_fork_reinit",
+}  # of namedtuple, sys, ProcessPoolExecutor and locks
 ACCESS = ("getattr", "hasattr", "setattr")
 
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from threading import RLock
 from typing import Any
 
+from retrotape._locks import new_lock
 from retrotape._types import Tensor
 from retrotape.aggregate._columns import Column, ColumnSpec
-from retrotape.tf import hook_table
+from retrotape.tf import hook_table, threads
 from retrotape.tf.core import concrete, stock_tape_listens, tf
 from retrotape.tf.functions import call_flat
 from retrotape.tf.lowering import call_unrecorded
 
 _MOST = 256  # functions, before those that were not used for the longest time are dropped
 _functions: OrderedDict[Hashable, Any] = OrderedDict()
-_lock = RLock()
+_lock = new_lock()
 
 Compute = Callable[[list[Column], list[Tensor]], Any]
 
@@ -31,7 +31,7 @@ def run(compute: Compute, kind: Hashable | None, columns: Sequence[Column], othe
       columns: The columns.
       others: The other tensors.
     """
-    if kind is None or not tf.executing_eagerly():
+    if kind is None or not tf.executing_eagerly() or threads.gone:
         return compute(list(columns), list(others))
     flat = [*(tensor for column in columns for tensor in column.tensors()), *others]
     specs = tuple(column.spec() for column in columns)

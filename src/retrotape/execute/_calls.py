@@ -11,11 +11,12 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from retrotape._types import Cotangent, Tensor
+from retrotape.errors import TapeUseError
 from retrotape.execute._function_program import custom_name
 from retrotape.execute._past import PastVariables
 from retrotape.ir import CUSTOM, BackwardFunction, Eqn
 from retrotape.record import Trace, current_stack, function_traits
-from retrotape.tf import functions, hooks
+from retrotape.tf import functions, hooks, threads
 from retrotape.tf.core import identity_of, tf
 from retrotape.tf.function_gradients import making_gradients
 
@@ -38,6 +39,9 @@ def call_vjp(
     past: PastVariables,
 ) -> Sequence[Cotangent | None]:
     """Return the cotangents of the inputs of a call, given those of its recorded outputs."""
+    if threads.gone:
+        before = "The path leads through a call of a tf.function that ran before the fork"
+        raise TapeUseError(f"{before}: {threads.GONE}. Or query the tape before the fork.")
     stack = current_stack()
     if not stack.recording() or not function_traits(call.function).deterministic:
         return list(backward.function(*grads))

@@ -9,6 +9,7 @@ from retrotape._types import Tensor
 from retrotape.execute._plan import Plan
 from retrotape.execute._query import Query, differentiate
 from retrotape.record import Trace
+from retrotape.tf import threads
 from retrotape.tf.core import tf, traced
 
 Track = Callable[[Sequence[Any]], Iterator[Any]]  # iterates over items, and may show progress
@@ -64,7 +65,7 @@ def _can_vectorize(trace: Trace, plan: Plan, seeds: Tensor) -> bool:
 def _fits(trace: Trace, plan: Plan, count: int) -> bool:
     # A custom backward function may read variables, and only eager reads can be given recorded values.
     by_code = any(index in trace.facts.backward_functions or index in trace.facts.calls for index in plan.indices)
-    return count > FEW and not by_code
+    return count > FEW and not by_code and not threads.gone
 
 
 def _vectorized(one: Any, seeds: Tensor, count: int, chunk: int | None, track: Track) -> list[Tensor | None]:

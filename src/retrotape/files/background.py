@@ -6,13 +6,13 @@ import os
 import warnings
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from threading import Lock
 from weakref import WeakSet, finalize
 
+from retrotape._locks import new_lock
 from retrotape.errors import BackgroundSaveWarning, TapeWriteError
 from retrotape.files.remote import without_secrets
 
-_lock = Lock()
+_lock = new_lock()
 pending: dict[str, Future[int]] = {}  # by key of the target: the latest save there that is not done
 _unfinished: WeakSet[BackgroundSave] = WeakSet()  # all saves that are not done
 _worker: ThreadPoolExecutor | None = None
@@ -143,8 +143,8 @@ def _forget(key: str, future: Future[int]) -> None:
 
 def _after_fork() -> None:
     """Start anew in a forked process: the thread is not there, and what it had to do is done in the parent."""
-    global _lock, _worker
-    _lock, _worker = Lock(), None
+    global _worker
+    _worker = None
     pending.clear()
     for future in list(_unfinished):
         future.leave_to_parent()

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from threading import Lock
-
 import numpy as np
 
+from retrotape._locks import new_lock
 from retrotape._types import Tensor
 from retrotape.files import store
 from retrotape.tf.core import tf
 
-_publishing = Lock()
+_publishing = new_lock()
 _SMALL = 2**16  # bytes up to which a copy costs less than sharing memory
 _SHARED = frozenset(("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16"))
 

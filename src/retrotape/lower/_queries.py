@@ -15,7 +15,7 @@ from retrotape.lower._span import ATTEMPTS, VARIANTS
 from retrotape.lower._splice import with_recomputed
 from retrotape.lower._structures import QueryState, Structure, cache
 from retrotape.record import Trace, current_stack, settings
-from retrotape.tf import core
+from retrotape.tf import core, threads
 from retrotape.tf.core import tf
 
 RECORDED = "a tape, or a forward accumulator, records the query itself"
@@ -147,6 +147,8 @@ def _compile(
 
 def _why_not(trace: Trace) -> str | None:
     """Return why no query on a trace can be compiled now; None if it can be."""
+    if threads.gone:
+        return threads.GONE
     if settings.mode == "never":
         return "compilation is off: `rt.config(compile=True)` switches it on"
     if trace.symbolic or not tf.executing_eagerly():

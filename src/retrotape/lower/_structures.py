@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable
-from threading import RLock
 from typing import Any
 
+from retrotape._locks import new_lock
 from retrotape.lower._keys import described, structure_key
 from retrotape.lower._observed import Computation, NotCompilableError
 from retrotape.record import Trace, settings
@@ -18,7 +18,7 @@ AT_ONCE = 4  # queries of one structure that are observed when they are first as
 CREDIT = 4  # structures observed when they first appear and not seen again, before new ones have to come twice
 
 
-_lock = RLock()  # garbage collection may run anywhere and close tapes
+_lock = new_lock()  # garbage collection may run anywhere and close tapes
 
 
 class QueryState:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from threading import RLock, local
+from threading import local
 from typing import Any, ClassVar
 from weakref import ref
 
-_lock = RLock()  # an exception may keep it locked on this thread
+from retrotape._locks import new_lock
+from retrotape.tf import threads
+
+_lock = new_lock()  # an exception may keep it locked on this thread
 _MODES = {"0": "never", "1": "warm", "always": "always"}
 
 
@@ -28,6 +31,8 @@ class Settings(local):
     @property
     def mode(self) -> str:
         """When queries are compiled: "warm", once they have been seen before; "never"; "always", for tests."""
+        if threads.gone:
+            return "never"
         return self.blocks[-1] if self.blocks else self._process[-1][1]
 
     def set(self, mode: str, owner: Any = None) -> None:

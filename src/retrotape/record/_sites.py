@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from threading import RLock
 from typing import Any
 
+from retrotape._locks import new_lock
 from retrotape._types import Place
 from retrotape.record._template import Template, can_follow
 from retrotape.record._trace import Trace
@@ -15,7 +15,7 @@ TEMPLATES = 8  # most programs of one place
 EQUATIONS = 20_000  # of the longest program that is remembered
 TOTAL = 200_000  # equations of all programs that are remembered
 PATIENCE = 16  # programs of one place, none of which came again, before most are no longer remembered
-_lock = RLock()  # garbage collection may run anywhere and close tapes
+_lock = new_lock()  # garbage collection may run anywhere and close tapes
 _sites: OrderedDict[Any, Site] = OrderedDict()
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from contextlib import AbstractContextManager
 from importlib import import_module
-from threading import RLock
 from types import ModuleType
 
+from retrotape._locks import new_lock
 from retrotape.tape.live import Tape
 from retrotape.tf.core import StockTape, tf
 from retrotape.tf.scopes import Scope
@@ -16,7 +16,7 @@ NAME = "GradientTape"
 # `import tensorflow.compat.v2 as tf`, common in libraries, loads another module that has the stock tape.
 _LATE = ("tensorflow.autodiff", "tensorflow.compat.v1", "tensorflow.compat.v2", "tensorflow.compat.v2.autodiff")
 _PUBLIC = ("tensorflow._api.", "tensorflow.autodiff", "tensorflow.compat.")
-_lock = RLock()
+_lock = new_lock()
 _wanted = False  # set by `install`
 _blocks: set[Scope] = set()  # open `installed` blocks of all threads
 _replaced: dict[ModuleType, None] = {}

@@ -7,10 +7,10 @@ from abc import ABCMeta
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
-from threading import RLock
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 from weakref import ref
 
+from retrotape._locks import new_lock
 from retrotape._types import Tensor
 from retrotape.diagnose.memory import Memory, measure
 from retrotape.errors import EmptyTapeError, TapeUseError
@@ -106,7 +106,7 @@ class Tape(AnyTape, metaclass=_InPlaceOfStock):
         self._session: EagerSession | GraphSession | None = None  # of the last block
         self._eager_session: EagerSession | None = None
         self._results = Results()
-        self._lock = RLock()
+        self._lock = new_lock()
         self._was_reset = False
         # Dropping one of these guards closes the block: the `with` statement holds one, and so does the tape.
         self._next: ref[Guard] | None = None  # of the `with` statement that is about to enter

@@ -15,18 +15,18 @@ from __future__ import annotations
 import ctypes
 import sys
 import sysconfig
-from threading import RLock
 from typing import Any
 
 import numpy as np
 
+from retrotape._locks import new_lock
 from retrotape._types import Tensor
 from retrotape.tf.core import EagerTensor, EagerTensorBase, pywrap_tfe, shape_of, tf
 from retrotape.tf.hook_table import unhooked
 from retrotape.tf.scopes import Scope
 
 _AS_BUFFER = 160  # offset of `tp_as_buffer` in a type object, the same from Python 3.8 on
-_lock = RLock()
+_lock = new_lock()
 _users: set[int] = set()  # blocks, by `id`
 _before: int | None = None
 

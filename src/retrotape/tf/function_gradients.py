@@ -6,16 +6,16 @@ Building one modifies the graphs of the function and of the functions it calls, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from threading import RLock
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from retrotape._locks import new_lock
 from retrotape._types import Tensor
 from retrotape.tf.after_replicas import after_replicas
 from retrotape.tf.core import EagerTensor, gradients_util
 from retrotape.tf.scopes import Scope
 
-making_gradients = RLock()  # one for all functions: two of them may call a third
+making_gradients = new_lock()  # one for all functions: two of them may call a third
 
 _own_gradients: WeakKeyDictionary[Any, tuple[dict, dict]] = WeakKeyDictionary()
 _lent: dict[

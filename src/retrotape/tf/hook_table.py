@@ -8,12 +8,13 @@ change of `users` brings the hooks in line with it, whatever an earlier interrup
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from threading import RLock
 from typing import Any
+
+from retrotape._locks import new_lock
 
 # One lock for all state that recording shares between threads. Reentrant: garbage collection may run anywhere and
 # close open tapes.
-lock = RLock()
+lock = new_lock()
 users: dict[Any, Any] = {}  # those that need the hooks now
 original: dict[tuple[Any, str], Any] = {}  # by owner and attribute: what the replacement calls
 _in_place: bool | None = False  # None while changing

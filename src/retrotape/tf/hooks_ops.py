@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any, NamedTuple
 
+from retrotape._locks import new_lock
 from retrotape._types import Tensor
 from retrotape.tf.core import (
     BaseVariable,
@@ -38,7 +39,7 @@ thread = Thread()
 writes: dict[int, int] = {}  # by identity of the handle: time of the last write since the hooks were installed
 _RESOURCE = tf.resource.as_datatype_enum
 _clock = count(1)
-_lock = threading.RLock()
+_lock = new_lock()
 
 
 def make_run_op() -> Callable[..., Any]:

@@ -11,9 +11,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from threading import Lock
 from typing import Any
 
+from retrotape._locks import new_lock
 from retrotape.errors import IncompatibleTensorFlowError
 from retrotape.tf import private_names
 from retrotape.tf.compatibility import problems, shown
@@ -122,7 +122,7 @@ class _Targets:
     """
 
     def __init__(self) -> None:
-        self._lock, self._observers = Lock(), list[Callable[[Any], None]]()
+        self._lock, self._observers = new_lock(), list[Callable[[Any], None]]()
         self._gradient: Any = None
 
     def add(self, observer: Callable[[Any], None]) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 from weakref import finalize
 
 from retrotape._types import Tensor
+from retrotape.tf import threads
 from retrotape.tf.core import context, execute, tf
 from retrotape.tf.hook_table import unhooked
 
@@ -37,6 +38,8 @@ class LoweredFunction:
         # The single-threaded executor starts faster, but runs independent ops one after the other.
         kind = "SINGLE_THREADED_EXECUTOR" if single_threaded else ""
         self._attrs = ("executor_type", kind, "config_proto", _PLAIN)
+        if threads.gone:
+            raise tf.errors.UnavailableError(None, None, threads.GONE)
         ctx = context.context()
         ctx.ensure_initialized()
         ctx.add_function_def(definition)
@@ -44,6 +47,8 @@ class LoweredFunction:
 
     def __call__(self, inputs: list[Tensor]) -> list[Tensor]:
         """Run it; nothing records it."""
+        if threads.gone:
+            raise tf.errors.UnavailableError(None, None, threads.GONE)
         return _run()(self.name, self._count, inputs, self._attrs, context.context())
 
 

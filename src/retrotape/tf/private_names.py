@@ -49,6 +49,8 @@ _FUNCTION = "eager.polymorphic_function.concrete_function:ConcreteFunction"
 CALLED = {
     # eager execution
     "eager.context:context()": "the context that ops run in",
+    "eager.context:context_safe()": "the same, if there is one",
+    "eager.context:Context._initialized": "whether there are threads that a forked process does not have",
     "eager.context:get_function_def(name)": "what a function computes",
     "eager.context:Context.add_function_def(self, fdef)": "a compiled query is a function, built without tracing",
     "eager.context:Context.remove_function(self, name)": "the same, when it is dropped",

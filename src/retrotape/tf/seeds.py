@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import random
 from contextlib import AbstractContextManager
-from threading import Lock
 from typing import Any, ClassVar
 
 import numpy as np
 
+from retrotape._locks import new_lock
 from retrotape.tf.core import context
 from retrotape.tf.scopes import Scope
 
@@ -23,7 +23,7 @@ class _Apart(Scope):
     last puts them back.
     """
 
-    _lock = Lock()
+    _lock = new_lock()
     _open: ClassVar[set[int]] = set()  # blocks, by id
     _before: ClassVar[dict[str, Any]] = {}
     _python: Any = None

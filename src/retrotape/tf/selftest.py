@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from retrotape._locks import new_lock
 from retrotape.errors import IncompatibleTensorFlowError, UntriedTensorFlowWarning
 from retrotape.tf import keras_api
 from retrotape.tf.compatibility import check_keras, is_release, is_tested, shown
@@ -21,7 +22,7 @@ MakeTape = Callable[[], Any]
 Pairs = list[tuple[Any, Any]]  # result of a tape, expected value
 Program = Callable[[MakeTape], Pairs]
 
-_lock = threading.Lock()
+_lock = new_lock()
 _checked = False
 _tester: threading.Thread | None = None  # runs the self test
 

@@ -9,9 +9,9 @@ from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from dataclasses import fields
 from itertools import chain
-from threading import RLock
 from typing import Any, NamedTuple
 
+from retrotape._locks import new_lock
 from retrotape._types import Tensor
 from retrotape.ir import BackwardFunction
 from retrotape.record import EQUATIONS, Run, Template, Trace, can_follow, settings, trace_of
@@ -20,7 +20,7 @@ from retrotape.tf.core import EagerTensor
 
 JOINS = 64  # most that are remembered
 TOTAL = 200_000  # equations of all that are remembered
-_lock = RLock()  # garbage collection may run anywhere and close tapes
+_lock = new_lock()  # garbage collection may run anywhere and close tapes
 _known: OrderedDict[Hashable, KnownJoin | None] = OrderedDict()  # None: one that has to be copied each time
 _seen: OrderedDict[int, None] = OrderedDict()  # hashes of keys that appeared once
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from retrotape._types import Tensor
 from retrotape.callbacks.flight._folder import Layout
+from retrotape.tf import threads
 from retrotape.tf.core import tf, traced
 from retrotape.tf.nests import unwrap
 from retrotape.tf.replicas import values_of
@@ -70,11 +71,11 @@ class Variables:
             values = [part.read_value() for part in parts]
             return values, tf.stack([_is_finite(value) for value in values]) if values else tf.ones([0], tf.bool)
 
-        self._read = traced(read)
+        self._read_here, self._read = read, traced(read)
 
     def read(self) -> tuple[list[Tensor], bool]:
         """Return all values, and whether those are finite that were when they were first read."""
-        values, finite = self._read()
+        values, finite = (self._read_here if threads.gone else self._read)()
         for (name, exempt), is_finite in zip(self.exempt.items(), finite.numpy(), strict=True):
             if exempt is None:
                 self.exempt[name] = not is_finite  # a bound that begins as infinity, say

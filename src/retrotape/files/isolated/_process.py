@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 from weakref import finalize
 
+from retrotape._locks import new_lock
 from retrotape.errors import IsolationError, RemoteError
 from retrotape.files.isolated import _deaths, _wire
 from retrotape.files.isolated._confinement import Confinement
@@ -46,7 +47,7 @@ class Process:
         self._owner = os.getpid()
         self._pending = False
         self._count = 0
-        self._lock = threading.RLock()
+        self._lock = new_lock()
         self._objects = RemoteObjects()
         self._unused: list[tuple[int, int]] = []
         self._note = make_note()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
-import threading
 
+from retrotape._locks import new_lock
 from retrotape.files.store._errors import TapeErrors
 
 # Opening a FIFO must not block; neither flag exists on Windows, which relies on `lstat` alone.
@@ -82,7 +82,7 @@ def _pread_into(descriptor: int, view: memoryview, offset: int) -> int:
 if hasattr(os, "pread"):
     _pread = os.pread
 else:  # Windows
-    _one_at_a_time = threading.Lock()
+    _one_at_a_time = new_lock()
 
     def _pread(fd: int, length: int, offset: int, /) -> bytes:
         with _one_at_a_time:
