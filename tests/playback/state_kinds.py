@@ -230,6 +230,19 @@ KINDS = [
         ("h.k = 2.0",),
     ),
     Kind("held by a loss", "h = keras.losses.Huber()\nh.o = types.SimpleNamespace(k=1.0)", "h.o.k", ("h.o.k = 2.0",)),
+    Kind(
+        "computed name on a layer",
+        "h = keras.layers.Dense(2)\nh.zz = {'o': types.SimpleNamespace(k=1.0)}\nn = 'z'",
+        "getattr(h, n + 'z')['o'].k",
+        ("h.zz['o'].k = 2.0", "h.zz['o'] = types.SimpleNamespace(k=3.0)"),
+    ),
+    Kind(
+        "computed name in a module",
+        "h = types.ModuleType('m')\nh.k1 = [1.0]\nn = 1",
+        "getattr(h, f'k{n}')[0]",
+        ("h.k1[0] = 2.0",),
+    ),
+    Kind("name of a class", "class A:\n    pass\nh = A", "float(len(h.__name__))", ("h.__name__ = 'Longer'",)),
     Kind("dates", "h = datetime.date(2001, 1, 1)", "float(h.day)", ("h = datetime.date(2001, 1, 2)",)),
     Kind("number", "h = fractions.Fraction(1, 2)", "float(h)", ("h = fractions.Fraction(1, 3)",)),
     Kind(

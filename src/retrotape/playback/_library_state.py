@@ -19,6 +19,7 @@ from retrotape.python import (
     allow_atoms,
     attributes,
     base_of,
+    container,
     instance,
     is_atom,
     of_class,
@@ -122,7 +123,9 @@ class LibraryState:
             walk.note(read_item, space, name, f"{label}.{name.strip('_')}", owner=value, follow=follow)
 
     def _keras(self, walk: Walk, value: Any, kind: type, label: str) -> None:
-        is_users = of_class(kind) == USER
+        is_users, solid = of_class(kind) == USER, base_of(kind)
+        if solid is not None:  # a list, or another container, as Keras keeps it
+            container(walk, value, solid, label)
         if is_users:
             walk.follow(kind, kind.__name__)
         for base in kind.__mro__:

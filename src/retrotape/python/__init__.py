@@ -25,7 +25,7 @@ from retrotape.python._compare import (
 )
 from retrotape.python._names import LOOKS_UP, by_line, line_storing, named_by, names_in
 from retrotape.python._namespace import Namespace
-from retrotape.python._objects import attributes, instance, space_of, state_of
+from retrotape.python._objects import attributes, container, instance, space_of, state_of
 from retrotape.python._observer import RESUMABLE, WATCHED, NewObjects, is_observable, observe
 from retrotape.python._origin import LIBRARY, NEUTRAL, USER, of_class, of_code, place_of, runs_for_user
 from retrotape.python._snapshot import Snapshot
@@ -51,6 +51,7 @@ __all__ = [
     "attributes",
     "base_of",
     "by_line",
+    "container",
     "exchanges_data",
     "instance",
     "is_atom",

@@ -186,6 +186,8 @@ def why_impure_type(kind: type) -> str | None:
     """Return what making an object of a type in C depends on, for a message; None if it depends on nothing."""
     if kind is np.datetime64:
         return "it makes a date by `numpy.datetime64`, which may read the clock"
+    if issubclass(kind, GENERATORS[1:]):
+        return "it makes a generator of random numbers"
     module = kind.__module__
     known = is_atom(kind) or kind in CONTAINERS or kind in OPAQUE or kind in _WITH_STATE_TOLD or kind in BASES
     if known or is_defined_in_python(kind) or module in _PURE_MODULES or module.startswith(_LIBRARIES):
