@@ -51,6 +51,10 @@ _UNIMPORTANT = frozenset(
         "train_function",
     )
 )
+# Classes of Keras whose objects describe a model, or note what it holds: eager code does not run by them.
+_DESCRIBING = frozenset(
+    ("keras_tensor.KerasTensor", "node.Node", "symbolic_arguments.SymbolicArguments", "tracking.Tracker")
+)
 # Attributes of variables that layers and optimizers of Keras read.
 _OF_VARIABLES = frozenset(
     ("_autocast", "_constraint", "_overwrite_with_gradient", "_regularizer", "_trainable", "_value")
@@ -123,6 +127,8 @@ class LibraryState:
             walk.note(read_item, space, name, f"{label}.{name.strip('_')}", owner=value, follow=follow)
 
     def _keras(self, walk: Walk, value: Any, kind: type, label: str) -> None:
+        if f"{kind.__module__.rpartition('.')[2]}.{kind.__name__}" in _DESCRIBING:
+            return
         is_users, solid = of_class(kind) == USER, base_of(kind)
         if solid is not None:  # a list, or another container, as Keras keeps it
             container(walk, value, solid, label)
