@@ -230,6 +230,34 @@ KINDS = [
         ("h.k = 2.0",),
     ),
     Kind("held by a loss", "h = keras.losses.Huber()\nh.o = types.SimpleNamespace(k=1.0)", "h.o.k", ("h.o.k = 2.0",)),
+    Kind(
+        "computed name on a layer",
+        "h = keras.layers.Dense(2)\nh.zz = {'o': types.SimpleNamespace(k=1.0)}\nn = 'z'",
+        "getattr(h, n + 'z')['o'].k",
+        ("h.zz['o'].k = 2.0", "h.zz['o'] = types.SimpleNamespace(k=3.0)"),
+    ),
+    Kind(
+        "computed name in a module",
+        "h = types.ModuleType('m')\nh.k1 = [1.0]\nn = 1",
+        "getattr(h, f'k{n}')[0]",
+        ("h.k1[0] = 2.0",),
+    ),
+    Kind(
+        "own equality",
+        "class Q:\n    __eq__ = lambda *_: True\nh = Q()\nh.k = 1.0",
+        "h.k",
+        ("h = type(h)()\nh.k = 2.0",),
+    ),
+    Kind(
+        "own mapping",
+        "class L(collections.abc.Mapping):\n    n = 0\n    def __getitem__(self, key):\n        self.n += 1\n"
+        "        return float(self.n)\n    def __iter__(self):\n        return iter(range(3))\n"
+        "    def __len__(self):\n        return 3\nh = L()",
+        "h[0]",
+        (),
+        False,
+    ),
+    Kind("name of a class", "class A:\n    pass\nh = A", "float(len(h.__name__))", ("h.__name__ = 'Longer'",)),
     Kind("dates", "h = datetime.date(2001, 1, 1)", "float(h.day)", ("h = datetime.date(2001, 1, 2)",)),
     Kind("number", "h = fractions.Fraction(1, 2)", "float(h)", ("h = fractions.Fraction(1, 3)",)),
     Kind(

@@ -22,7 +22,7 @@ NUMBERS = [3.0, 100.0, 0.5, 17.0, 2.0**20, 1.5, 3.0, 40.0, 900.0, 1e5, 7.0, 65.0
 @pytest.mark.parametrize("jit", [False, True])
 def test_one_recording_for_all_numbers_of_iterations(jit):
     function = tf.function(halve)
-    step = rt.compile(lambda x: function(x * 2.0)[0] + 1.0, strict=True, jit=jit)
+    step = rt.compile(lambda x: function(x * 2.0)[0] + 1.0, strict=True, jit=jit, audit=False)
     for number in NUMBERS:
         assert float(step(tf.constant(number))) == float(halve(tf.constant(number * 2.0))[0]) + 1.0
     assert [one.plays for one in step.recordings()] == [len(NUMBERS) - 1]

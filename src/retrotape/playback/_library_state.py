@@ -19,6 +19,7 @@ from retrotape.python import (
     allow_atoms,
     attributes,
     base_of,
+    container,
     instance,
     is_atom,
     of_class,
@@ -49,6 +50,10 @@ _UNIMPORTANT = frozenset(
         "test_function",
         "train_function",
     )
+)
+# Classes of Keras whose objects describe a model, or note what it holds: eager code does not run by them.
+_DESCRIBING = frozenset(
+    ("keras_tensor.KerasTensor", "node.Node", "symbolic_arguments.SymbolicArguments", "tracking.Tracker")
 )
 # Attributes of variables that layers and optimizers of Keras read.
 _OF_VARIABLES = frozenset(
@@ -122,7 +127,11 @@ class LibraryState:
             walk.note(read_item, space, name, f"{label}.{name.strip('_')}", owner=value, follow=follow)
 
     def _keras(self, walk: Walk, value: Any, kind: type, label: str) -> None:
-        is_users = of_class(kind) == USER
+        if f"{kind.__module__.rpartition('.')[2]}.{kind.__name__}" in _DESCRIBING:
+            return
+        is_users, solid = of_class(kind) == USER, base_of(kind)
+        if solid is not None:  # a list, or another container, as Keras keeps it
+            container(walk, value, solid, label)
         if is_users:
             walk.follow(kind, kind.__name__)
         for base in kind.__mro__:

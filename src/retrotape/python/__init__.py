@@ -6,7 +6,6 @@ from retrotape.python._allowed import (
     allow_atoms,
     exchanges_data,
     is_atom,
-    qualified_name,
     reads_state,
     why_impure,
     why_impure_type,
@@ -25,7 +24,7 @@ from retrotape.python._compare import (
 )
 from retrotape.python._names import LOOKS_UP, by_line, line_storing, named_by, names_in
 from retrotape.python._namespace import Namespace
-from retrotape.python._objects import attributes, instance, space_of, state_of
+from retrotape.python._objects import attributes, container, instance, space_of, state_of
 from retrotape.python._observer import RESUMABLE, WATCHED, NewObjects, is_observable, observe
 from retrotape.python._origin import LIBRARY, NEUTRAL, USER, of_class, of_code, place_of, runs_for_user
 from retrotape.python._snapshot import Snapshot
@@ -51,6 +50,7 @@ __all__ = [
     "attributes",
     "base_of",
     "by_line",
+    "container",
     "exchanges_data",
     "instance",
     "is_atom",
@@ -63,7 +63,6 @@ __all__ = [
     "of_code",
     "parts_of",
     "place_of",
-    "qualified_name",
     "read_call",
     "read_content",
     "read_item",

@@ -21,6 +21,7 @@ import time
 import types
 import warnings
 import weakref
+from inspect import CO_NESTED
 from typing import Any
 
 import numpy as np
@@ -186,6 +187,8 @@ def why_impure_type(kind: type) -> str | None:
     """Return what making an object of a type in C depends on, for a message; None if it depends on nothing."""
     if kind is np.datetime64:
         return "it makes a date by `numpy.datetime64`, which may read the clock"
+    if issubclass(kind, GENERATORS[1:]):
+        return "it makes a generator of random numbers"
     module = kind.__module__
     known = is_atom(kind) or kind in CONTAINERS or kind in OPAQUE or kind in _WITH_STATE_TOLD or kind in BASES
     if known or is_defined_in_python(kind) or module in _PURE_MODULES or module.startswith(_LIBRARIES):
@@ -240,7 +243,7 @@ _EXCHANGE_FOLDERS = ("/multiprocessing/", "/asyncio/", "/concurrent/futures/")
 @functools.lru_cache(4096)
 def reads_state(code: types.CodeType) -> bool:
     """Return whether code of a library reads files or settings; decorators in such files are no such code."""
-    return code.co_filename.replace("\\", "/").endswith(_READING_FILES) and "<locals>" not in qualified_name(code)
+    return code.co_filename.replace("\\", "/").endswith(_READING_FILES) and not code.co_flags & CO_NESTED
 
 
 @functools.lru_cache(4096)
@@ -248,8 +251,3 @@ def exchanges_data(file: str) -> bool:
     """Return whether functions in a file exchange data with other threads and processes."""
     path = file.replace("\\", "/")
     return path.endswith(_EXCHANGES) or any(folder in path for folder in _EXCHANGE_FOLDERS)
-
-
-def qualified_name(code: types.CodeType) -> str:
-    """Return the name of a function with that of its class; before Python 3.11 only its own."""
-    return getattr(code, "co_qualname", code.co_name)

@@ -43,6 +43,12 @@ class Namespace:
     def _now(self) -> dict[str, Any]:
         return {name: value for name, value in list(self.space.items()) if not self._skipped(name)}
 
+    def unnamed(self) -> list[str]:
+        """Return the names that count where any may be looked up: without what a library keeps for itself."""
+        if self.is_lazy:
+            return []
+        return [name for name in self.before if self.is_whole or not name.startswith("_")]
+
     def changed(self) -> str | None:
         """Return the first name that stands for something else; None if none does."""
         now = self._now() if self.is_whole else self.before

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from retrotape.python._allowed import ARRAYS, BASES, CONTAINERS, GENERATORS, is_defined_in_python
+from retrotape.python._allowed import ARRAYS, BASES, CONTAINERS, GENERATORS, is_defined_in_python, why_impure_type
 from retrotape.python._compare import (
     read_array,
     read_content,
@@ -110,7 +110,7 @@ def _name_of_library_module(walk: Walk, namespace: Namespace, name: str) -> None
     if kind is FunctionType:
         follow = of_code(value.__code__, value.__globals__) == USER
     elif issubclass(kind, type):
-        follow = of_class(value) == USER
+        follow = of_class(value) == USER or why_impure_type(value) is not None
     elif issubclass(kind, ModuleType):
         follow = True
     else:
@@ -130,7 +130,8 @@ def _name_of_library_module(walk: Walk, namespace: Namespace, name: str) -> None
 def class_object(walk: Walk, value: Any, label: str) -> None:
     if of_class(value) != USER:
         return
-    walk.note(read_member, value, vars(type)["__mro__"], value.__name__, owner=value)
+    for name in ("__mro__", "__name__"):
+        walk.note(read_member, value, vars(type)[name], f"{value.__name__}.{name}", owner=value)
     for base in _MRO(value):
         if base is not value:
             walk.follow(base, base.__name__)

@@ -153,6 +153,7 @@ def _monitored(observer: Observer, function: Callable[[], Any], tool: int) -> An
 # ------------------------------------------------------------------ objects that are new
 
 _one_at_a_time = Lock()
+_OF_PYTHON = 10_000  # Python 3.12 has frozen some hundred objects itself
 
 
 class NewObjects:
@@ -181,7 +182,7 @@ class NewObjects:
         # Without the collector, or its callbacks, which other tools add, would count as code that runs.
         self._collects = gc.isenabled()
         gc.disable()
-        if gc.get_freeze_count():  # the program has frozen objects itself, and they stay so
+        if gc.get_freeze_count() > _OF_PYTHON:  # the program has frozen objects itself, and they stay so
             self._before = _ids_of_objects()
         else:
             gc.freeze()

@@ -13,7 +13,16 @@ from operator import attrgetter, methodcaller
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from retrotape.python._allowed import ARRAYS, BASES, CONTAINERS, GENERATORS, OPAQUE, is_defined_in_python, why_impure
+from retrotape.python._allowed import (
+    ARRAYS,
+    BASES,
+    CONTAINERS,
+    GENERATORS,
+    OPAQUE,
+    is_defined_in_python,
+    why_impure,
+    why_impure_type,
+)
 from retrotape.python._compare import read_cell, read_context, read_member
 from retrotape.python._objects import array, class_object, container, instance, module, state_of, unknown
 from retrotape.python._origin import USER, of_class, of_code
@@ -37,6 +46,9 @@ def visit(walk: Walk, value: Any, kind: type, label: str) -> None:
     elif kind in OPAQUE:
         pass
     elif issubclass(kind, type):
+        reason = why_impure_type(value)
+        if reason is not None:
+            walk.refuse(value, label, f"by which {reason}: do that outside, and pass in what it gives")
         class_object(walk, value, label)
     elif issubclass(kind, ModuleType) and of_class(kind) != USER:
         module(walk, value, label)
@@ -48,10 +60,24 @@ def visit(walk: Walk, value: Any, kind: type, label: str) -> None:
         array(walk, value, label)
     elif hasattr(kind, "__next__") and not is_defined_in_python(kind):
         walk.refuse(value, label, "an iterator: pass what it yields instead")
+    elif _stands_for_another(walk, value, kind, label):
+        pass
     elif is_defined_in_python(kind) or issubclass(kind, BaseException) or kind in BASES:
         instance(walk, value, kind, label)
     else:
         walk.refuse(value, label, unknown(kind))
+
+
+def _stands_for_another(walk: Walk, value: Any, kind: type, label: str) -> bool:
+    """Note what an object proxy stands for; return whether it is one."""
+    own = [member for base in kind.__mro__ for member in vars(base).values()]
+    own = [one for one in own if type(one) is types.GetSetDescriptorType]
+    parts = [one for one in own if one.__name__ == "__wrapped__" or one.__name__.startswith("_self_")]
+    if not any(one.__name__ == "__wrapped__" for one in parts):
+        return False
+    for one in parts:
+        walk.note(read_member, value, one, label, owner=value, follow=True)
+    return True
 
 
 # ------------------------------------------------------------------ references

@@ -121,7 +121,7 @@ class Walk:
         if not self.sees_all:
             self.sees_all = True
             for one in self.namespaces:
-                self._name(one, one.before if one.is_whole else ())
+                self._name(one, one.unnamed())
             self._drain()
 
     def _name(self, namespace: Namespace, names: Iterable[str]) -> None:
@@ -174,8 +174,9 @@ class Walk:
     def open(self, namespace: Namespace, every: bool = False) -> None:
         """Note the attributes that code names, or all of them; those that it names later are noted then."""
         self.namespaces.append(namespace)
-        everything = every or (self.sees_all and namespace.is_whole)
-        self._name(namespace, namespace.before if everything else namespace.before.keys() & self.names)
+        self._name(namespace, namespace.before if every else namespace.before.keys() & self.names)
+        if self.sees_all:
+            self._name(namespace, namespace.unnamed())
 
     def refuse(self, value: Any, label: str, reason: str) -> None:
         """A value cannot be compared."""
