@@ -207,6 +207,22 @@ def test_a_function_of_tensorflow_that_is_replaced(monkeypatch: pytest.MonkeyPat
     assert reasons(once, *[False] * 4, *[True] * 4, False)[-1] is None
 
 
+def test_an_op_that_only_nested_code_uses_is_replaced(monkeypatch: pytest.MonkeyPatch):
+    def backward(dy):
+        def inner():
+            return tf.cos(dy)
+
+        return inner()
+
+    def once(patched: bool):
+        with monkeypatch.context() as patch:
+            if patched:
+                patch.setattr(tf, "cos", tf.sin)
+            return step(backward)
+
+    assert reasons(once, *[False] * 4, *[True] * 4, False)[-1] is None
+
+
 def test_a_function_that_user_code_adds_to_tensorflow(monkeypatch: pytest.MonkeyPatch):
     factors = [2.0]
     monkeypatch.setattr(tf, "scaled_by_users", lambda x: x * factors[0], raising=False)

@@ -170,6 +170,12 @@ REFUSED_WHEN_RUN: dict[str, tuple[str, dict[int, Any], str]] = {
         {0: np.array([1, 64, 64, 1], "i4"), 1: ones(1, 1, 1, 9)},
         r"would get a gradient of shape \[1, 1, 1, 9\] where AvgPool has \(1, 32, 32, 1\)",
     ),
+    "a gradient that is smaller than what a pool in three dimensions gives": (
+        "%0 : int32[5]\n%1 : float32[1,1,1,1,9]\n%2 : float32[1,8,64,64,1] = AvgPool3DGrad{T=float32, "
+        "data_format=b'NDHWC', ksize=(1, 2, 2, 2, 1), padding=b'SAME', strides=(1, 2, 2, 2, 1)}(%0, %1) @0",
+        {0: np.array([1, 8, 64, 64, 1], "i4"), 1: ones(1, 1, 1, 1, 9)},
+        r"would get a gradient of shape \[1, 1, 1, 1, 9\] where AvgPool3D has \(1, 4, 32, 32, 1\)",
+    ),
     "places that are not in the image": (
         "%0 : float32[1,2,2,1]\n%1 : float32[1,1,1,1]\n%2 : int64[1,1,1,1]\n%3 : float32[1,2,2,1] = "
         "MaxPoolGradWithArgmax{T=float32, Targmax=int64, ksize=(1, 2, 2, 1), padding=b'SAME', strides=(1, 2, 2, 1)}"
