@@ -251,8 +251,7 @@ KINDS = [
     Kind(
         "own mapping",
         "class L(collections.abc.Mapping):\n    n = 0\n    def __getitem__(self, key):\n        self.n += 1\n"
-        "        return float(self.n)\n    def __iter__(self):\n        return iter(range(3))\n"
-        "    def __len__(self):\n        return 3\nh = L()",
+        "        return float(self.n)\n    __iter__ = lambda _: iter((0,))\n    __len__ = lambda _: 1\nh = L()",
         "h[0]",
         (),
         False,
@@ -267,7 +266,6 @@ KINDS = [
         ("decimal.getcontext().prec = 3", "decimal.getcontext().prec = 28"),
     ),
     Kind("range", "h = range(1, 3)", "float(h[0])", ("h = range(2, 3)",)),
-    Kind("slice", "h = slice(0, 1)", "float(h.stop)", ("h = slice(0, 2)",)),
     Kind("exception", "h = ValueError(1.0)", "h.args[0]", ("h.args = (2.0,)",)),
     # What reading itself changes.
     Kind("counting attribute", f"{_C}h = C()\ndef up():\n    h.k += 1.0\n    return h.k", "up()", (), False),
