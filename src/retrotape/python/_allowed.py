@@ -109,6 +109,7 @@ METHODS_THAT_SEE_ALL = frozenset(
 )
 _CLOCKS = frozenset(("now", "utcnow", "today"))
 _OF_THE_SYSTEM = frozenset(("posix", "nt", "_socket", "select", "resource", "_posixsubprocess", "fcntl", "pwd"))
+_OF_PATHS = frozenset(("fspath", "_path_normpath", "_path_splitroot", "_path_splitroot_ex"))  # of texts alone
 # Methods in C that change, or tell, what cannot be compared.
 _READING_METHODS: dict[Any, frozenset[str]] = {
     **dict.fromkeys((type(threading.Lock()), type(threading.RLock())), frozenset(("locked", "_is_owned"))),
@@ -154,6 +155,8 @@ def why_impure(function: Any, owner: Any) -> str | None:
     if module == "time":
         return "it reads the clock"
     if module in _OF_THE_SYSTEM:
+        if name in _OF_PATHS:
+            return None
         return f"it asks the operating system, by `{name}`"
     is_pure = module in _PURE_MODULES or (module.startswith(_LIBRARIES) and not module.startswith("numpy.random"))
     return None if is_pure else f"it calls `{module}.{name}`, which may depend on more than its arguments"

@@ -86,7 +86,7 @@ def a_tape_inside_gzip():
     return gzip.compress(file())
 
 
-@attack(CorruptTapeError, r"begins with b'PK\\x03\\x04.*, so it is not a tape")
+@attack(CorruptTapeError, r"begins with b['\"]PK\\x03\\x04.*, so it is not a tape")
 def a_tape_inside_a_zip():
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
