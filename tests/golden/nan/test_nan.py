@@ -99,3 +99,19 @@ def test_without_the_culprit_there_is_nothing_to_find(program):
     if program.name not in ("spread_of_equals", "scaled_loss"):  # these are wrong for such values too
         assert tape.first_nonfinite(loss) is None
         assert tape.first_nonfinite() is None
+
+
+def test_an_overflow_by_weights_that_have_exploded(tmp_path: Path):
+    def found_for(weight: float, x: float) -> list[Any]:
+        kernel = tf.Variable([[weight]], name="kernel")
+        with rt.Tape() as tape:
+            loss = tf.reduce_sum((tf.constant([[x]]) @ kernel) ** 2)
+        tape.save(tmp_path / "a.tape", {"loss": loss})
+        return [tape.first_nonfinite(loss), rt.load(tmp_path / "a.tape").first_nonfinite("loss")]
+
+    for found in found_for(3e19, 2.0):
+        assert found.cause.name == "EXPLODED"
+        assert "The largest weight is 3e+19, in kernel." in found.detail
+        assert "Lower the learning rate" in found.remedy
+    for found in found_for(2.0, 3e19):
+        assert (found.cause.name, "scale" in found.remedy.lower()) == ("OVERFLOW", True)

@@ -67,6 +67,11 @@ class Cause(Enum):
         'Compute it in float32, `tf.cast(x, tf.float32)` or `dtype="float32"` for the layer, or scale it down.',
     )
     OVERFLOW = ("Overflow.", "Scale the inputs down, or compute it in float64.")
+    EXPLODED = (
+        "Overflow: the weights have exploded.",
+        "Lower the learning rate, warm it up, or clip gradients: `grads.clip(global_norm=1.0)`, "
+        "or `global_clipnorm=1.0` for an optimizer of Keras.",
+    )
     POW_OF_NEGATIVE = (
         "A negative number raised to a non-integer power is NaN.",
         "Bound the base: `tf.maximum(x, 0.0) ** p`.",

@@ -15,6 +15,7 @@ from retrotape.ir import DTYPE_NUMBERS, DType, Eqn, TensorType
 from retrotape.record import Kind, traits
 from retrotape.tf.core import StockTape, tf
 
+_EXPLODED = 1e4  # a weight that is larger has not been initialized so
 Verdict = tuple[Cause, str]
 _WITH_TINY = frozenset(DTYPE_NUMBERS[name] for name in ("float16", "float32", "float64"))
 _SHORT = frozenset(DTYPE_NUMBERS[name] for name in ("float16", "bfloat16", "float32"))
@@ -72,7 +73,22 @@ def _exceeds(scene: Scene, eqn: Eqn, kind: TensorType, compute: Callable[..., Te
         return None
     name = dtype_name(kind)
     text = f"In float64 the largest value is {np.abs(numbers).max():.3g}; the maximum of {name} is {limit:.4g}."
+    weight, size = _largest_weight(scene)
+    if size > _EXPLODED:
+        return Cause.EXPLODED, f"{text} The largest weight is {size:.3g}, in {weight}."
     return (Cause.HALF_OVERFLOW if name == "float16" else Cause.OVERFLOW), text
+
+
+def _largest_weight(scene: Scene) -> tuple[str, float]:
+    """Return the trainable variable with the largest number, and that number."""
+    found = "", 0.0
+    trace = scene.trace
+    for key, variable in trace.variables.items():
+        if key in trace.facts.histories and trace.is_trainable(variable):
+            numbers = as_numbers(scene.tensor(trace.facts.histories[key].versions[0]))
+            size = 0.0 if numbers is None or not numbers.size else float(np.abs(numbers).max())
+            found = (trace.path_of(variable), size) if size > found[1] else found
+    return found
 
 
 def _in_double(eqn: Eqn) -> Eqn:
