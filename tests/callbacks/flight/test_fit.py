@@ -277,3 +277,28 @@ def test_a_variable_that_was_infinite_at_first_is_no_crash(tmp_path):
     recorder = rt.FlightRecorder(tmp_path, every=3)
     model.fit(np.ones([40, 3], "f4"), np.ones([40, 1], "f4"), batch_size=4, verbose=0, callbacks=[recorder])
     assert recorder.crashes == []
+
+
+def test_a_step_whose_loss_is_finite_is_not_said_to_have_another(tmp_path):
+    """The norm of a zero vector has no derivative; the loss shows that a step later."""
+    w = keras.Variable(tf.zeros([3]), name="w")
+
+    class Distance(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.w = w
+
+        def call(self, x):
+            return tf.sqrt(tf.reduce_sum((x - self.w) ** 2, -1, keepdims=True))
+
+    x = np.ones((6, 3), np.float32)
+    x[3] = 0.0
+    model = Distance()
+    model.compile(keras.optimizers.SGD(0.0), "mse")
+    recorder = rt.FlightRecorder(tmp_path)
+    model.fit(x, np.ones((6, 1)), batch_size=1, shuffle=False, verbose=0, callbacks=[recorder])
+    (crash,) = recorder.crashes
+    assert crash.step == 3
+    assert "step 3 (epoch 1, batch 3, counted from 0): a weight or a variable of the optimizer is no" in crash.message
+    assert "the loss is not finite" not in crash.message
+    assert np.isfinite(rt.load(crash.tape)["loss"])

@@ -30,6 +30,7 @@ from retrotape.tf.core import tf
 _DROPS = 8  # times that a loss scale is halved between two snapshots: more than it takes to find its level
 _TEMPLATES = 8  # shapes of batches for which a step is recorded
 _DATA_ENDED = (StopIteration, tf.errors.OutOfRangeError)
+_LOSS, _STATE = "the loss is not finite", "a weight or a variable of the optimizer is no longer finite"
 
 
 class FitSession:
@@ -251,7 +252,7 @@ class FitSession:
         self._check_loss()
         if self._watches_numbers and not is_finite:
             wanted = _is_state_bad if self._was_bad else _is_bad  # the mean loss of an epoch stays as it is
-            self._look_back("a weight or a variable of the optimizer is no longer finite", wanted, nonfinite=True)
+            self._look_back(_STATE, wanted, nonfinite=True)
         if self._watches_numbers and not self._was_bad:
             self._check_scale()
 
@@ -260,7 +261,7 @@ class FitSession:
         is_news = self._watches_numbers and not self._was_bad
         if is_news and not isfinite(numbers(self._calls[-1].logs).get("loss", 0.0)):
             self._was_bad = True
-            self._look_back("the loss is not finite", _is_bad, nonfinite=True)
+            self._look_back(_LOSS, _is_bad, nonfinite=True)
 
     @property
     def _watches_numbers(self) -> bool:
@@ -300,6 +301,8 @@ class FitSession:
             recorded, difference = None, ""
             if outcome.step is not None and not outcome.difference:
                 recorded, difference = observed.record_from(outcome.before, self._data(segment, outcome.step))
+        if what == _LOSS and outcome.is_loss_finite:  # that of a later step is not, which has shown it
+            what = _STATE
         account = account_of(what, segment.step, outcome, self._calls, self._epochs)
         tape: tuple[Any, ...] = ()
         if recorded is not None:

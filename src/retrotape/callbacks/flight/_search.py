@@ -68,12 +68,14 @@ class Outcome(NamedTuple):
       before: The state before it.
       difference: Where the replay differs from the run, as a sentence; "" if it does not.
       compared: Whether there was something to compare.
+      is_loss_finite: Whether the loss of the step is finite: what is not, then, is what the step made of the state.
     """
 
     step: int | None
     before: Sequence[Tensor]
     difference: str
     compared: bool
+    is_loss_finite: bool = False
 
 
 def search(
@@ -100,12 +102,13 @@ def search(
     ends = {call.end: call for call in calls if call.logs is not None}
     found: int | None = None
     before: Sequence[Tensor] = ()
-    difference, compared, is_shown = "", False, False
+    difference, compared, is_shown, is_loss_finite = "", False, False, False
     for step in steps:
         now = read()
         ran = run(step)
         if is_wanted(ran) and (found is None or last):
-            found, before, is_shown = step, now, ran.is_finite or not ran.is_loss_finite
+            found, before, is_loss_finite = step, now, ran.is_loss_finite
+            is_shown = ran.is_finite or not is_loss_finite
         call = ends.get(step + 1)
         if call is not None and not difference:
             difference, compared = compare(step, ran, numbers(call.logs)), True
@@ -113,7 +116,7 @@ def search(
             break
         if found is not None and not last and (not ends or (call is not None and (is_shown or call.first > found))):
             break
-    return Outcome(found, before, difference, compared)
+    return Outcome(found, before, difference, compared, is_loss_finite)
 
 
 def compare(step: int, ran: Ran, expected: Mapping[str, float]) -> str:
