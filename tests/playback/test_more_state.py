@@ -124,6 +124,7 @@ def test_tensors_that_are_arguments_too(name: str):
     alike(lambda: (TENSORS[name], {}), [(HELD,), (tf.constant(5.0),), (HELD,), (tf.constant(7.0),)], strict=True)
 
 
+@pytest.mark.filterwarnings("ignore:.*kinds of arguments in a row")
 def test_keys_of_dictionaries():
     step = rt.compile(lambda d: next(iter(d.values())) * next(iter(d)), limit=10)
     assert [float(step({float(n): ONE})) for n in range(6)] == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]

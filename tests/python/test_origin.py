@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import collections
 import contextlib
 import dataclasses
@@ -49,7 +50,7 @@ def test_code(function, expected):
 
 
 @pytest.mark.parametrize(
-    ("kind", "expected"), [(Mine, USER), (Sub, USER), (json.JSONDecoder, NEUTRAL), (keras.Layer, LIBRARY)]
+    ("kind", "expected"), [(Mine, USER), (Sub, USER), (argparse.Namespace, NEUTRAL), (keras.Layer, LIBRARY)]
 )
 def test_classes(kind, expected):
     assert of_class(kind) == expected

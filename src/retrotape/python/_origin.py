@@ -20,9 +20,9 @@ _HELPERS = frozenset(
     rich six tensorboard termcolor tree typing_extensions wrapt
     """.split()  # noqa: SIM905
 )
-# Parts of the standard library that keep nothing but caches, or show text; what they do is not looked at.
+# Parts of the standard library that keep nothing but caches, or make text; what they do is not looked at.
 _CACHING = ("_py_abc.py", "abc.py", "linecache.py", "sre_compile.py", "sre_parse.py", "typing.py", "warnings.py")
-_CACHING_FOLDERS = ("logging", "re")
+_CACHING_FOLDERS = ("json", "logging", "re")
 _PACKAGES = tuple(f"{os.sep}{folder}{os.sep}" for folder in ("site-packages", "dist-packages"))
 _STANDARD = tuple(
     os.path.join(path, "")
