@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -92,10 +93,8 @@ def load(folder: Path, case: str) -> Any:
 @pytest.mark.parametrize("case", CASES)
 def test_an_answer_or_an_error_of_ours(case, asked, tmp_path):
     tape = load(tmp_path, case)
-    try:
+    with suppress(rt.errors.RetrotapeError):
         ASKED[asked](tape, tmp_path)
-    except rt.errors.RetrotapeError as error:
-        assert str(error)
 
 
 @pytest.mark.parametrize("asked", ["why", "stream"])

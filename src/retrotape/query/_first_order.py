@@ -14,6 +14,7 @@ from retrotape.query._base import QueryBase, op_by_op, query, recorded_in_graph
 from retrotape.query._quick import quick_gradient
 from retrotape.query._request import fill_constants, make_request, refuse_outside, solve
 from retrotape.query._several import sources_of
+from retrotape.record import Session
 from retrotape.tf.core import as_is, tf
 from retrotape.tf.nests import take_apart, zeros_like, zeros_wanted
 
