@@ -87,14 +87,14 @@ def test_each_is_what_the_tapes_say(tapes):
 
 def test_a_tape_counts_as_often_as_it_is_given(tapes):
     once = rt.farm.backward([tapes[0]], "loss", "w")
-    thrice = rt.farm.backward([tapes[0]] * 3, "loss", "w", chunk=1)
+    thrice = rt.farm.backward([tapes[0]] * 3, "loss", "w", chunk=1, duplicates="allow")
     assert thrice.count == 3
     np.testing.assert_array_equal(thrice["w"], 3 * once["w"])
 
 
 def test_equal_chunks_are_computed_once_and_counted_twice(tapes, monkeypatch):
     paths = loaded(monkeypatch)
-    total = rt.farm.backward([*tapes[:4], *tapes[:4]], "loss", "w", chunk=4)
+    total = rt.farm.backward([*tapes[:4], *tapes[:4]], "loss", "w", chunk=4, duplicates="allow")
     assert len(paths) == 4
     assert total.count == 8
     np.testing.assert_array_equal(total["w"], 2 * rt.farm.backward(tapes[:4], "loss", "w", chunk=4)["w"])
@@ -221,14 +221,42 @@ def test_different_shapes_under_one_name_name_both_tapes(tmp_path, chunk):
     for size in (2, 3):
         w = tf.Variable(tf.ones(size), name="w")
         paths.append(save(tmp_path / f"{size}.tape", lambda w=w: {"loss": tf.reduce_sum(w)}))
-    for on_error in ("stop", "continue"):
-        with pytest.raises(ShapeMismatchError) as raised:
-            rt.farm.backward(paths, "loss", "w", chunk=chunk, on_error=on_error)
-        assert str(raised.value) == (
-            f"'w' has shape (2,) on {paths[0]!r} and (3,) on {paths[1]!r}, and cannot be summed. "
-            'Leave one of them out, or keep them apart: `reduce="each"`.'
-        )
+    with pytest.raises(ShapeMismatchError) as raised:
+        rt.farm.backward(paths, "loss", "w", chunk=chunk)
+    assert str(raised.value) == (
+        f"'w' has shape (2,) on {paths[0]!r} and (3,) on {paths[1]!r}, and cannot be summed. "
+        'Leave one of them out, or keep them apart: `reduce="each"`.'
+    )
+    found = rt.farm.backward(paths, "loss", "w", chunk=chunk, on_error="continue")
+    assert found.failed == {paths[1]: f"ShapeMismatchError: {raised.value}"}
     assert [grads["w"].shape for grads in rt.farm.backward(paths, "loss", "w", reduce="each")] == [[2], [3]]
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3, 5, 16])
+def test_tapes_of_other_shapes_are_left_out_whatever_the_chunks(tmp_path, chunk):
+    """The first tape of a name decides, as in a plain loop over the tapes."""
+    rng = np.random.default_rng(2)
+    paths, expected, known, left_out = [], {}, {}, []
+    for number in range(11):
+        names = ["a", "b"] if rng.random() < 0.7 else ["b"]
+        shapes = {name: (2, 3)[int(number > 0 and rng.random() < 0.3)] for name in names}
+        own = [tf.Variable(tf.ones(shapes[name]), name=name) for name in names]
+        path = save(
+            tmp_path / f"{number:02}.tape", lambda own=own, k=number: {"loss": sum(map(tf.reduce_sum, own)) * k}
+        )
+        paths.append(path)
+        if any(known.get(name, shapes[name]) != shapes[name] for name in names):
+            left_out.append(path)
+            continue
+        known.update(shapes)
+        for name in names:
+            expected[name] = expected.get(name, 0.0) + np.full(shapes[name], float(number))
+    found = rt.farm.backward(paths, "loss", chunk=chunk, on_error="continue")
+    assert left_out
+    assert list(found.failed) == left_out
+    assert found.count == len(paths) - len(left_out)
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value)
 
 
 # ------------------------------------------------------------------ what the result can do

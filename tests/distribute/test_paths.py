@@ -35,9 +35,34 @@ def test_patterns_are_sorted_and_lists_are_kept(folder):
     assert tapes_in("*.tape") == ["a.tape", "b.tape"]
     assert tapes_in(Path("*.tape")) == ["a.tape", "b.tape"]
     assert tapes_in(str(folder / "*.tape")) == [str(folder / "a.tape"), str(folder / "b.tape")]
-    assert tapes_in(["b.tape", Path("a.tape"), "b.tape"]) == ["b.tape", "a.tape", "b.tape"]
+    assert tapes_in(["b.tape", Path("a.tape")]) == ["b.tape", "a.tape"]
+    assert tapes_in(["b.tape", "a.tape", "b.tape"], "allow") == ["b.tape", "a.tape", "b.tape"]
     assert tapes_in(path for path in ("b.tape", "a.tape")) == ["b.tape", "a.tape"]
     assert tapes_in(folder / "a.tape") == [str(folder / "a.tape")]
+
+
+@pytest.mark.parametrize("other", ["a.tape", "./a.tape", "{}/a.tape", "link.tape", "file://{}/a.tape"])
+def test_a_tape_that_is_given_twice_is_refused(folder, other):
+    (folder / "link.tape").symlink_to("a.tape")
+    other = other.format(folder)
+    same = "" if other == "a.tape" else ", as 'a.tape' too"
+    with pytest.raises(FarmError) as raised:
+        tapes_in(["a.tape", "b.tape", other])
+    assert str(raised.value) == (
+        f"{other!r} is given more than once{same}, and would count more than once. Leave one out, or have it counted "
+        'as often as it is given: `duplicates="allow"`.'
+    )
+    for ask in (lambda: rt.farm.backward(["a.tape", other], "loss"), lambda: rt.farm.map(["a.tape", other], len)):
+        with pytest.raises(FarmError, match="is given more than once"):
+            ask()
+
+
+def test_a_link_among_the_tapes_of_a_pattern_is_refused(folder):
+    (folder / "latest.tape").symlink_to("b.tape")
+    with pytest.raises(FarmError, match=r"'latest\.tape' is given more than once, as 'b\.tape' too"):
+        tapes_in("*.tape")
+    with pytest.raises(ValueError, match=r"duplicates= must be 'raise' or 'allow', got True\."):
+        tapes_in("*.tape", True)
 
 
 def test_a_file_whose_name_looks_like_a_pattern(folder):

@@ -16,7 +16,7 @@ from distribute.conftest import CHUNK
 from distribute.dying import loaded
 from distribute.making import assert_same_bits, plain_sum, record
 from helpers.processes import PYTHON
-from retrotape.distribute import _job, _worker
+from retrotape.distribute import _job, _partial, _worker
 from retrotape.errors import FarmError, NoTapesError, RemoteError
 
 DRIVER = """
@@ -72,6 +72,42 @@ def test_a_damaged_partial_result_is_computed_again(tapes, expected, tmp_path, m
     paths = loaded(monkeypatch)
     assert_same_bits(rt.farm.backward(tapes, "loss", chunk=CHUNK, work=tmp_path), expected)
     assert 0 < len(paths) <= CHUNK
+
+
+@pytest.mark.parametrize("reduce", ["sum", "each"])
+def test_the_part_of_another_chunk_is_computed_again(tapes, tmp_path, monkeypatch, reduce):
+    """As after a copy that mixed up names: each file is whole by itself."""
+    query = {"wrt": "w", "chunk": CHUNK, "work": tmp_path, "reduce": reduce}
+
+    def gradients():
+        found = rt.farm.backward(tapes, "loss", **query)
+        return [found["w"].numpy().tolist()] if reduce == "sum" else [one["w"].numpy().tolist() for one in found]
+
+    expected = gradients()
+    own = parts(tmp_path)
+    for one, other in zip(own[:2], own[2:4], strict=True):
+        other.write_bytes(one.read_bytes())
+    paths = loaded(monkeypatch)
+    assert gradients() == expected
+    assert 0 < len(paths) <= 2 * CHUNK
+
+
+def test_the_inputs_of_another_chunk_are_refused(tmp_path):
+    for name, number in (("inputs-a.part", 1), ("inputs-b.part", 2)):
+        _partial.write(str(tmp_path / name), {"inputs": np.array([number], np.uint8), "failed": {}})
+    (tmp_path / "inputs-b.part").write_bytes((tmp_path / "inputs-a.part").read_bytes())
+    assert _partial.is_whole(str(tmp_path / "inputs-a.part"))
+    assert not _partial.is_whole(str(tmp_path / "inputs-b.part"))
+
+
+def test_the_next_run_removes_what_killed_ones_left(tapes, tmp_path):
+    crash = "import os, sys, retrotape as rt; os.replace = lambda *_: os._exit(9)\n"
+    crash += "rt.farm.backward(sys.argv[2:], 'loss', chunk=4, work=sys.argv[1])"
+    for _ in range(2):
+        subprocess.run([PYTHON, "-c", crash, str(tmp_path), *tapes], check=False)
+    assert [name for name in os.listdir(tmp_path) if name.endswith(".tmp")]
+    rt.farm.backward(tapes, "loss", chunk=CHUNK, work=tmp_path)
+    assert sorted(os.listdir(tmp_path)) == sorted(path.name for path in parts(tmp_path))
 
 
 def test_results_that_are_damaged_later_are_not_returned(tapes, tmp_path):

@@ -20,7 +20,7 @@ from retrotape.files.isolated import _launch, _process
 def launch(note: int, errors: int) -> subprocess.Popen[bytes]:
     """Start the process as `_launch.launch` does."""
     return subprocess.Popen(
-        [PYTHON, _launch._START, json.dumps({"paths": _launch.import_paths(), "note": note})],
+        [PYTHON, _launch._START, json.dumps({"paths": _launch.import_paths(), "note": note, "parent": None})],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=errors,

@@ -250,3 +250,32 @@ def test_texts():
 def test_what_stands_between_backticks_is_code():
     assert str(_with_code("Use `x < 1` or `<b>`.")) == "Use <code>x &lt; 1</code> or <code>&lt;b&gt;</code>."
     assert str(_with_code("a ` alone & <i>")) == "a ` alone &amp; &lt;i&gt;"
+
+
+CONTROLS = "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069]"
+
+
+def test_no_name_steers_a_terminal_or_turns_text_around(tmp_path):
+    """Names of files, functions, variables, losses and layers: everywhere in the page, in its data too."""
+    bad = "\x1b[2J\u202egnp.exe\u2066\x9b"
+    space = {"tf": tf, "w": tf.Variable([1.0, 2.0], name="w")}
+    exec(compile("def f(): return tf.reduce_sum(tf.nn.softmax(w) * w)", f"model{bad}.py", "exec"), space)
+    space["f"].__code__ = space["f"].__code__.replace(co_name="f" + bad)
+    layer = keras.layers.Dense(2, name="it's" + bad)
+    with rt.Tape() as tape:
+        loss = space["f"]() + tf.reduce_sum(layer(tf.ones([1, 2])))
+    tape.save(tmp_path / "a.tape", {"loss" + bad: loss, "w" + bad: space["w"]})
+    reports = [tape.report(losses={"loss" + bad: loss}, title=bad), rt.load(tmp_path / "a.tape").report(title=bad)]
+    for report in reports:
+        html = report.html()
+        assert re.findall(CONTROLS, html) == []
+        data = re.search(r'<script type="application/json" id="data">(.*?)</script>', html).group(1)
+        assert [one for one in _texts_in(json.loads(data)) if re.search(CONTROLS, one)] == []
+        assert "\\x1b[2J\\u202egnp.exe\\u2066\\x9b" in html
+        assert "it&#39;s" in html  # what can be shown is shown as it is
+
+
+def _texts_in(value):
+    if isinstance(value, (list, dict)):
+        return [one for item in (value.values() if isinstance(value, dict) else value) for one in _texts_in(item)]
+    return [value] if isinstance(value, str) else []

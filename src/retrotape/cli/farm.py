@@ -42,6 +42,7 @@ def farm() -> None:
 )
 @click.option("--chunk", type=click.IntRange(1), metavar="N", help="Tapes in one unit of work.  [default: 16]")
 @click.option("--continue", "go_on", is_flag=True, help="Leave out tapes that fail, and list them.")
+@click.option("--duplicates", is_flag=True, help="Count a tape that several paths lead to as often.")
 @click.option("--through-updates", is_flag=True, help="Let paths pass through assignments of variables.")
 @click.option("--isolate", is_flag=True, help="Run each tape in a separate process, for untrusted files.")
 @json_option
@@ -57,6 +58,7 @@ def grad(
     work: str | None,
     chunk: int | None,
     go_on: bool,
+    duplicates: bool,
     through_updates: bool,
     isolate: bool,
     as_json: bool,
@@ -76,6 +78,7 @@ def grad(
 
     options: dict[str, Any] = {"through_updates": through_updates, "work": work}
     options["on_error"] = "continue" if go_on else "stop"
+    options["duplicates"] = "allow" if duplicates else "raise"
     options["load"] = {"isolate": True} if isolate else None
     if chunk is not None:
         options["chunk"] = chunk
@@ -96,6 +99,7 @@ def _options_of_the_shell() -> Iterator[None]:
         if os.environ.get(DEBUG):
             raise
         text = str(error).replace("listed in `failed`: ", "listed: ").replace('`on_error="continue"`', "`--continue`")
+        text = text.replace('`duplicates="allow"`', "`--duplicates`")
         raise Failure("retrotape farm", text.replace("`work=`", "--work").replace("`chunk=`", "--chunk")) from error
 
 

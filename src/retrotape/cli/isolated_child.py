@@ -28,6 +28,7 @@ def main() -> None:
     import retrotape
     from retrotape.files import isolated
 
+    isolated.end_with(setup["parent"])
     retrotape.config(compile=False)  # op by op, so that the op is known during which the process dies
     note = None if setup["note"] is None else isolated.Note(setup["note"])
     asked = isolated.receive(requests, 2**20)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from retrotape._version import __version__
 from retrotape.tf.core import tf
 
-FORMAT = 2  # goes up when results of the same query would differ
+FORMAT = 3  # goes up when results of the same query would differ
 
 
 class Gradient(NamedTuple):

@@ -1,7 +1,8 @@
 """Results of one chunk as a file: written under a temporary name, renamed when whole, verified when read.
 
 Two processes that write the same file write the same bytes, and a rename replaces the file at once: so a chunk may be
-computed twice, for example by two drivers on one folder, and no reader sees half of a file.
+computed twice, for example by two drivers on one folder, and no reader sees half of a file. The checksum is of the name
+too, which is the digest of all that the result depends on: the file of one chunk is none of another.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 from retrotape.distribute._codec import decode, encode
 from retrotape.io import replace_file
 
-_MAGIC = b"retrotape farm, format 1\n"
+_MAGIC = b"retrotape farm, format 2\n"
 _DIGEST = hashlib.sha256().digest_size
 
 
@@ -24,7 +25,7 @@ class DamagedError(Exception):
 def write(path: str, content: Any) -> None:
     """Write a nest with its checksum."""
     data = _MAGIC + encode(content)
-    replace_file(path, data + hashlib.sha256(data).digest(), temporary_in=os.path.dirname(path))  # the driver has swept
+    replace_file(path, data + _digest(path, data), temporary_in=os.path.dirname(path))  # the driver has swept
 
 
 def read(path: str) -> Any:
@@ -39,9 +40,13 @@ def read(path: str) -> Any:
     except FileNotFoundError:
         raise DamagedError(path) from None
     body, digest = data[:-_DIGEST], data[-_DIGEST:]
-    if not body.startswith(_MAGIC) or hashlib.sha256(body).digest() != digest:
+    if not body.startswith(_MAGIC) or _digest(path, body) != digest:
         raise DamagedError(path)
     return decode(body[len(_MAGIC) :])
+
+
+def _digest(path: str, data: bytes) -> bytes:
+    return hashlib.sha256(os.path.basename(path).encode() + b"\n" + data).digest()
 
 
 def is_whole(path: str) -> bool:

@@ -7,16 +7,17 @@ import hashlib
 import os
 import uuid
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from retrotape.distribute._job import Item
-from retrotape.errors import CorruptTapeError, NoTapesError, RetrotapeError
+from retrotape.errors import CorruptTapeError, FarmError, NoTapesError, RetrotapeError, UrlError
 from retrotape.files import download
 from retrotape.files.background import finish_all
-from retrotape.files.remote import file_system, read_at_most, reading
+from retrotape.files.remote import file_system, read_at_most, reading, without_secrets
 from retrotape.files.store import LARGEST_MANIFEST, MANIFEST, Limits, is_shard_name
 from retrotape.files.url_cache import known_version
-from retrotape.files.urls import expand, is_url, split
+from retrotape.files.urls import expand, is_url, local_path, split
 
 _HEAD = 1 << 16  # bytes: the header of a tape, with the checksums of its tensors
 _UNKNOWN = "unknown-"  # begins the stamp of what may have changed without a sign of it
@@ -27,16 +28,43 @@ def local_copy(path: str, limits: Limits | None = None) -> str:
     return download.local_copy(path, limits) if is_url(path) else path
 
 
-def tapes_in(paths: Any) -> list[str]:
+def tapes_in(paths: Any, duplicates: str = "raise") -> list[str]:
     """Return the tapes that were meant, in their order; those of a pattern are sorted.
 
     Args:
-      paths: A path, a pattern or a URL; or several paths, of which each counts as often as it is given.
+      paths: A path, a pattern or a URL; or several paths.
+      duplicates: "raise", or "allow" for tapes that are there more than once.
 
     Raises:
       NoTapesError: If there is none.
+      FarmError: If two of them are one file.
     """
+    if duplicates not in ("raise", "allow"):
+        raise ValueError(f"duplicates= must be 'raise' or 'allow', got {duplicates!r}.")
     finish_all()  # what this process saves in the background counts too
+    tapes = _meant(paths)
+    if duplicates == "raise":
+        _refuse_duplicates(tapes)
+    return tapes
+
+
+def _refuse_duplicates(tapes: list[str]) -> None:
+    seen: dict[str, str] = {}
+    for tape in tapes:
+        path = tape
+        with suppress(UrlError):  # it fails when it is read
+            path = (local_path(tape) or tape) if is_url(tape) else tape
+        path = path if is_url(path) else os.path.realpath(path)
+        if path in seen:
+            same = "" if seen[path] == tape else f", as {without_secrets(seen[path])!r} too"
+            raise FarmError(
+                f"{without_secrets(tape)!r} is given more than once{same}, and would count more than once",
+                'Leave one out, or have it counted as often as it is given: `duplicates="allow"`.',
+            )
+        seen[path] = tape
+
+
+def _meant(paths: Any) -> list[str]:
     if isinstance(paths, (str, os.PathLike)):
         return _one(os.fsdecode(paths))
     if isinstance(paths, (bytes, Mapping)) or not isinstance(paths, Iterable):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -105,45 +105,68 @@ def summands(grads: Gradients) -> list[Summand]:
 
 
 class Sums:
-    """The sums of the tapes of a chunk, or of all chunks."""
+    """The sums of tapes that have the same names and shapes, or of all tapes.
+
+    Attributes:
+      count: How many tapes they are of.
+    """
 
     def __init__(self) -> None:
         self.count = 0
+        self._tapes: list[int] = []
         self._sums: dict[str, Sum] = {}
 
-    def add(self, tape: str, summands: list[Summand]) -> None:
-        """Add the gradient of one tape.
-
-        Raises:
-          ShapeMismatchError: If a name has another shape on another tape.
-        """
+    def add(self, number: int, tape: str, summands: list[Summand]) -> None:
+        """Add the gradient of one tape, which has a number in its chunk."""
         for key, value, reason in summands:
-            total = self._sums[str(key)] = self._sum(str(key), key.shape.as_list(), key.dtype.name, tape)
+            name = str(key)
+            total = self._sums[name] = self._sums.get(name) or Sum(key.shape.as_list(), key.dtype.name, tape)
             total.add(value)
             total.add_reasons([reason])
+        self._tapes.append(number)
         self.count += 1
-
-    def _sum(self, name: str, shape: list[int], dtype: str, tape: str) -> Sum:
-        known = self._sums.get(name) or Sum(shape, dtype, tape)
-        if known.shape != shape:
-            raise ShapeMismatchError(
-                f"{name!r} has shape {tuple(known.shape)} on {known.first!r} and {tuple(shape)} on {tape!r}, and "
-                'cannot be summed. Leave one of them out, or keep them apart: `reduce="each"`.'
-            )
-        return known
 
     def content(self) -> dict[str, Any]:
         """Return everything as a nest for a file."""
         rows = [[name, s.shape, s.dtype, s.first, s.value, s.reasons] for name, s in self._sums.items()]
-        return {"count": self.count, "sums": rows}
+        return {"tapes": self._tapes, "sums": rows}
+
+    def mismatch(self, content: Mapping[str, Any], tape: str) -> ShapeMismatchError | None:
+        """Return why a tape, which is among those of other sums, cannot be added; None if it can."""
+        for name, shape, *_ in content["sums"]:
+            known = self._sums.get(name)
+            if known is not None and known.shape != shape:
+                return ShapeMismatchError(
+                    f"{name!r} has shape {tuple(known.shape)} on {known.first!r} and {tuple(shape)} on {tape!r}, and "
+                    'cannot be summed. Leave one of them out, or keep them apart: `reduce="each"`.'
+                )
+        return None
 
     def merge(self, content: Mapping[str, Any]) -> None:
-        """Add the sums of a chunk, from its file."""
+        """Add other sums, which have the same shapes, from a file."""
         for name, shape, dtype, first, value, reasons in content["sums"]:
-            total = self._sums[name] = self._sum(name, shape, dtype, first)
+            total = self._sums[name] = self._sums.get(name) or Sum(shape, dtype, first)
             total.add(np.asarray(value) if isinstance(value, np.generic) else value)
             total.add_reasons(reasons)
-        self.count += content["count"]
+        self.count += len(content["tapes"])
+
+    def merge_all(self, contents: Iterable[Mapping[str, Any]], tapes: Sequence[str], stop: bool) -> dict[int, str]:
+        """Add the sums of a chunk; return the error of each tape that does not have the shapes of those before.
+
+        Raises:
+          ShapeMismatchError: Such an error, if `stop`.
+        """
+        failed = {}
+        for content in contents:
+            errors = {number: self.mismatch(content, tapes[number]) for number in content["tapes"]}
+            if not any(errors.values()):
+                self.merge(content)
+            for number, error in errors.items():
+                if error is not None and stop:
+                    raise error
+                if error is not None:
+                    failed[number] = f"{type(error).__name__}: {error}"
+        return failed
 
     def pairs(self, divisor: int) -> Iterator[tuple[NamedSource, Gradient]]:
         """Yield each name with its sum, divided by a number."""

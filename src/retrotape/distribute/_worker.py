@@ -91,7 +91,8 @@ def _attempt(task: Task, failed: Failed, number: int, compute: Callable[[], Any]
 
 
 def _summed(task: Task) -> dict[str, Any]:
-    sums, failed = Sums(), Failed()
+    groups: dict[Any, Sums] = {}  # by names and shapes: which of them can be summed is known when all chunks are there
+    failed = Failed()
     query = task.job.query
     assert query is not None
     ask = query_gradient(query, summed=True)
@@ -102,8 +103,12 @@ def _summed(task: Task) -> dict[str, Any]:
     for number, item in enumerate(task.items):
         found = _attempt(task, failed, number, partial(_on_tape, task.job, item, gradient))
         if found is not None:
-            sums.add(item.name, found)
-    return {**sums.content(), "failed": failed}
+            names = tuple(sorted((str(one.key), *one.key.shape) for one in found))
+            groups.setdefault(names, Sums()).add(number, item.name, found)
+    contents = [group.content() for group in groups.values()]
+    if task.job.stop and len(contents) > 1:
+        Sums().merge_all(contents, [item.name for item in task.items], stop=True)
+    return {"sums": contents, "failed": failed}
 
 
 def _each(task: Task) -> dict[str, Any]:

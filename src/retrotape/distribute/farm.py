@@ -64,6 +64,7 @@ def backward(  # type: ignore[misc]  # the overloads leave out the options for b
     chunk: int = CHUNK,
     work: Path | None = None,
     on_error: Literal["stop", "continue"] = "stop",
+    duplicates: Literal["raise", "allow"] = "raise",
     progress: bool | None = None,
     load: Mapping[str, Any] | None = None,
 ) -> Total | Results:
@@ -75,8 +76,8 @@ def backward(  # type: ignore[misc]  # the overloads leave out the options for b
     `TF_NUM_INTRAOP_THREADS=1` everywhere prevents it.)
 
     Args:
-      paths: A pattern, "steps/*.tape", whose tapes are taken in sorted order, or a list of paths, each of which counts
-        as often as it is given. A folder with a `manifest.json`, which holds the shards of one tape, is one tape.
+      paths: A pattern, "steps/*.tape", whose tapes are taken in sorted order, or a list of paths. A folder with a
+        `manifest.json`, which holds the shards of one tape, is one tape.
       target: The name of the target on each tape.
       wrt: The names of the sources, as one name or a nest of them; every trainable variable of each tape if None.
       reduce: "sum"; "mean", over the tapes that did not fail; or "each", the gradients of each tape.
@@ -88,7 +89,10 @@ def backward(  # type: ignore[misc]  # the overloads leave out the options for b
       work: A folder for partial results, which all workers can write to. Called again with the same folder, a farm that
         was interrupted, in whatever way, goes on where it was; what depends on a tape that has changed is computed
         anew. Several farms may use the same folder, even at once. By default a temporary one.
-      on_error: "stop" raises when a tape fails; "continue" leaves it out and lists it in `failed`.
+      on_error: "stop" raises when a tape fails; "continue" leaves it out and lists it in `failed`. A tape whose sources
+        have other shapes than those of the tapes before it cannot be summed, and fails.
+      duplicates: "raise" refuses a tape that is given more than once, also by another path to it; "allow" counts it as
+        often as it is given.
       progress: Whether to show a progress bar on stderr; if None, in a terminal and if it takes a moment.
       load: Options for `rt.load`, for example `{"isolate": True}` for untrusted files.
 
@@ -97,7 +101,7 @@ def backward(  # type: ignore[misc]  # the overloads leave out the options for b
 
     Raises:
       NoTapesError: If there are no such tapes.
-      FarmError: If a tape fails, if all fail, or if workers were lost.
+      FarmError: If a tape fails or is given twice, if all fail, or if workers were lost.
       ShapeMismatchError: If a name has different shapes on different tapes.
 
     >>> import os, tempfile
@@ -114,7 +118,7 @@ def backward(  # type: ignore[misc]  # the overloads leave out the options for b
         raise ValueError(f"reduce= must be 'sum', 'mean' or 'each', got {reduce!r}.")
     query = Gradient(checked_name(target), checked_names(wrt), bool(through_updates))
     options = checked_options(executor, chunk, work, on_error, progress, load)
-    tapes = tapes_in(paths)
+    tapes = tapes_in(paths, duplicates)
     if reduce == "each":
         job = Job(query=query, load=options.load, stop=options.stop)
         return _in_folder(options, lambda work: _results(job, digest("each", query), tapes, options, work))
@@ -130,6 +134,7 @@ def map(
     chunk: int = CHUNK,
     work: Path | None = None,
     on_error: Literal["stop", "continue"] = "stop",
+    duplicates: Literal["raise", "allow"] = "raise",
     progress: bool | None = None,
     load: Mapping[str, Any] | None = None,
 ) -> Results:
@@ -146,12 +151,13 @@ def map(
         or value that it refers to, and always if it refers to something that cannot be pickled, such as a lock; for a
         change elsewhere, give a new folder.
       on_error: As for `backward`; a `Failure` stands for the result of a tape that failed.
+      duplicates: As for `backward`.
       progress: As for `backward`.
       load: As for `backward`.
 
     Raises:
       NoTapesError: If there are no such tapes.
-      FarmError: If a tape fails, if all fail, or if workers were lost.
+      FarmError: If a tape fails or is given twice, if all fail, or if workers were lost.
       TypeError: If the function has to be pickled and cannot.
 
     >>> import os, tempfile
@@ -166,7 +172,7 @@ def map(
     """
     questions.check(question)
     options = checked_options(executor, chunk, work, on_error, progress, load)
-    tapes = tapes_in(paths)
+    tapes = tapes_in(paths, duplicates)
 
     def run(work: Work) -> Results:
         job = Job(load=options.load, stop=options.stop, **_sent(question, options, work))
@@ -261,8 +267,8 @@ def _total(job: Job, tapes: list[str], options: Options, work: Work, mean: bool)
     done = drive(tasks, options.way, work, options.progress, "tapes")
     sums, failures = Sums(), Failures()
     for task, content in contents(done):
-        sums.merge(content)
-        failures.add(task, content["failed"])
+        others = sums.merge_all(content["sums"], [item.name for item in task.items], options.stop)
+        failures.add(task, {**content["failed"], **others})
     failures.raise_if_all(done.what)
     return Total(sums.pairs(sums.count if mean else 1), sums.reasons(), sums.count, failures.texts)
 

@@ -6,7 +6,7 @@ from retrotape.errors._aggregation import (
     MethodStateError,
     NonfiniteRowError,
 )
-from retrotape.errors._base import RetrotapeError, did_you_mean, printable
+from retrotape.errors._base import RetrotapeError, did_you_mean, printable, without_controls
 from retrotape.errors._farms import FarmError, MissingPackageError, NoTapesError, ProcessDiedError, SharedNameError
 from retrotape.errors._files import (
     AmbiguousNameError,
@@ -116,6 +116,7 @@ __all__ = [
     "did_you_mean",
     "grouped",
     "printable",
+    "without_controls",
 ]
 
 for _name in __all__:

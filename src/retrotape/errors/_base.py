@@ -24,7 +24,11 @@ def without_controls(text: str) -> str:
     >>> without_controls("two\nlines, \x1b[2J")
     'two\nlines, \\x1b[2J'
     """
-    return "\n".join(line if line.isprintable() else repr(line)[1:-1] for line in text.split("\n"))
+    return "\n".join(line if line.isprintable() else "".join(map(_shown, line)) for line in text.split("\n"))
+
+
+def _shown(letter: str) -> str:
+    return letter if letter.isprintable() else repr(letter)[1:-1]
 
 
 def printable(text: str, longest: int | None = None) -> str:

@@ -6,7 +6,7 @@ from retrotape.execute._each import differentiate_each
 from retrotape.execute._forward import ForwardPass
 from retrotape.execute._function_program import DEEPEST, apply_function, bind, cotangent_tensors, custom_name
 from retrotape.execute._inline import held_inputs, operands_of, run_function
-from retrotape.execute._jacobian import FEW, in_chunks, rows, vectorizes
+from retrotape.execute._jacobian import FEW, UnitSeeds, in_chunks, rows, vectorizes
 from retrotape.execute._past import PastVariables
 from retrotape.execute._plan import Plan, Step, make_plan
 from retrotape.execute._progress import tracked
@@ -27,6 +27,7 @@ __all__ = [
     "Request",
     "RuleVjp",
     "Step",
+    "UnitSeeds",
     "Values",
     "add",
     "advance",

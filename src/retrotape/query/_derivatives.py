@@ -11,7 +11,8 @@ import numpy as np
 
 from retrotape._types import Tensor
 from retrotape.errors import ShapeMismatchError
-from retrotape.execute import Query, Request, differentiate, dot, in_chunks, rows, tracked, vectorizes
+from retrotape.execute import Query, Request, UnitSeeds, differentiate, dot, in_chunks, rows, tracked, vectorizes
+from retrotape.ir import bytes_of
 from retrotape.lower import compiled_rows
 from retrotape.query._base import current
 from retrotape.query._request import refuse_outside, solve
@@ -30,9 +31,7 @@ def jacobian(
     if request.left_out:
         return [None] * len(request.sources)
     shape = shape_tensor(target)
-    size = tf.reduce_prod(shape)
-    eye = tf.reshape(tf.eye(size, dtype=target.dtype), tf.concat([[size], shape], 0))
-    stacked = _stack(session, request, eye, vectorize, chunk)
+    stacked = _stack(session, request, UnitSeeds(shape, target.dtype), vectorize, chunk)
     return [None if rows is None else tf.reshape(rows, tf.concat([shape, tf.shape(rows)[1:]], 0)) for rows in stacked]
 
 
@@ -44,9 +43,7 @@ def batch_jacobian(
         return [None]
     shape = shape_tensor(target)
     width = tf.reduce_prod(shape[1:])
-    columns = tf.reshape(tf.eye(width, dtype=target.dtype), tf.concat([[width, 1], shape[1:]], 0))
-    seeds = tf.broadcast_to(columns, tf.concat([[width], shape], 0))
-    (stacked,) = _stack(session, request, seeds, vectorize, None)
+    (stacked,) = _stack(session, request, UnitSeeds(shape, target.dtype, batched=True), vectorize, None)
     if stacked is None:
         return [None]
     by_row = tf.transpose(tf.reshape(stacked, tf.stack([width, shape[0], -1])), [1, 0, 2])
@@ -54,9 +51,10 @@ def batch_jacobian(
 
 
 def _stack(
-    session: Session, request: Request, seeds: Tensor, vectorize: bool, chunk: int | None
+    session: Session, request: Request, seeds: UnitSeeds, vectorize: bool, chunk: int | None
 ) -> list[Tensor | None]:
     refuse_outside(request, True, "for a Jacobian")
+    _check_room(session.trace, request, seeds, chunk)
     found: list[Tensor | None] = [None] * len(request.sources)
     track = partial(tracked, what="rows") if tf.executing_eagerly() else iter
     for positions, query in request.queries():
@@ -69,7 +67,7 @@ def _stack(
 
 
 def _compiled_stack(
-    session: Session, query: Query, seeds: Tensor, chunk: int | None, track: Callable[..., Any]
+    session: Session, query: Query, seeds: UnitSeeds, chunk: int | None, track: Callable[..., Any]
 ) -> list[Tensor] | None:
     """Return the rows by a compiled function; None if there is none yet."""
     trace = session.trace
@@ -81,10 +79,24 @@ def _compiled_stack(
     def run(some: Tensor) -> list[Tensor] | None:
         return compiled_rows(trace, kind, some, one)
 
-    if trace.symbolic or chunk is None or len(seeds) <= chunk:
-        return run(seeds)
-    first = run(seeds[:chunk])  # which says whether there is a function
-    return None if first is None else in_chunks(run, seeds, chunk, track)  # type: ignore[arg-type]
+    return None if trace.symbolic else _run_in_chunks(run, seeds, chunk, track)
+
+
+def _run_in_chunks(
+    run: Callable[[Tensor], list[Tensor] | None], seeds: UnitSeeds, chunk: int | None, track: Callable[..., Any]
+) -> list[Tensor] | None:
+    """Return the results of a function for all rows; None if there is none yet."""
+    size = seeds.at_once(chunk)
+    if size is not None and run(seeds.part(0, size)) is None:
+        return None
+    return in_chunks(run, seeds, chunk, track)  # type: ignore[arg-type]
+
+
+def _check_room(trace: Trace, request: Request, seeds: UnitSeeds, chunk: int | None) -> None:
+    """Raise if what a small file asks for needs more memory than the file may take."""
+    if trace.guard is not None:
+        sources = sum(bytes_of(trace.program.types[source[0]]) for source in request.sources if source)
+        trace.guard.check_room("a Jacobian", seeds.nbytes(chunk) + len(seeds) * sources)
 
 
 def jvp(session: Session, request: Request, target: Tensor, tangents: list[Tensor]) -> list[Tensor | None]:
@@ -191,11 +203,9 @@ def _compiled_columns(session: Session, request: Request, sources: Parts, chunk:
     def run(some: Tensor) -> list[Tensor] | None:
         return compiled_rows(session.trace, ("hessian", request.key()), some, one)
 
-    eye = tf.eye(count, dtype=parts[0].dtype)
-    chunk = min(chunk or CHUNK, count)
-    columns = run(eye[:chunk])
-    if columns is not None and chunk < count:
-        columns = in_chunks(run, eye, chunk, partial(tracked, what="rows"))  # type: ignore[arg-type]
+    seeds, chunk = UnitSeeds([count], parts[0].dtype), chunk or CHUNK
+    _check_room(session.trace, request, seeds, chunk)
+    columns = _run_in_chunks(run, seeds, chunk, partial(tracked, what="rows"))
     if columns is None or not all(bool(_is_finite(column)) for column in columns):
         return None  # zero times infinity is NaN: each gradient has to be differentiated alone
     return columns
@@ -215,7 +225,7 @@ def _columns(session: Session, request: Request, joined: Tensor, chunk: int | No
     if not all(vectorizes(session.trace, query, count) for _, query in request.queries()):
         return None  # each row would pass through all gradients, though only one of them is nonzero
     chunk = chunk or (CHUNK if count > CHUNK else None)
-    columns = _stack(session, request, tf.eye(count, dtype=joined.dtype), True, chunk)
+    columns = _stack(session, request, UnitSeeds([count], joined.dtype), True, chunk)
     # The other gradients got zeros, and zero times infinity is NaN: then differentiate each gradient alone.
     finite = all(column is None or bool(_is_finite(column)) for column in columns)
     return columns if finite else None

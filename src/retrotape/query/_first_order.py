@@ -14,6 +14,7 @@ from retrotape.query._base import QueryBase, op_by_op, query, recorded_in_graph
 from retrotape.query._quick import quick_gradient
 from retrotape.query._request import fill_constants, make_request, refuse_outside, solve
 from retrotape.query._several import sources_of
+from retrotape.record import Session
 from retrotape.tf.core import as_is, tf
 from retrotape.tf.nests import take_apart, zeros_like, zeros_wanted
 
@@ -198,7 +199,7 @@ class FirstOrder(QueryBase):
         with recorded_in_graph(session):
             for positions, asked in request.queries():
                 found = stream(session.trace, asked, session.operations, releases=len(positions) == len(owners))
-                while (item := self._next_item(found)) is not None:
+                while (item := self._next_item(session, found)) is not None:
                     position, grad = item
                     yield owners[positions[position]], grad
                     if session.token is not token:
@@ -207,7 +208,7 @@ class FirstOrder(QueryBase):
                             "`list(tape.stream(loss))`."
                         )
 
-    def _next_item(self, items: Iterator[_Item]) -> _Item | None:
+    def _next_item(self, session: Session, items: Iterator[_Item]) -> _Item | None:
         """Return the next item, computed while no other query of this tape runs; None at the end."""
-        with self._lock:
+        with self._lock, session.trace.explained():
             return next(items, None)

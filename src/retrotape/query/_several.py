@@ -104,7 +104,8 @@ class Together:
         rows: list[list[Any]] = [[None] * len(request.sources) for request in requests]
         for queries in zip(*(request.queries() for request in requests), strict=True):
             positions = queries[0][0]
-            found = differentiate_each(session.trace, [query for _, query in queries], session.operations)
+            with session.trace.explained():
+                found = differentiate_each(session.trace, [query for _, query in queries], session.operations)
             for row, grads in zip(rows, found, strict=True):
                 for position, grad in zip(positions, grads, strict=True):
                     row[position] = grad

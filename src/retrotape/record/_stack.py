@@ -99,7 +99,7 @@ class Stack(ExpectedPlaces):
         if graph is not None or not self.active:
             if not self._open:
                 hooks.detach(self)
-            return None if graph is None else outputs
+            return None if graph is None else list(outputs)  # which is what op functions in Python return
         if self._early and outputs and identity_of(outputs[0]) in self._early:
             self._early.discard(identity_of(outputs[0]))
             return None

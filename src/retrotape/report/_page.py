@@ -13,7 +13,7 @@ from importlib.resources import files
 from typing import Any
 
 from retrotape.diagnose.memory import human
-from retrotape.errors import MissingPackageError
+from retrotape.errors import MissingPackageError, without_controls
 from retrotape.report._charts import chart_of, number, percent, scale_of, spark, text_of
 from retrotape.report._pictures import picture_of
 from retrotape.report._report import Report
@@ -74,7 +74,7 @@ def render(report: Report, difference: Mapping[str, Any] | None = None) -> str:
     style, script = _source("page.css"), _source("page.js")
     flows = {one.place: one for one in report.flow}
     rows, scales = _flow_rows(report), _scales(report)
-    return page.render(
+    found = page.render(
         report=report,
         chart=chart_of(report),
         rows=rows[:_ROWS],
@@ -97,6 +97,7 @@ def render(report: Report, difference: Mapping[str, Any] | None = None) -> str:
         "base-uri 'none'; form-action 'none'",
         data=markupsafe.Markup(_data(report)),
     )
+    return without_controls(found)  # a name may hide, or turn around, what stands after it
 
 
 def _data(report: Report) -> str:
@@ -109,11 +110,12 @@ def _data(report: Report) -> str:
     name_of = {name: n for n, name in enumerate(names)}
     type_of = {name: n for n, name in enumerate(types)}
     data = {
-        "names": names,
-        "types": types,
-        "lines": [[line.file, line.number, line.function, line.code] for line in report.lines],
+        "names": _texts(names),
+        "types": _texts(types),
+        "lines": [_texts([line.file, line.number, line.function, line.code]) for line in report.lines],
         "places": [
-            [place.title, place.name, place.outer, place.output, code_of.get(place.name, "")] for place in report.places
+            _texts([place.title, place.name, place.outer, place.output, code_of.get(place.name, "")])
+            for place in report.places
         ],
         "name": [name_of[op.name] for op in report.ops],
         "type": [type_of[op.output] for op in report.ops],
@@ -123,6 +125,10 @@ def _data(report: Report) -> str:
     }
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=True)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _texts(row: list[Any]) -> list[Any]:
+    return [without_controls(item) if isinstance(item, str) else item for item in row]
 
 
 def _scales(report: Report) -> dict[str, Any]:

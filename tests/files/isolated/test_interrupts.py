@@ -103,7 +103,7 @@ def test_a_second_ctrl_c_while_the_first_is_handled(monkeypatch):
     monkeypatch.setattr(_process, "launch", launch)
     process = _process.Process("a.tape", 2**20, 30.0, {})
 
-    def interrupted(*args):
+    def interrupted(*args, **options):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:

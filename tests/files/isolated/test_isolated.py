@@ -204,7 +204,7 @@ def test_ctrl_c_ends_the_query_and_never_gives_its_result_to_another(path):
 def test_a_process_that_talks_nonsense_is_ended(path, monkeypatch):
     held = rt.load(path, isolate=True)
     real = _process._wire.receive
-    monkeypatch.setattr(_process._wire, "receive", lambda *args: [real(*args)])
+    monkeypatch.setattr(_process._wire, "receive", lambda *args, **options: [real(*args, **options)])
     with pytest.raises(
         errors.IsolationError, match=r"sent an invalid message while it answered value, and was stopped\. Do not trust"
     ):

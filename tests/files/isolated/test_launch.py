@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import ModuleType
 
@@ -131,3 +132,28 @@ def test_what_keeps_it_from_starting_is_said(evil, monkeypatch):
         match=r"The isolated process ended with code 1 while it started: .*No module named 'numpy'|MissingTensorFlow",
     ):
         rt.load(evil / "a.tape", isolate=True)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel tells a child of its parent's end only on Linux")
+def test_the_process_ends_with_a_parent_that_is_killed(tmp_path):
+    """Also where it is stopped, so that it would not notice the end of its pipe, nor its alarm."""
+    x = tf.constant(2.0)
+    with rt.Tape() as tape:
+        y = x * x
+    tape.save(tmp_path / "a.tape", x=x, y=y)
+    program = (
+        "import os, signal, sys, retrotape as rt; tape = rt.load(sys.argv[1], isolate=True)\n"
+        "child = tape._process._child.pid; os.kill(child, signal.SIGSTOP); print(child, flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "a.tape")], capture_output=True, text=True, check=False
+    )
+    child = Path("/proc") / done.stdout.strip()
+    for _ in range(100):
+        if not child.exists() or " Z " in (child / "stat").read_text():
+            break
+        time.sleep(0.1)
+    else:
+        os.kill(int(child.name), 9)
+        pytest.fail("it is still there")

@@ -47,6 +47,33 @@ def test_messages_that_lie_are_refused(raw, error, tmp_path):
         _wire.receive(source, 2**20)
 
 
+def written(header: bytes, *parts: bytes) -> io.BytesIO:
+    return io.BytesIO(b"".join(len(one).to_bytes(8, "little") + one for one in (header, *parts)))
+
+
+@pytest.mark.parametrize("item", [b"[]", b"{}", b"0", b'""'])
+def test_a_header_has_so_many_items(item, monkeypatch):
+    """A few bytes of text become a hundred of objects: it is refused before it is parsed."""
+    header = b"[" + b",".join([item] * 4_200_000) + b"]"
+    monkeypatch.setattr(_wire.json, "loads", lambda _: pytest.fail("it was parsed"))
+    with pytest.raises(ValueError, match=r"a message begins with \d+ items"):
+        _wire.receive(written(header), 2**40)
+
+
+def test_what_is_read_too_late_is_not_built():
+    late = iter([False, False, True])
+    with pytest.raises(EOFError):
+        _wire.receive(written(b"[[],[],[]]"), 2**20, is_over=lambda: next(late))
+
+
+def test_a_boolean_is_true_or_false():
+    header = b'{"tensor":"bool","shape":[3]}'
+    assert _wire.receive(written(header, b"\0\1\1"), 2**20).numpy().tolist() == [False, True, True]
+    for byte in (b"\2", b"\x07", b"\xff"):
+        with pytest.raises(ValueError, match=r"a tensor bool\[3\] has other bytes than 0 and 1"):
+            _wire.receive(written(header, b"\0\1" + byte), 2**20)
+
+
 def test_a_message_has_so_many_bytes_in_all():
     with pytest.raises(ValueError, match="comes with 400000 bytes"):
         there_and_back([np.zeros(100_000, np.float32)] * 3)

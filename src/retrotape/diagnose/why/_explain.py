@@ -57,7 +57,8 @@ def explain(
         if found is not None:
             return found
         through_updates = through_updates or isinstance(source, Version)
-        return _Inquiry(session, targets, source, through_updates, since, said).explain()
+        with session.trace.explained():
+            return _Inquiry(session, targets, source, through_updates, since, said).explain()
 
 
 def _about_dtype(dtype: Any, role: str) -> tuple[str, str]:

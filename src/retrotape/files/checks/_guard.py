@@ -97,7 +97,7 @@ class Guard:
         except Exception as error:
             raise self._explain(error, eqn.op) from error
         if not self._budget.fits(found.total):
-            raise self._too_large(eqn.op, found.total)
+            raise self._too_large(f"op {eqn.op}", found.total)
         return found.sizes
 
     def check_rule(self, eqn: Eqn, grads: Sequence[Any], types: Types, value: Callable[[int], Tensor]) -> None:
@@ -129,13 +129,18 @@ class Guard:
                     total = self._total(call, shapes, [types[var].dtype for var in eqn.outputs])[1]
                 self._compare(eqn, shapes, types)
                 if not self._budget.fits(total):
-                    raise self._too_large(eqn.op, total)
+                    raise self._too_large(f"op {eqn.op}", total)
             else:
                 self._compare(eqn, found.shapes, types)
         except LostValueError:
             return  # it was left out of the file, so the gradient function does not get it either
         except Exception as error:
             raise self._explain(error, eqn.op) from error
+
+    def check_room(self, what: str, size: int) -> None:
+        """Raise if there is no room for so many bytes, which a query makes besides the results of ops."""
+        if not self._budget.fits(size):
+            raise self._too_large(what, size)
 
     def check_gradient(self, op: str, kind: TensorType, grad: Any) -> None:
         """Raise if a gradient differs in type from the value that it belongs to."""
@@ -209,7 +214,7 @@ class Guard:
         except Exception as error:
             raise self._explain(error, "ZerosLike") from error
         if not self._budget.fits(size):
-            raise self._too_large("ZerosLike", size)
+            raise self._too_large("op ZerosLike", size)
 
     def _track_item(self, kind: TensorType | None) -> None:
         if kind is not None:
@@ -283,11 +288,11 @@ class Guard:
             f"`rt.load(path, allow_ops={{{op!r}}})`.",
         )
 
-    def _too_large(self, op: str, size: int) -> UnsafeTapeError:
+    def _too_large(self, what: str, size: int) -> UnsafeTapeError:
         total = self._budget.alive + size
         return UnsafeTapeError(
             self._path,
-            f"op {op} would make {size:,} bytes, {total:,} with the live values, more than {self._budget.limit:,}",
+            f"{what} would make {size:,} bytes, {total:,} with the live values, more than {self._budget.limit:,}",
             f"If you trust it: `rt.load(path, limits=retrotape.store.Limits(total_bytes={total}))`.",
         )
 

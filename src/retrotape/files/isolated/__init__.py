@@ -5,7 +5,7 @@ This side: `tape/isolated.py` (the user's object), `_process` (request and reply
 `_results`, `_references`, `_note`.
 """
 
-from retrotape.files.isolated._confinement import Confinement, confine
+from retrotape.files.isolated._confinement import Confinement, confine, end_with
 from retrotape.files.isolated._note import Note
 from retrotape.files.isolated._process import Process
 from retrotape.files.isolated._results import add_kind
@@ -22,6 +22,7 @@ __all__ = [
     "Server",
     "add_kind",
     "confine",
+    "end_with",
     "receive",
     "send",
 ]

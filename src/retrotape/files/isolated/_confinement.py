@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -13,6 +15,7 @@ from retrotape.files.isolated import _landlock, _seccomp
 ARENAS = 2  # of malloc; each reserves 64 MiB of address space
 _ARENA, _STACK = 2**26, 2**23
 _OPEN_FILES = 64
+_DEATH_SIGNAL = 1  # of prctl
 _ANYTHING = "NOT confined"
 
 
@@ -68,6 +71,15 @@ def confine(memory: int, timeout: float, files: Callable[[], Sequence[str]]) -> 
     else:
         readable = f"{_ANYTHING}: every file can be read, none made longer" if bounded else _ANYTHING
     return Confinement(denied, readable, denied, memory if bounded else None, timeout)
+
+
+def end_with(parent: int | None) -> None:
+    """End this process when its parent does, whatever it is doing then; None for a parent that is not known."""
+    if sys.platform != "linux" or parent is None:
+        return
+    ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it has ended meanwhile
+        os._exit(1)
 
 
 def limit_memory(memory: int) -> bool:

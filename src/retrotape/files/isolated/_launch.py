@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from types import ModuleType
 
@@ -60,7 +61,9 @@ def launch(note: int, errors: int) -> subprocess.Popen[bytes]:
             "Set it first, or load the file here, if you trust it: `rt.load(path)`",
         )
     posix = os.name == "posix"
-    setup = {"paths": import_paths(), "note": note if posix else None}
+    # The kernel tells a child of the end of the thread that started it, and only the main thread ends with the process.
+    parent = os.getpid() if threading.current_thread() is threading.main_thread() else None
+    setup = {"paths": import_paths(), "note": note if posix else None, "parent": parent}
     return subprocess.Popen(
         # -I: no current directory, no PYTHON* variables, no user site; -S: no .pth files, no sitecustomize.
         [sys.executable, "-I", "-S", "-B", "-X", "utf8", _START, json.dumps(setup)],

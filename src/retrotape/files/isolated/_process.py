@@ -139,7 +139,9 @@ class Process:
         self._unused += self._objects.unused()
         _wire.send(self._child.stdin, {**message, "unused": self._unused}, self._objects.pack)
         self._unused = []
-        found = _wire.receive(self._child.stdout, self.memory, partial(self._objects.unpack, self))
+        unpack = partial(self._objects.unpack, self)
+        most = {"most": _wire.MOST_OF_TENSORS} if message.get("what") == "tensors" else {}
+        found = _wire.receive(self._child.stdout, self.memory, unpack, is_over=lambda: deadline.is_over, **most)
         if not isinstance(found, dict) or found.get("number") != message["number"]:
             raise ValueError("it is the result of another request")
         if deadline.is_over:  # the result arrived too late, and the process is gone

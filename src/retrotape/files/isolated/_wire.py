@@ -17,6 +17,8 @@ Unpack = Callable[[str, Any], Any]  # the reverse
 
 _LENGTH = struct.Struct("<Q")
 _LARGEST_HEADER = 2**26  # enough for the result of `tensors` for 400,000 ops
+_MOST = 2**22  # lists, dictionaries and items in a header: a few bytes of text become a hundred of Python's objects
+MOST_OF_TENSORS = 2**24
 _WITHOUT_VALUE = (tf.resource, tf.variant)
 
 
@@ -47,12 +49,31 @@ def send(stream: IO[bytes], message: Any, pack: Pack = lambda _: None) -> None:
     stream.flush()
 
 
-def receive(stream: IO[bytes], largest: int, unpack: Unpack | None = None) -> Any:
-    """Read a message, whose tensors have at most `largest` bytes; raise EOFError if the pipe was closed."""
+def receive(
+    stream: IO[bytes],
+    largest: int,
+    unpack: Unpack | None = None,
+    *,
+    most: int = _MOST,
+    is_over: Callable[[], bool] = lambda: False,
+) -> Any:
+    """Read a message; raise EOFError if the pipe was closed.
+
+    Args:
+      stream: Where from.
+      largest: The most bytes that its tensors have.
+      unpack: Makes objects of plain data.
+      most: The most items that its header has.
+      is_over: Whether there is no time left, which counts as the end of the pipe.
+    """
     size = _length(stream)
     if size > _LARGEST_HEADER:
         raise ValueError(f"a message begins with {size} bytes of JSON")
-    return _Reader(stream, largest, unpack).read(json.loads(_exactly(stream, size)))
+    header = _exactly(stream, size)
+    items = sum(map(header.count, (b"[", b"{", b",")))
+    if items > most:
+        raise ValueError(f"a message begins with {items} items")
+    return _Reader(stream, largest, unpack, is_over).read(json.loads(header))
 
 
 def _packed(message: Any, parts: list[Any], pack: Pack) -> Any:
@@ -111,11 +132,13 @@ def _packed_tensor(given: Any, parts: list[Any]) -> dict[str, Any]:
 
 
 class _Reader:
-    def __init__(self, stream: IO[bytes], largest: int, unpack: Unpack | None) -> None:
-        self._stream, self._left, self._unpack = stream, largest, unpack
+    def __init__(self, stream: IO[bytes], largest: int, unpack: Unpack | None, is_over: Callable[[], bool]) -> None:
+        self._stream, self._left, self._unpack, self._is_over = stream, largest, unpack, is_over
 
     def read(self, written: Any) -> Any:
         """Return the decoded value; the parts after the header are read in the same order."""
+        if isinstance(written, (list, dict)) and self._is_over():
+            raise EOFError
         if isinstance(written, list):
             return [self.read(item) for item in written]
         if not isinstance(written, dict):
@@ -140,6 +163,8 @@ class _Reader:
     def _tensor(self, dtype: Any, shape: list[int]) -> Any:
         expected = dtype.size * int(np.prod(shape, dtype=np.int64))
         raw = self._part(expected, f"a tensor {dtype.name}{shape}")
+        if dtype == tf.bool and raw.translate(None, b"\0\1"):  # neither True nor False, and so both, in some kernels
+            raise ValueError(f"a tensor {dtype.name}{shape} has other bytes than 0 and 1")
         return tf.constant(np.frombuffer(raw, dtype.as_numpy_dtype).reshape(shape))
 
     def _part(self, expected: int, what: str) -> bytes:
