@@ -88,7 +88,7 @@ coverage: env
 	$(BIN)/python -m pytest -q -m "not slow" --ignore=tests/stress/interrupts --cov --cov-report=term-missing
 
 # Do the tests find small faults? Puts some into a copy of the source, one after the other, and runs the tests that reach
-# each. It takes an hour or two, most of it to measure which test reaches what; the table is build/mutants/report.txt.
+# each. It takes two hours, half of them to measure which test reaches what; the table is build/mutants/report.txt.
 mutants: env
 	$(BIN)/python tools/mutants.py
 

@@ -118,17 +118,21 @@ def main() -> int:
         fork_server(Path(folder)) as python,
         ThreadPoolExecutor(arguments.processes) as pool,
     ):
-        for future in as_completed([pool.submit(run, group, arguments, python, Path(folder)) for group in groups]):
-            one = future.result()
-            ended.append(one)
-            print(one.text if one.counts["failed"] else "", end="")
-            print(f"[{len(ended) * 100 // len(groups):3d}%] {one.line()}", flush=True)
+        try:
+            for future in as_completed([pool.submit(run, group, arguments, python, Path(folder)) for group in groups]):
+                one = future.result()
+                ended.append(one)
+                print(one.text if one.counts["failed"] else "", end="")
+                print(f"[{len(ended) * 100 // len(groups):3d}%] {one.line()}", flush=True)
+        except BaseException:  # an interrupt: what has not begun does not
+            pool.shutdown(cancel_futures=True)
+            raise
     counts = sum((one.counts for one in ended), Counter[str]())
     print(*sorted(note for one in ended for note in one.notes()), sep="\n")
     label = f"{arguments.part}: " if arguments.part else ""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)  # the server, and all that it has forked
     minutes, cpu = (time.perf_counter() - started) / 60, (usage.ru_utime + usage.ru_stime) / 60
-    largest = max(one.megabytes for one in ended)
+    largest = max((one.megabytes for one in ended), default=0.0)
     print(f"{label}{minutes:.1f} minutes, {cpu:.1f} of CPU, largest process {largest:.0f} MB")
     print(label + ", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES))
     return 1 if counts["failed"] else 0 if counts["passed"] else 5

@@ -3,21 +3,38 @@
 from __future__ import annotations
 
 import os
-from threading import RLock
-from weakref import WeakSet
+from threading import Lock, RLock
+from weakref import ref
 
-_all: WeakSet[RLock] = WeakSet()
+_FEW = 1024  # references, before those to locks that are gone are removed
+_all: list[ref[RLock]] = []  # without a callback, which would be Python code that an interrupt gets lost in
+_limit = _FEW
+_pruning = Lock()
 
 
 def new_lock() -> RLock:
     """Return a reentrant lock: garbage collection, or an exception, may run code of ours anywhere."""
     lock = RLock()
-    _all.add(lock)
+    _all.append(ref(lock))
+    if len(_all) > _limit and _pruning.acquire(blocking=False):
+        _prune()
     return lock
 
 
+def _prune() -> None:
+    global _limit
+    try:
+        count = len(_all)  # other threads append meanwhile
+        _all[:count] = [one for one in _all[:count] if one() is not None]
+        _limit = max(_FEW, 2 * len(_all))
+    finally:
+        _pruning.release()
+
+
 def _after_fork() -> None:
-    for lock in list(_all):
+    global _pruning
+    _pruning = Lock()
+    for lock in [found for found in (one() for one in list(_all)) if found is not None]:
         if lock.acquire(blocking=False):  # free, or held by the thread that forked, which goes on
             lock.release()
         else:

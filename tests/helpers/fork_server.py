@@ -69,8 +69,15 @@ class Server:
         client, _ = self._listener.accept()
         message, files, _, _ = socket.recv_fds(client, 1 << 22, 253)
         size = int.from_bytes(message[:4], "big")
-        while len(message) < 4 + size:
-            message += client.recv(1 << 22)
+        while len(message) < 4 + size or len(message) < 4:
+            more = client.recv(1 << 22)
+            if not more:  # it was killed
+                client.close()
+                for file in files:
+                    os.close(file)
+                return None
+            message += more
+            size = int.from_bytes(message[:4], "big")
         pid = os.fork()
         if pid:
             for file in files:

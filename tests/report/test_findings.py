@@ -290,6 +290,19 @@ def test_losses_with_variables_of_their_own_are_not_in_conflict():
     del if_asked, both
 
 
+def test_what_was_asked_before_a_reset_does_not_count():
+    w, v = tf.Variable([1.0, 2.0], name="w"), tf.Variable([2.0, 1.0], name="v")
+    tape = rt.Tape()
+    for ask in (True, False):
+        with tape:
+            score = tf.reduce_sum(w * v)
+            losses = {"first": -score, "second": score * 2.0}
+        kept = [tape.gradient(losses["first"], [w]), tape.gradient(losses["second"], [v])] if ask else []
+        assert ("conflict" in kinds(tape.report(losses=losses))) == (not ask)
+        tape.reset()
+        del kept
+
+
 def test_losses_in_conflict():
     shared, own = tf.Variable([1.0, 2.0], name="shared"), tf.Variable([1.0], name="own")
     with rt.Tape() as tape:

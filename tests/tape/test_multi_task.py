@@ -271,7 +271,11 @@ def test_epochs_of_fit_are_those_of_a_method_that_counts_epochs(validation):
     def trained(method):
         model = two_heads()
         model.compile("sgd", LOSSES)
-        fit(rt.keras.multi_task(model, method), BY_NAME, epochs=4, validation_data=validation)
+        rt.keras.multi_task(rt.keras.multi_task(model, rt.aggregate.DWA()), method)
+        looking = keras.callbacks.LambdaCallback(
+            on_train_batch_end=lambda batch, logs: model.evaluate(X, BY_NAME, verbose=0, batch_size=48)
+        )
+        fit(model, BY_NAME, epochs=4, validation_data=validation, callbacks=[looking] if validation else None)
         return model.get_weights()
 
     counted, told, plain = map(trained, (rt.aggregate.DWA(), rt.aggregate.DWA(steps_per_epoch=3), rt.aggregate.Sum()))

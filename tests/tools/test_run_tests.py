@@ -157,6 +157,24 @@ def test_a_long_request_arrives_whole() -> None:
 
 
 @is_forked
+def test_a_client_that_was_killed_as_it_asked_does_not_stop_the_server(tmp_path: Path) -> None:
+    code = """if True:
+        import pathlib, socket, subprocess, sys
+        from helpers.processes import fork_server
+        folder = pathlib.Path(sys.argv[1])
+        with fork_server(folder, ["json"]) as python:
+            for asked in (b"", b"\\0", b"\\0\\0\\0\\5{"):
+                with socket.socket(socket.AF_UNIX) as client:
+                    client.connect(str(folder / "server"))
+                    client.sendall(asked)
+            print(subprocess.run([python, "-c", "print(6)"], timeout=20, check=True, capture_output=True).stdout)"""
+    environment = {name: value for name, value in os.environ.items() if name != "FORKED_PYTHON"}
+    environment["PYTHONPATH"] = str(Path(__file__).parents[1])
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], env=environment, capture_output=True, text=True)
+    assert done.stdout.strip() == r"b'6\n'", done.stderr
+
+
+@is_forked
 def test_nothing_is_left_of_a_runner_that_was_killed(tmp_path: Path) -> None:
     """Nobody asks the server for anything any more, so it ends, and what it has started with it."""
     code = """if True:

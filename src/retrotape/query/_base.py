@@ -309,6 +309,7 @@ class Results:
         self._results.clear()
         self._new.clear()
         self._vars.clear()
+        self._asked.clear()
         self._count = 0
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable
-from functools import partial
+from functools import partial, wraps
 from typing import Any, TypeVar
 
 from retrotape.aggregate import DWA, Aggregator, Combined, Rows, named
@@ -98,16 +99,31 @@ def multi_task(model: _Model, aggregator: Aggregator | str, *, shared: Iterable[
         return _step(model, partial(method, **options), *keras.utils.unpack_x_y_sample_weight(data))
 
     model.train_step = train_step  # type: ignore[attr-defined]
-    model.reset_metrics = partial(_reset_metrics, model, method)  # type: ignore[attr-defined]
+    fit = getattr(model.fit, "uncounted", model.fit)  # type: ignore[attr-defined]
+    if isinstance(method, DWA) and method.steps_per_epoch is None:
+        model.fit = _counting(fit, method, keras)  # type: ignore[attr-defined]
+    elif fit is not model.fit:  # type: ignore[attr-defined]
+        model.fit = fit  # type: ignore[attr-defined]
     _forget_functions(model)
     return model
 
 
-def _reset_metrics(model: Any, method: Any) -> None:
-    """Do what Keras does as an epoch begins; before, end the last one for a method that waits for that."""
-    if isinstance(method, DWA) and method.steps_per_epoch is None:
-        method.end_epoch()
-    type(model).reset_metrics(model)
+def _counting(fit: Callable[..., Any], method: DWA, keras: Any) -> Callable[..., Any]:
+    """Return `fit` with a callback that ends the epochs of a method."""
+
+    @wraps(fit)
+    def counted(*args: Any, **options: Any) -> Any:
+        given = inspect.signature(fit).bind(*args, **options)
+        callbacks = given.arguments.get("callbacks") or []
+        ends = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: method.end_epoch())
+        if isinstance(callbacks, keras.callbacks.CallbackList):
+            callbacks.append(ends)
+        else:
+            given.arguments["callbacks"] = [*tf.nest.flatten(callbacks), ends]
+        return fit(*given.args, **given.kwargs)
+
+    counted.uncounted = fit  # type: ignore[attr-defined]
+    return counted
 
 
 def _step(model: Any, combine: Callable[[Rows], Combined], x: Any, y: Any, sample_weight: Any) -> Any:
