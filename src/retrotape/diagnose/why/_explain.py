@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from math import isfinite
 from typing import Any
 
@@ -57,7 +58,7 @@ def explain(
         if found is not None:
             return found
         through_updates = through_updates or isinstance(source, Version)
-        with session.trace.explained():
+        with nullcontext() if session.trace.guard is None else session.trace.explained():
             return _Inquiry(session, targets, source, through_updates, since, said).explain()
 
 

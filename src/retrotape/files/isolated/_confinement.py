@@ -79,7 +79,7 @@ def end_with(parent: int | None) -> None:
         return
     ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:  # it has ended meanwhile
-        os._exit(1)
+        sys.exit(1)
 
 
 def limit_memory(memory: int) -> bool:
