@@ -99,7 +99,7 @@ def multi_task(model: _Model, aggregator: Aggregator | str, *, shared: Iterable[
         return _step(model, partial(method, **options), *keras.utils.unpack_x_y_sample_weight(data))
 
     model.train_step = train_step  # type: ignore[attr-defined]
-    fit = getattr(model.fit, "uncounted", model.fit)  # type: ignore[attr-defined]
+    fit: Any = getattr(model.fit, "uncounted", model.fit)  # type: ignore[attr-defined]
     if isinstance(method, DWA) and method.steps_per_epoch is None:
         model.fit = _counting(fit, method, keras)  # type: ignore[attr-defined]
     elif fit is not model.fit:  # type: ignore[attr-defined]
