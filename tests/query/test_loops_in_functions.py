@@ -133,3 +133,34 @@ def test_a_constant_gradient_is_known_after_the_loop_has_changed(program):
         return tape.gradient(slope, variables[-1])
 
     near(ours(), np.zeros(variables[-1].shape))
+
+
+INNER = tf.function(lambda x: tf.sin(x) * tf.exp(x))
+CHANGED = {
+    "a loop": lambda x: tf.while_loop(lambda i, _: i < 3, lambda i, a: (i + 1, tf.sin(a) + a * x), [0, x])[1],
+    "map_fn": lambda x: tf.map_fn(lambda row: tf.exp(row) * tf.reduce_sum(row), x),
+    "a call": INNER,
+}
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_a_stock_tape_around_refuses_the_second_derivative_and_has_the_first(name):
+    def both(outer, inner, second):
+        @tf.function
+        def run(x):
+            with outer() as around:
+                around.watch(x)
+                with inner() as tape:
+                    tape.watch(x)
+                    loss = tf.reduce_sum(CHANGED[name](x) ** 2)
+                slope = tape.gradient(loss, x)
+            return slope, around.gradient(slope if second else loss, x)
+
+        return run(tf.constant([[0.5, 0.2], [0.7, -0.1]]))
+
+    expected = both(tf.GradientTape, tf.GradientTape, False)
+    for found, truth in zip(both(tf.GradientTape, rt.Tape, False), expected, strict=True):
+        near(found, truth)
+    near(both(rt.Tape, rt.Tape, True)[1], both(tf.GradientTape, tf.GradientTape, True)[1])
+    with pytest.raises(rt.errors.UnseenByStockTapeError, match=r"Use rt\.Tape for the outer tape too, or query one rt"):
+        both(tf.GradientTape, rt.Tape, True)

@@ -197,9 +197,10 @@ class UnseenByStockTapeError(RetrotapeError, NotImplementedError):
 
     def __init__(self) -> None:
         super().__init__(
-            "This gradient was computed through a tf.recompute_grad, which hides from an outer tf.GradientTape what "
-            "it runs, so the derivative of the gradient on that tape would lack a part. Use rt.Tape for the outer "
-            "tape too, or query one rt.Tape twice."
+            "This gradient was computed through a tf.recompute_grad, or, inside a tf.function, through a loop, a "
+            "branch or a call. An outer tf.GradientTape has not seen all that it was computed from, so the derivative "
+            "of the gradient on that tape would lack a part. Use rt.Tape for the outer tape too, or query one rt.Tape "
+            "twice."
         )
 
 

@@ -135,7 +135,7 @@ def stream(
     arrived: dict[int, dict[int, Cotangent]] = {}  # for sources with several vars
     vjp = vjp or RuleVjp(trace, operations, releases)
     finish: Callable[[Cotangent], Cotangent] | None = None
-    if trace.facts.recomputed and must_refuse(trace, plan):
+    if (trace.facts.recomputed or trace.symbolic) and must_refuse(trace, plan):
         vjp, finish = hidden(vjp), refusing(trace, plan, query.seeds)
     for var, cotangent in walker(plan, seeds, vjp):
         for position in positions[var]:

@@ -28,6 +28,8 @@ from retrotape.python import (
     by_line,
     exchanges_data,
     is_atom,
+    is_generated,
+    makes_function,
     names_in,
     observe,
     of_code,
@@ -102,7 +104,8 @@ class PythonRun:
 
     def watches(self, code: CodeType) -> bool:
         """Return whether code of a library is told of."""
-        return code is _ERROR or code is _LOGGING or code.co_name in _ERRORS or reads_state(code)
+        told = code is _ERROR or code is _LOGGING or code.co_name in _ERRORS
+        return told or reads_state(code) or makes_function(code)
 
     def on_start(self, frame: FrameType, origin: int) -> None:
         """Code has started that is not a library's, or that is watched."""
@@ -110,6 +113,8 @@ class PythonRun:
         if origin == WATCHED:
             self._on_watched(frame, code)
             return
+        if is_generated(code) and not tf.executing_eagerly():
+            return  # a function is traced; later calls run what was traced, in eager code too
         if origin != USER and (code.co_filename.startswith("<frozen importlib") or not self._is_for_user(frame)):
             return
         try:
@@ -125,13 +130,16 @@ class PythonRun:
     def _on_watched(self, frame: FrameType, code: CodeType) -> None:
         caller = frame.f_back
         if code is _LOGGING:
-            if runs_for_user(_outside(frame, code.co_filename)):
+            if runs_for_user(_outside(frame, code.co_filename.replace("\\", "/"))):
                 self.notes.append(f"a message was logged{place_of(frame)}")
         elif code is _ERROR or code.co_name in _ERRORS:
             while caller is not None and caller.f_code.co_name == "__init__":
                 caller = caller.f_back
             if code is not _ERROR or (caller and not _EXECUTE.isdisjoint(caller.f_code.co_names)):
                 self.reasons.append(f"an op in it fails{place_of(frame)}")
+        elif makes_function(code):
+            if runs_for_user(_outside(caller, "tensorflow/python/util/")):  # of decorators
+                self.reasons.append(f"it makes a tf.function{place_of(frame)}; make it once, outside the step")
         elif runs_for_user(caller) and not is_printing(caller):
             self.reasons.append(f"it calls `{code.co_name}`, which reads files or settings{place_of(frame)}{_OUTSIDE}")
 
@@ -209,8 +217,8 @@ _BOUND = (types.BuiltinFunctionType, types.MethodWrapperType)
 
 
 def _outside(frame: FrameType | None, file: str) -> FrameType | None:
-    """Return the first frame around one that is not of a file."""
-    while frame is not None and frame.f_code.co_filename == file:
+    """Return the first frame around one that is not of a file, or of a folder."""
+    while frame is not None and file in frame.f_code.co_filename.replace("\\", "/"):
         frame = frame.f_back
     return frame
 

@@ -6,6 +6,7 @@ from retrotape.python._allowed import (
     allow_atoms,
     exchanges_data,
     is_atom,
+    makes_function,
     reads_state,
     why_impure,
     why_impure_type,
@@ -26,7 +27,7 @@ from retrotape.python._names import LOOKS_UP, by_line, line_storing, named_by, n
 from retrotape.python._namespace import Namespace
 from retrotape.python._objects import attributes, container, instance, space_of, state_of
 from retrotape.python._observer import RESUMABLE, WATCHED, NewObjects, is_observable, observe
-from retrotape.python._origin import LIBRARY, NEUTRAL, USER, of_class, of_code, place_of, runs_for_user
+from retrotape.python._origin import LIBRARY, NEUTRAL, USER, is_generated, of_class, of_code, place_of, runs_for_user
 from retrotape.python._snapshot import Snapshot
 from retrotape.python._walk import TooManyObjectsError, Walk
 
@@ -54,8 +55,10 @@ __all__ = [
     "exchanges_data",
     "instance",
     "is_atom",
+    "is_generated",
     "is_observable",
     "line_storing",
+    "makes_function",
     "named_by",
     "names_in",
     "observe",

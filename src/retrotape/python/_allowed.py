@@ -238,6 +238,11 @@ _READING_FILES = (
     "keras/src/utils/traceback_utils.py",
     "/importlib/__init__.py",
 )
+# What makes functions of TensorFlow out of functions of Python, which run when they are traced only.
+_MAKERS = (
+    ("tensorflow/python/eager/polymorphic_function/polymorphic_function.py", "function"),
+    ("tensorflow/python/autograph/impl/api.py", "to_graph"),
+)
 # Files of the standard library whose functions exchange data with other threads and processes.
 _EXCHANGES = ("/queue.py", "/subprocess.py", "/socket.py", "/selectors.py")
 _EXCHANGE_FOLDERS = ("/multiprocessing/", "/asyncio/", "/concurrent/futures/")
@@ -247,6 +252,13 @@ _EXCHANGE_FOLDERS = ("/multiprocessing/", "/asyncio/", "/concurrent/futures/")
 def reads_state(code: types.CodeType) -> bool:
     """Return whether code of a library reads files or settings; decorators in such files are no such code."""
     return code.co_filename.replace("\\", "/").endswith(_READING_FILES) and not code.co_flags & CO_NESTED
+
+
+@functools.lru_cache(4096)
+def makes_function(code: types.CodeType) -> bool:
+    """Return whether code of TensorFlow makes a function out of one of Python."""
+    path = code.co_filename.replace("\\", "/")
+    return any(path.endswith(file) and code.co_name == name for file, name in _MAKERS)
 
 
 @functools.lru_cache(4096)

@@ -31,6 +31,9 @@ _STANDARD = tuple(
 )
 
 
+_FACTORIES = frozenset(("<module>", "outer_factory", "inner_factory"))  # in the files that AutoGraph writes
+
+
 @lru_cache(8192)
 def of_file(file: str) -> int:
     """Return whose code a file is.
@@ -61,9 +64,16 @@ def _homes() -> tuple[str, ...]:
     return tuple(os.path.dirname(one) + os.sep for one in files if one and os.path.basename(one) == "__init__.py")
 
 
+def is_generated(code: CodeType) -> bool:
+    """Return whether AutoGraph has made it of a function."""
+    return "__autograph_generated_file" in code.co_filename and code.co_name not in _FACTORIES
+
+
 def of_code(code: CodeType, space: Any) -> int:
     """Return whose code it is, given its globals: Python generates the methods of data classes, also of libraries."""
     file = code.co_filename
+    if is_generated(code):
+        return of_module(space.get("__name__"))  # it has the globals of the function that it was made of
     if not file.startswith("<") or file.startswith("<frozen"):
         return of_file(file)
     name = str(space.get("__name__"))

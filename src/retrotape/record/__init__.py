@@ -4,7 +4,7 @@ from retrotape.record._attributes import default_attrs, for_execution, for_rule,
 from retrotape.record._constants import python_constants
 from retrotape.record._frames import FrameTable, SavedPlace, count_as_users, here, line_of, stacklevel
 from retrotape.record._functions import function_traits, is_pure_loop, is_repeatable
-from retrotape.record._graph_session import GraphSession
+from retrotape.record._graph_session import CHANGING, GraphSession
 from retrotape.record._histories import same
 from retrotape.record._interpret import run_op_by_op
 from retrotape.record._offload import Constant, is_lost, is_offloaded
@@ -25,6 +25,7 @@ from retrotape.record._traits import RESOURCE, TRAINABLE, Kind, is_deterministic
 Session = EagerSession | GraphSession
 
 __all__ = [
+    "CHANGING",
     "EQUATIONS",
     "NO_QUERY",
     "PLAIN",

@@ -21,7 +21,7 @@ from retrotape.tf.replicas import handle_of, handles_of
 from retrotape.tf.scopes import Scope, again
 
 # TensorFlow adds inputs and outputs to these when it differentiates them.
-_CHANGING = ("While", "If", "Case", "PartitionedCall")
+CHANGING = ("While", "If", "Case", "PartitionedCall")
 
 
 def _dtype_of(tensor: Tensor) -> int:
@@ -155,7 +155,7 @@ class GraphSession:
         self.trace.facts.foreign.update(count + number for number, one in enumerate(new) if one in others)
         self.operations.extend(new)
         self._append(new)
-        self._changing.update((one, _sizes(one)) for one in new if one.type.endswith(_CHANGING))
+        self._changing.update((one, _sizes(one)) for one in new if one.type.endswith(CHANGING))
         self._covered = len(operations)
 
     def _is_current(self) -> bool:
@@ -315,7 +315,7 @@ def _attrs_of(operation: Any) -> tuple[Attr, ...]:
 def _in_order(operations: list[Any]) -> list[Any]:
     """Sort topologically, otherwise keeping the order, in which only operations that have changed do not fit."""
     pending = dict.fromkeys(operations)
-    if not any(operation.type.endswith(_CHANGING) for operation in pending):
+    if not any(operation.type.endswith(CHANGING) for operation in pending):
         return list(pending)
     ordered: list[Any] = []
     for first in operations:
