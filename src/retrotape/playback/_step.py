@@ -20,7 +20,7 @@ from retrotape.playback._table import Recordings, in_words
 from retrotape.playback._tree import Options
 from retrotape.python import NewObjects, is_observable
 from retrotape.record import Trace, current_stack, stacklevel
-from retrotape.tf import core, keras_api
+from retrotape.tf import core, hooks, keras_api
 from retrotape.tf.core import tf
 
 UNSETTLED = 4  # calls that may create variables, or build layers, before the step counts as one that always does
@@ -293,6 +293,7 @@ def is_plain() -> bool:
         and not current_stack().observed()
         and not core.stock_tape_listens()
         and not core.accumulating()
+        and not hooks.others_listen()
         and not tf.distribute.has_strategy()
         and not keras_api.is_stateless()
     )

@@ -244,6 +244,12 @@ def attach(listener: Listener) -> None:
     hook_table.need(listener, callbacks)
 
 
+def others_listen() -> bool:
+    """Return whether others have added op callbacks on this thread, such as `tf.debugging.enable_check_numerics`."""
+    callbacks, listener = context.context()._thread_local_data.op_callbacks, thread.listener
+    return bool(callbacks) and any(listener is None or one != listener.on_op for one in callbacks)
+
+
 def is_attached(listener: Listener) -> bool:
     """Return whether `listener` is notified of what runs on this thread."""
     return thread.listener is listener and listener in hook_table.users
