@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from playback.state_kinds import KINDS, WAYS, Kind
+from playback import state_kinds, state_kinds_of_libraries
+from playback.state_kinds import WAYS, Kind
 from playback.state_programs import check
+
+KINDS = [*state_kinds.KINDS, *state_kinds_of_libraries.KINDS]
 
 
 def test_there_are_many() -> None:
