@@ -272,6 +272,7 @@ class Step:
     def played(self, entry: Entry, arguments: Arguments, values: dict[int, Tensor]) -> None:
         """Note that a call was played back as part of a longer one."""
         self._last, self._reason = Call(entry, arguments.tensors, values), None
+        self._in_a_row.clear()
 
     def drop_last(self) -> None:
         """Drop the arguments of the last call, and what it computed."""
@@ -282,8 +283,10 @@ class Step:
     def forget(self) -> None:
         """Forget all recordings: the next call is recorded."""
         with self.lock:
-            self._known.clear()
-            self._last, self._reason, self._is_full = None, "it has not been called since `forget()`", False
+            for noted in (self._known, self._in_a_row, self._met):
+                noted.clear()
+            self._noted = self._is_full = False
+            self._last, self._reason = None, "it has not been called since `forget()`"
 
 
 def is_plain() -> bool:
