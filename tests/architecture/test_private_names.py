@@ -20,7 +20,8 @@ PYTHON = {
     "_current_frames",
     "_mp_context",
     "_at_fork_reinit",
-}  # of namedtuple, sys, ProcessPoolExecutor and locks
+    "_exit",
+}  # of namedtuple, sys, ProcessPoolExecutor, locks and os
 ACCESS = ("getattr", "hasattr", "setattr")
 
 

@@ -26,6 +26,7 @@ class Way(NamedTuple):
     made: str  # statements; `$` is the expression that reads
     read: str
     plays: bool = True
+    tells: bool = True  # whether another number gives another result
 
 
 _C = "class C:\n    k = 1.0\n"
@@ -335,7 +336,7 @@ WAYS = [
     Way("function in C", "def helper(_):\n    return $", "list(map(helper, [0]))[0]"),
     Way("key of a sort", "def helper(one):\n    return one * $", "sorted([1.0], key=helper)[0] * helper(1.0)"),
     Way("reduction", "def helper(one, other):\n    return $", "functools.reduce(helper, [0, 0])"),
-    Way("condition", "", "(3.0 if $ == 1.0 else 5.0)"),
+    Way("condition", "", "(3.0 if $ == 1.0 else 5.0)", tells=False),
     Way("text", "def helper():\n    one = float($)\n    return float(f'{one:.6f}')", "helper()"),
     Way("format", "", "float('{:.6f}'.format(float($)))"),
     Way(

@@ -71,6 +71,8 @@ def check(kind: Kind, way: Way, is_global: bool) -> None:
         return compiled[-1]
 
     expected = list(results(text, "state_eager", lambda step: step))
+    assert not any(isinstance(one, str) for one in expected), f"{kind.name}, {way.name}: raised {expected}\n{text}"
+    assert not way.tells or len(set(map(repr, expected))) > 1, f"{kind.name}, {way.name}: nothing changes\n{text}"
     found = list(results(text, "state_compiled", wrap))
     assert found == expected, f"{kind.name}, {way.name}: got {found}, expected {expected}\n{text}"
     if kind.plays and way.plays:

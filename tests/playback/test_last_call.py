@@ -145,3 +145,13 @@ def test_the_report():
     text = step.report()
     assert text.startswith("1 recording, played back 2 times\narguments")
     assert "Mul" in text
+
+
+@pytest.mark.filterwarnings("ignore::retrotape.errors.PlaybackWarning")
+def test_a_step_that_has_forgotten_is_new():
+    step = rt.compile(lambda x: x + 1.0)
+    for number in range(1, 14):
+        step(tf.zeros([number]))
+    step.forget()
+    step(tf.zeros([50]))
+    assert len(step.recordings()) == 1

@@ -81,3 +81,24 @@ def test_elements_that_are_made_one_by_one():
 
     step = rt.compile(lambda x: total.assign_add(x * scale[0]) * 1.0, limit=20)
     assert step.run(batches(), steps=4).numpy().tolist() == [0.0, 1.0, 3.0, 6.0, 10.0, 15.0, 21.0, 28.0]
+
+
+def test_a_list_that_computes_its_elements():
+    scale = [0.0]
+
+    class Batches(list):
+        def __iter__(self):
+            for number in range(4):
+                scale[0] = float(number)
+                yield (tf.constant(1.0),)
+
+    step = rt.compile(lambda x: x * scale[0], audit=False)
+    assert step.run(Batches(), steps=4).numpy().tolist() == [0.0, 1.0, 2.0, 3.0]
+
+
+@pytest.mark.filterwarnings("error")
+def test_kinds_that_are_played_back_in_one_call_come_again():
+    step = rt.compile(lambda x: x + 1.0)
+    for number in range(1, 12):
+        step.run([tf.zeros([number])] * 5, steps=5)
+    assert len(step.recordings()) == 11

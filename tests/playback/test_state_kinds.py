@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from playback.state_kinds import KINDS, WAYS
+from playback import state_kinds, state_kinds_of_libraries
+from playback.state_kinds import WAYS
 from playback.state_programs import check
 
 pytestmark = pytest.mark.filterwarnings("ignore")
+KINDS = [*state_kinds.KINDS, *state_kinds_of_libraries.KINDS]
 
 
 @pytest.mark.parametrize("number", range(len(KINDS)), ids=lambda number: KINDS[number].name)

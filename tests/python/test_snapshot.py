@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import collections
+import gc
 from typing import Any
 
 import numpy as np
 import pytest
 
-from retrotape.python import Entry, Snapshot, base_of, read_content, read_item, same
+from retrotape.python import Entry, NewObjects, Snapshot, _observer, base_of, read_content, read_item, same
 
 
 class Loud:
@@ -82,3 +83,19 @@ def test_what_is_interchangeable():
     assert not same(np.float32(1), np.float64(1))
     assert not same([1], [1])
     assert not same((0, 1), (False, 1))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda: (_ for _ in ()).throw(KeyboardInterrupt), lambda: gc.collect() and None],
+    ids=["raises", "runs"],
+)
+def test_an_interrupt_leaves_the_collector_as_it_was(function: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted() -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_observer, "_ids_of_objects", interrupted)
+    before = gc.get_freeze_count()
+    with pytest.raises(KeyboardInterrupt):
+        NewObjects().during(function)
+    assert (gc.isenabled(), gc.get_freeze_count()) == (True, before)

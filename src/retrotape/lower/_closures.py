@@ -33,7 +33,6 @@ _NUMBERS = ("numpy", "ml_dtypes")  # the modules of their types
 _LARGEST = 4096  # bytes of an array that is compared each time
 _MODULES = ("tensorflow",)  # Keras has settings, such as `epsilon`, that its functions read
 # By `id`, as whatever is compared with objects of users: they may have no hash.
-# By `id`, as whatever is compared with objects of users: they may have no hash.
 _PURE = (abs, all, any, bool, enumerate, float, int, isinstance, len, list, max, min, range, reversed, slice, sum)
 _BUILTINS = frozenset(map(id, (*_PURE, tuple, zip)))
 # Parts of TensorFlow and Keras that have state in Python.

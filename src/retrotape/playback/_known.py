@@ -8,6 +8,7 @@ from itertools import count
 from typing import Any, NamedTuple
 from weakref import ref
 
+from retrotape._locks import new_lock
 from retrotape._types import Tensor
 from retrotape.lower import NotCompilableError
 from retrotape.playback._arguments import Arguments, Pack
@@ -102,7 +103,7 @@ class _Here(threading.local):
 
 
 _here = _Here()
-playing = threading.RLock()  # held while variables are read and assigned: eager updates lose nothing either
+playing = new_lock()  # held while variables are read and assigned: eager updates lose nothing either
 
 
 class Variant:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Callable
 from inspect import getattr_static, isfunction, ismethod
 from types import ModuleType
 from typing import Any
@@ -36,7 +37,7 @@ from retrotape.tf.tracking import is_tracking, wrapped_by
 
 allow_atoms(tf.DType, tf.TensorShape, tf.TensorSpec, tf.RaggedTensorSpec, tf.SparseTensorSpec)
 
-# Attributes of layers and optimizers that no op depends on.
+# Attributes of layers and optimizers that no op depends on; they count where user code names them.
 _UNIMPORTANT = frozenset(
     (
         UPDATES,
@@ -53,11 +54,24 @@ _UNIMPORTANT = frozenset(
 )
 # Classes of Keras whose objects describe a model, or note what it holds: eager code does not run by them.
 _DESCRIBING = frozenset(
-    ("keras_tensor.KerasTensor", "node.Node", "symbolic_arguments.SymbolicArguments", "tracking.Tracker")
+    f"keras.src.{name}"
+    for name in (
+        "backend.common.keras_tensor.KerasTensor",
+        "ops.node.Node",
+        "ops.symbolic_arguments.SymbolicArguments",
+        "utils.tracking.Tracker",
+    )
 )
 # Attributes of variables that layers and optimizers of Keras read.
 _OF_VARIABLES = frozenset(
     ("_autocast", "_constraint", "_overwrite_with_gradient", "_regularizer", "_trainable", "_value")
+)
+# What TensorFlow and Keras keep in tensors, variables, functions and datasets, besides values that count elsewhere.
+_OF_LIBRARIES = frozenset(
+    """
+    _cached_value _handle _handle_data _keras_history _keras_mask _lock _tf_decorator _value _variant_tensor
+    _variant_tensor_attr
+    """.split()  # noqa: SIM905
 )
 # Parts of TensorFlow whose objects depend on Python state only by functions that run, or by ops.
 _WITHOUT_STATE = tuple(
@@ -115,6 +129,7 @@ class LibraryState:
         """Note the attributes that user code has given to a tensor or a variable, and a mask that Keras has."""
         space = attributes_of(value)
         walk.open(Namespace(value, space, label, _name, skipped=lambda name: name.startswith("_")))
+        _open_named(walk, value, label, lambda name: not name.startswith("_") or name in _OF_LIBRARIES, space)
         if "_keras_mask" in space:
             walk.note(read_item, space, "_keras_mask", f"the mask of {label}", owner=value, of_library=True)
 
@@ -127,9 +142,9 @@ class LibraryState:
             walk.note(read_item, space, name, f"{label}.{name.strip('_')}", owner=value, follow=follow)
 
     def _keras(self, walk: Walk, value: Any, kind: type, label: str) -> None:
-        if f"{kind.__module__.rpartition('.')[2]}.{kind.__name__}" in _DESCRIBING:
-            return
         is_users, solid = of_class(kind) == USER, base_of(kind)
+        if not is_users and f"{kind.__module__}.{kind.__qualname__}" in _DESCRIBING:
+            return
         if solid is not None:  # a list, or another container, as Keras keeps it
             container(walk, value, solid, label)
         if is_users:
@@ -159,10 +174,38 @@ def _name(walk: Walk, namespace: Namespace, name: str) -> None:
 
 
 def _name_of_keras(walk: Walk, namespace: Namespace, name: str) -> None:
-    """Note an attribute that user code names; what Keras itself keeps in an object of its own is noted as that."""
-    is_users = of_class(type(namespace.owner)) == USER
-    if is_users or (name not in _UNIMPORTANT and not name.startswith("_")):
+    """Note an attribute that user code names, and what it contains, also if Keras keeps it for itself."""
+    is_named = name in walk.names and name != UPDATES
+    if is_named or of_class(type(namespace.owner)) == USER or not (name in _UNIMPORTANT or name.startswith("_")):
         _name(walk, namespace, name)
+        if is_named:  # it may be noted already, without what it contains
+            walk.follow(namespace.before[name], f"{namespace.label}.{name}")
+
+
+def _open_named(
+    walk: Walk, value: Any, label: str, skipped: Callable[[str], bool], space: dict[str, Any] | None = None
+) -> None:
+    """Note the attributes that user code names of an object whose others do not count."""
+    space = getattr(value, "__dict__", None) if space is None else space
+    if isinstance(space, dict):
+        namespace = Namespace(value, space, label, _name_of_library, is_whole=False, may_miss=True, skipped=skipped)
+        walk.open(namespace)
+
+
+def _name_of_library(walk: Walk, namespace: Namespace, name: str) -> None:
+    if name in walk.names:
+        value = namespace.before[name]
+        follow = not _is_closed(value)
+        label = f"{namespace.label}.{name}"
+        walk.note(read_item, namespace.space, name, label, owner=namespace.owner, value=value, follow=follow)
+
+
+def _is_closed(value: Any) -> bool:
+    """Return whether a value is an object of TensorFlow of which nothing counts but which one it is."""
+    kind: Any = type(value)
+    if kind is EagerTensor or holds_variable(value) or is_tracking(kind) or wrapped_by(value) is not None:
+        return False
+    return str(kind.__module__).startswith("tensorflow")
 
 
 @functools.lru_cache(1024)
@@ -192,15 +235,20 @@ def _of_tensorflow(walk: Walk, value: Any, kind: type, label: str) -> bool:
     if not kind.__module__.startswith("tensorflow"):
         if is_tracking(kind):
             instance(walk, value, kind, label, skipped=_is_bookkeeping)
+            _open_named(walk, value, label, lambda name: not _is_bookkeeping(name))
         return is_tracking(kind)
     inner = wrapped_by(value)
     if inner is not None:
         walk.follow(inner, label)
     elif is_tracking(kind):
         attributes(walk, value, kind, label, every=True, skipped=_is_bookkeeping)
+        _open_named(walk, value, label, lambda name: not _is_bookkeeping(name))
     elif getattr(value, "python_function", None) is not None:
         walk.follow(value.python_function, label)
-    elif not kind.__module__.startswith(_WITHOUT_STATE):
+        _open_named(walk, value, label, _OF_LIBRARIES.__contains__)
+    elif kind.__module__.startswith(_WITHOUT_STATE):
+        _open_named(walk, value, label, _OF_LIBRARIES.__contains__)
+    else:
         what = f"an object of type {kind.__module__}.{kind.__qualname__}"
         walk.refuse(value, label, f"{what}, whose state cannot be compared: pass what is read from it as an argument")
     return True

@@ -12,6 +12,7 @@ from retrotape.ir import DType, Func, TensorType
 from retrotape.lower import FunctionBuilder
 from retrotape.playback._arguments import Arguments
 from retrotape.playback._known import Variant, playing
+from retrotape.python import USER, of_class
 from retrotape.record import RESOURCE
 from retrotape.tf.core import eager_dtype, shape_of, tf
 
@@ -20,8 +21,10 @@ if TYPE_CHECKING:
     from retrotape.playback._tree import Lowered
 
 
-# What has the same elements, whenever they are taken.
-_READ_AHEAD = (list, tuple, tf.data.Dataset)
+def _is_read_ahead(dataset: Any) -> bool:
+    """Return whether elements are the same whenever they are taken: a class of the user may compute them."""
+    kind = type(dataset)
+    return kind in (list, tuple) or (isinstance(dataset, tf.data.Dataset) and of_class(kind) != USER)
 
 
 def run_many(step: Step, dataset: Iterable[Any], steps: int, progress: bool) -> Any:
@@ -30,7 +33,7 @@ def run_many(step: Step, dataset: Iterable[Any], steps: int, progress: bool) -> 
         raise ValueError(f"steps must be at least 1, got {steps}.")
     found: list[Any] = []
     elements = tracked(dataset, "steps", _length(dataset)) if progress else iter(dataset)
-    ahead = steps if isinstance(dataset, _READ_AHEAD) else 1  # code that yields one may change what the step reads
+    ahead = steps if _is_read_ahead(dataset) else 1  # code that yields one may change what the step reads
     while chunk := [_arguments(one) for one in islice(elements, ahead)]:
         found += _run(step, chunk)
     return _stacked(found)

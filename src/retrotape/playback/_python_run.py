@@ -81,9 +81,9 @@ class PythonRun:
     def __call__(self, function: Callable[[], Any]) -> Any:
         """Run a function; only one thread may do so at a time."""
         globals_before = _global_states()
+        made = NewObjects()
         try:
-            with NewObjects() as made:
-                return observe(self, function)
+            return made.during(lambda: observe(self, function))
         finally:
             self.new = made.ids
             self._generators.clear()

@@ -116,8 +116,8 @@ class Recording:
         """Run the step, and return its result."""
         session, recorder = self._session, self._session.trace
         recorder.observer = self._observer
-        session.start(follow=False)
         try:
+            session.start(follow=False)
             for tensor in self._arguments.tensors:
                 session.var_of(tensor)
             with nullcontext() if self._exports_memory() else arrays_by_method():

@@ -5,10 +5,10 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Hashable
 from functools import update_wrapper
-from threading import RLock
 from types import MethodType
 from typing import Any
 
+from retrotape._locks import new_lock
 from retrotape._types import Tensor
 from retrotape.errors import PlaybackError, PlaybackWarning, TapeUseError
 from retrotape.lower import NotCompilableError
@@ -62,7 +62,7 @@ class Step:
         self._noted = self._is_full = False
         self._in_a_row: list[Hashable] = []  # kinds of arguments that were recorded since a call was played back
         self._met: set[Hashable] = set()  # those that were not recorded
-        self.lock = RLock()
+        self.lock = new_lock()
         update_wrapper(self, function, updated=())
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
@@ -156,13 +156,15 @@ class Step:
         if key not in self._known and self._is_another_each_time(key):
             return self._function(*args, **kwargs)
         with self.lock:
-            if not NewObjects.reserve():
-                self._reason = "another step is being recorded on another thread"
-                return self._function(*args, **kwargs)
+            turn, holder = NewObjects.turn, object()
             try:
-                return self._record_kind(args, kwargs, variant, why)
+                if turn.take(holder):
+                    return self._record_kind(args, kwargs, variant, why)
             finally:
-                NewObjects.release()
+                if turn.holder is holder:
+                    turn.holder = None
+            self._reason = "another step is being recorded on another thread"
+            return self._function(*args, **kwargs)
 
     def _record_kind(self, args: tuple[Any, ...], kwargs: dict[str, Any], variant: Variant | None, why: Missing) -> Any:
         args = tuple(map(with_tensors, args))
@@ -272,6 +274,7 @@ class Step:
     def played(self, entry: Entry, arguments: Arguments, values: dict[int, Tensor]) -> None:
         """Note that a call was played back as part of a longer one."""
         self._last, self._reason = Call(entry, arguments.tensors, values), None
+        self._in_a_row.clear()
 
     def drop_last(self) -> None:
         """Drop the arguments of the last call, and what it computed."""
@@ -282,8 +285,10 @@ class Step:
     def forget(self) -> None:
         """Forget all recordings: the next call is recorded."""
         with self.lock:
-            self._known.clear()
-            self._last, self._reason, self._is_full = None, "it has not been called since `forget()`", False
+            for noted in (self._known, self._in_a_row, self._met):
+                noted.clear()
+            self._noted = self._is_full = False
+            self._last, self._reason = None, "it has not been called since `forget()`"
 
 
 def is_plain() -> bool:

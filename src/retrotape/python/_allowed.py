@@ -108,6 +108,7 @@ METHODS_THAT_SEE_ALL = frozenset(
     """.split()  # noqa: SIM905
 )
 _CLOCKS = frozenset(("now", "utcnow", "today"))
+_BY_TIME_ZONE = frozenset(("astimezone", "fromtimestamp", "timestamp"))
 _OF_THE_SYSTEM = frozenset(("posix", "nt", "_socket", "select", "resource", "_posixsubprocess", "fcntl", "pwd"))
 _OF_PATHS = frozenset(("fspath", "_path_normpath", "_path_splitroot", "_path_splitroot_ex"))  # of texts alone
 # Methods in C that change, or tell, what cannot be compared.
@@ -164,9 +165,12 @@ def why_impure(function: Any, owner: Any) -> str | None:
 
 def _why_impure_method(name: str, owner: Any) -> str | None:
     if issubclass(type(owner), type):  # a method of a class
-        is_clock = name in _CLOCKS and issubclass(owner, datetime.date)
-        return "it reads the clock" if is_clock else None
+        return _why_impure_of_dates(name, owner, None) if issubclass(owner, datetime.date) else None
     kind = type(owner)
+    if isinstance(owner, datetime.datetime):
+        why = _why_impure_of_dates(name, kind, owner)
+        if why is not None:
+            return why
     for base in kind.__mro__:
         if name in _READING_METHODS.get(base, ()):
             return f"it calls `{name}` of an object of type {kind.__module__}.{kind.__qualname__}"
@@ -184,6 +188,13 @@ def _why_impure_method(name: str, owner: Any) -> str | None:
     if known or is_defined_in_python(kind) or kind.__module__.startswith(_LIBRARIES):
         return None
     return f"it calls `{name}` of an object of type {kind.__module__}.{kind.__qualname__}, whose state is not known"
+
+
+def _why_impure_of_dates(name: str, kind: type, owner: datetime.datetime | None) -> str | None:
+    if name in _CLOCKS:
+        return "it reads the clock"
+    is_told = name == "timestamp" and owner is not None and owner.tzinfo is not None
+    return f"it reads the time zone of the machine, by `{name}`" if name in _BY_TIME_ZONE and not is_told else None
 
 
 def why_impure_type(kind: type) -> str | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from array import array
 from collections.abc import Callable
+from datetime import datetime, time, timezone
+from decimal import Decimal
 from types import BuiltinMethodType, MethodType
 from typing import Any, NamedTuple
 
@@ -115,11 +117,6 @@ def read_array(source: Any, key: Any) -> tuple[Any, ...]:
     return (source.tobytes() if type(source) is array else bytes(source),)
 
 
-def read_referred(source: Any, key: Any) -> bool:
-    """Return whether what a weak reference refers to is still there."""
-    return source() is not None
-
-
 def read_context(source: Any, key: Any) -> Any:
     """Return the value of a context variable."""
     return source.get(ABSENT)
@@ -130,11 +127,12 @@ def read_call(source: Any, key: Any) -> Any:
     return source()
 
 
+_TOLD_APART = (float, complex, Decimal, timezone)  # by what they print, also if they are equal
 _CONTENTS = frozenset((read_array, read_content))
 
 
 def same(one: Any, other: Any) -> bool:
-    """Return whether two values are interchangeable: 1 and 1.0 are not, nor 0.0 and -0.0.
+    """Return whether two values are interchangeable: 1 and 1.0 are not, 0.0 and -0.0, the decimals 1.0 and 1.00.
 
     >>> same((1, "a"), (1, "a")), same(1, True), same([], [])
     (True, False, False)
@@ -146,10 +144,13 @@ def same(one: Any, other: Any) -> bool:
         return False
     if kind in (tuple, frozenset):
         return len(one) == len(other) and all(map(same, one, other))
-    if kind in (float, complex) or (issubclass(kind, np.generic) and is_atom(kind)):
+    if kind in _TOLD_APART or (issubclass(kind, np.generic) and is_atom(kind)):
         return repr(one) == repr(other)
+    if kind in (datetime, time):  # equal ones may be of different time zones
+        plain = repr(one.replace(tzinfo=None)) == repr(other.replace(tzinfo=None))
+        return plain and same(one.tzinfo, other.tzinfo)
     if kind in (range, slice):
-        return (one.start, one.stop, one.step) == (other.start, other.stop, other.step)
+        return all(map(same, (one.start, one.stop, one.step), (other.start, other.stop, other.step)))
     if kind is MethodType:
         return one.__self__ is other.__self__ and one.__func__ is other.__func__
     return (is_atom(kind) or kind is BuiltinMethodType) and bool(one == other)

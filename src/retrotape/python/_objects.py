@@ -41,6 +41,8 @@ _COUNTING: dict[type, tuple[str, ...]] = {
     logging.RootLogger: ("level", "disabled", "propagate", "parent", "manager"),
     logging.Manager: ("disable", "_disable"),
 }
+# Those of which nothing counts, even if code has the name.
+_NOT_COUNTING = frozenset(("_cache", "loggerDict", "name")).__contains__
 
 
 def unknown(kind: type) -> str:
@@ -205,7 +207,7 @@ def attributes(
       kind: Its type.
       label: What a message calls it.
       every: Whether all count.
-      counting: The names of those that count, if others never do.
+      counting: The names of those that count always, if others do so only where code names them.
       skipped: Tells which never do, by name.
     """
     space = space_of(walk, value, kind, label)
@@ -214,6 +216,8 @@ def attributes(
     if counting is not None:
         for name in counting:
             walk.note(read_item, space, name, f"{label}.{name}", owner=value, follow=True)
+        rest = Namespace(value, space, label, _name_of_object, is_whole=False, may_miss=True, skipped=_NOT_COUNTING)
+        walk.open(rest)
         return
     of_class = {name for base in _MRO(kind) if base is not object for name in _CLASS_SPACE(base)}
     namespace = Namespace(value, space, label, _name_of_object, of_class, is_sized=True, skipped=skipped)

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import dis
 import gc
+import os
 import sys
 from collections.abc import Callable
 from functools import lru_cache
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from itertools import chain, starmap
-from threading import Lock, get_ident
+from threading import get_ident
 from types import CodeType, FrameType
 from typing import Any, Protocol
 
+from retrotape._locks import Turn
 from retrotape.python._origin import LIBRARY, of_code
 
 RESUMABLE = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
@@ -152,50 +154,70 @@ def _monitored(observer: Observer, function: Callable[[], Any], tool: int) -> An
 
 # ------------------------------------------------------------------ objects that are new
 
-_one_at_a_time = Lock()
 _OF_PYTHON = 10_000  # Python 3.12 has frozen some hundred objects itself
 
 
 class NewObjects:
-    """Tells which objects are made in a block. There can be one such block in a process.
+    """Tells which objects are made while something runs. There can be one such run in a process.
 
     Attributes:
+      turn: To be had for as long as one is used.
       ids: The `id`s of those that still exist at its end, if the collector of garbage knows them.
     """
 
+    turn = Turn()
+
     def __init__(self) -> None:
         self.ids: frozenset[int] = frozenset()
-        self._before: frozenset[int] | None = None
-        self._collects = False
+        self._thread = get_ident()
+        self._freezes = self._collects = False
 
-    @staticmethod
-    def reserve() -> bool:
-        """Return whether no other thread is in such a block; if so, none will be until `release`."""
-        return _one_at_a_time.acquire(blocking=False)
-
-    @staticmethod
-    def release() -> None:
-        """Let other threads enter a block."""
-        _one_at_a_time.release()
-
-    def __enter__(self) -> NewObjects:
+    def during(self, function: Callable[[], Any]) -> Any:
+        """Return what a function returns, and keep the `id`s of what it has made."""
         # Without the collector, or its callbacks, which other tools add, would count as code that runs.
+        global _running
+        before: frozenset[int] = frozenset()
         self._collects = gc.isenabled()
-        gc.disable()
-        if gc.get_freeze_count() > _OF_PYTHON:  # the program has frozen objects itself, and they stay so
-            self._before = _ids_of_objects()
-        else:
-            gc.freeze()
-        return self
+        self._freezes = gc.get_freeze_count() <= _OF_PYTHON  # else the program has frozen objects, and they stay so
+        _running = self
+        try:
+            gc.disable()
+            if self._freezes:
+                gc.freeze()
+            else:
+                before = _ids_of_objects()
+            try:
+                return function()
+            finally:
+                self.ids = _ids_of_objects() - before
+        finally:  # an interrupt may come after each call
+            try:
+                if self._freezes:
+                    gc.unfreeze()
+            finally:
+                if self._collects:
+                    gc.enable()
+                _running = None
 
-    def __exit__(self, *_: object) -> None:
-        self.ids = _ids_of_objects()
-        if self._before is None:
-            gc.unfreeze()
-        else:
-            self.ids -= self._before
-        if self._collects:
-            gc.enable()
+    def after_fork(self) -> None:
+        """End it in a process where its thread is not."""
+        if self._thread != get_ident():
+            if self._freezes:
+                gc.unfreeze()
+            if self._collects:
+                gc.enable()
+
+
+_running: NewObjects | None = None
+
+
+def _after_fork() -> None:
+    if _running is not None:
+        _running.after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _ids_of_objects() -> frozenset[int]:

@@ -227,7 +227,7 @@ class Walk:
                 self.note(read_size, one.space, None, f"which attributes {one.label} has", owner=one.owner)
             for name in self.names - one.before.keys():
                 may_be = not one.is_sized and (name in self.texts or "AttributeError" in self.names)
-                if name in one.of_class or (may_be and one.is_whole):
+                if name in one.of_class or (may_be and one.may_miss and one.counts(name)):
                     label = f"{one.label}.{name}"
                     self.note(read_item, one.space, name, label, owner=one.owner, value=ABSENT)
         self._drain()
@@ -265,8 +265,8 @@ class Walk:
             name = None if self.is_new(one.owner) else one.changed()
             if name is not None:
                 yield f"{one.label}.{name}", name, False
-            added = [] if one.is_whole or one.is_lazy else [n for n in self.names - one.before.keys() if n in one.space]
-            for name in added if not self.is_new(one.owner) else ():
+            added = [] if one.is_whole or one.is_lazy or self.is_new(one.owner) else one.added(self.names)
+            for name in added:
                 yield f"{one.label}.{name}", name, True
 
     def knows(self, code: CodeType, values: Mapping[str, Any]) -> bool:

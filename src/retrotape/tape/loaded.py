@@ -6,10 +6,10 @@ import os
 from abc import abstractmethod
 from collections.abc import Collection, Iterator, Mapping
 from math import isfinite
-from threading import RLock
 from typing import TYPE_CHECKING, Any, Literal, overload
 from weakref import WeakSet
 
+from retrotape._locks import new_lock
 from retrotape._types import Tensor
 from retrotape.errors import AmbiguousNameError, UnknownNameError
 from retrotape.execute import Values
@@ -35,7 +35,7 @@ class NamedTape(AnyTape):
     """A tape whose tensors and variables have names: `tape["name"]` is one, and queries accept the name too."""
 
     def __init__(self, names: Mapping[str, Any]) -> None:
-        self._results, self._lock = Results(), RLock()
+        self._results, self._lock = Results(), new_lock()
         self._by_name = dict(names)
         self._tensors: dict[int, Tensor] = {}  # by id of the object that a name refers to
         self._relatives: WeakSet[Trace] = WeakSet()  # the traces that share these names, such as those of replays

@@ -13,8 +13,10 @@ at it and calling what it found there. An export that has begun does not look at
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 import sysconfig
+from threading import get_ident
 from typing import Any
 
 import numpy as np
@@ -27,7 +29,7 @@ from retrotape.tf.scopes import Scope
 
 _AS_BUFFER = 160  # offset of `tp_as_buffer` in a type object, the same from Python 3.8 on
 _lock = new_lock()
-_users: set[int] = set()  # blocks, by `id`
+_users: dict[int, int] = {}  # the threads of blocks, by the `id` of the block
 _before: int | None = None
 
 
@@ -45,7 +47,7 @@ class arrays_by_method(Scope):
         """Begin the block."""
         global _before
         with _lock:
-            _users.add(id(self))
+            _users[id(self)] = get_ident()
             if _before is None and is_supported():
                 slot = _slot()
                 _before = slot.value
@@ -54,13 +56,27 @@ class arrays_by_method(Scope):
 
     def leave(self) -> None:
         """End the block."""
-        global _before
         with _lock:
-            _users.discard(id(self))
-            if not _users and _before is not None:
-                _slot().value = _before
-                EagerTensorBase.__array__ = _array_of_stock
-                _before = None
+            _users.pop(id(self), None)
+            _show_if_unused()
+
+
+def _show_if_unused() -> None:
+    global _before
+    if not _users and _before is not None:
+        _slot().value = _before
+        EagerTensorBase.__array__ = _array_of_stock
+        _before = None
+
+
+def _after_fork() -> None:
+    for block in [block for block, thread in _users.items() if thread != get_ident()]:
+        del _users[block]
+    _show_if_unused()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 _array_of_stock = EagerTensorBase.__array__

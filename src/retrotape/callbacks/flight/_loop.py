@@ -8,11 +8,11 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from math import isfinite
-from threading import Lock
 from typing import Any
 
 import numpy as np
 
+from retrotape._locks import Turn
 from retrotape.callbacks.flight._account import gist_of
 from retrotape.callbacks.flight._batches import Batch, named_batch
 from retrotape.callbacks.flight._crash import Account, Crash, write_crash
@@ -76,7 +76,7 @@ class LoopSession:
         self._settings, self._on_crash = settings, on_crash
         self._recording = Recording(settings.folder, settings.keep)
         self._pace = Pace(settings.every)
-        self._busy = Lock()
+        self._busy = Turn()
         self._count = 0
         self._variables: dict[str, Any] = {}
         self._state: Variables | None = None
@@ -101,7 +101,7 @@ class LoopSession:
 
     def begin(self, step: Step) -> None:
         """Write the batch of a step to the log, and record it if there is no recorded one for its shape."""
-        if not self._busy.acquire(blocking=False):
+        if not self._busy.take(step):
             raise TapeUseError("This recorder is inside a step already. Leave it first, or use one for each thread.")
         self._trouble.attempt(partial(self._begin, step))
 
@@ -127,7 +127,7 @@ class LoopSession:
             if error is None and self._trouble.reason is None:
                 self._evaluate(step)  # not an attempt: what the user's function raises is the user's
         finally:
-            self._busy.release()
+            self._busy.holder = None
 
     def _end(self, step: Step, error: BaseException | None) -> None:
         self._count += 1

@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import mmap
 import os
-import threading
 import weakref
 from typing import TYPE_CHECKING
 
+from retrotape._locks import new_lock
 from retrotape.files.store._errors import TapeErrors
 from retrotape.files.store._files import open_file, read_at
 from retrotape.files.store._format import TAPE, Limits
@@ -36,7 +36,7 @@ class FileSource(Source):
     def __init__(self, errors: TapeErrors, mapped: bool, limits: Limits) -> None:
         self._errors, self._mapped = errors, mapped
         self._mapping: mmap.mmap | None = None
-        self._lock = threading.Lock()  # two threads must not map the file twice
+        self._lock = new_lock()  # two threads must not map the file twice
         self._descriptor, self.total = open_file(errors, errors.path)
         self._finalize = weakref.finalize(self, os.close, self._descriptor)  # also without a call of `close`
         try:
