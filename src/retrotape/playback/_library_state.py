@@ -52,6 +52,7 @@ _UNIMPORTANT = frozenset(
         "train_function",
     )
 )
+_SETTINGS = frozenset(("_fn_kwargs",))  # of losses and metrics that Keras makes of functions
 # Classes of Keras whose objects describe a model, or note what it holds: eager code does not run by them.
 _DESCRIBING = frozenset(
     f"keras.src.{name}"
@@ -162,7 +163,9 @@ class LibraryState:
         if is_users:
             walk.open(namespace)
         for name in namespace.before:
-            if name not in _UNIMPORTANT:
+            if name in _SETTINGS:
+                _name(walk, namespace, name)
+            elif name not in _UNIMPORTANT:
                 _of_keras(walk, namespace, name, kind)
         if not is_users:
             walk.open(namespace)

@@ -42,6 +42,12 @@ from retrotape.python import (
 )
 from retrotape.tf.core import tf
 
+# What leads user code to state that is not compared.
+_UNSEEN = frozenset(
+    """
+    __annotations__ __closure__ __globals__ __kwdefaults__ __setstate__ __subclasses__ cell_contents import_module
+    """.split()  # noqa: SIM905
+)
 _THREADS = {threading.Thread.start.__code__, concurrent.futures.ThreadPoolExecutor.submit.__code__}
 _ERRORS = frozenset(("_status_to_exception", "raise_from_not_ok_status"))  # functions that raise the error of an op
 _EXECUTE = frozenset(("TFE_Py_Execute", "TFE_Py_ExecuteCancelable", "TFE_Py_FastPathExecute"))
@@ -146,6 +152,9 @@ class PythonRun:
     def _on_code(self, frame: FrameType, code: CodeType, origin: int) -> None:
         if origin == USER:
             self.codes[id(code)] = code
+            self.reasons += [
+                f"it uses `{name}`{place_of(frame)}{_OUTSIDE}" for name in code.co_names if name in _UNSEEN
+            ]
         elif code in _THREADS:
             self.reasons.insert(0, f"it starts a thread{place_of(frame)}")
         elif exchanges_data(code.co_filename):

@@ -74,6 +74,7 @@ def container(walk: Walk, value: Any, base: type, label: str, owner: Any = None)
     if base is not tuple and base is not frozenset:
         walk.note(read_content, value, base, label, owner=value if owner is None else owner, value=content)
     if isinstance(value, defaultdict):
+        walk.note(read_member, value, vars(defaultdict)["default_factory"], f"the default of {label}", owner=value)
         walk.follow(value.default_factory, f"the default of {label}")
     for one in content:
         walk.follow(one, f"an element of {label}")
