@@ -21,6 +21,7 @@ from retrotape.record import EagerSession, Trace, next_time
 from retrotape.tf import core
 from retrotape.tf.buffers import arrays_by_method, is_supported
 from retrotape.tf.core import identity_of
+from retrotape.tf.scopes import Scope
 
 
 class NotSettledError(Exception):
@@ -85,6 +86,21 @@ class StepObserver:
         return any(begin < identity < end for begin, end in self._gaps)
 
 
+class _started(Scope):
+    """A session records in this block."""
+
+    def __init__(self, session: EagerSession) -> None:
+        self._session = session
+
+    def enter(self) -> None:
+        """Begin the block."""
+        self._session.start(follow=False)
+
+    def leave(self) -> None:
+        """End the block."""
+        self._session.stop()
+
+
 class Recording:
     """Runs a step once, and records it.
 
@@ -117,14 +133,13 @@ class Recording:
         session, recorder = self._session, self._session.trace
         recorder.observer = self._observer
         try:
-            session.start(follow=False)
-            for tensor in self._arguments.tensors:
-                session.var_of(tensor)
-            with nullcontext() if self._exports_memory() else arrays_by_method():
-                self._result = self._run(lambda: self._function(*self._args, **self._kwargs))
+            with _started(session):
+                for tensor in self._arguments.tensors:
+                    session.var_of(tensor)
+                with nullcontext() if self._exports_memory() else arrays_by_method():
+                    self._result = self._run(lambda: self._function(*self._args, **self._kwargs))
             return self._result
         finally:
-            session.stop()
             recorder.observer = None
 
     @property
