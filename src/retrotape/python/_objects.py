@@ -102,6 +102,8 @@ def module(walk: Walk, value: Any, label: str) -> None:
 
 def _name_of_users_module(walk: Walk, namespace: Namespace, name: str) -> None:
     value = namespace.before[name]
+    if name.startswith("_tfll_"):  # of a module of TensorFlow that is imported late: which one, and for whom
+        return
     follow = name in walk.names or type(value) in CONTAINERS or is_defined_in_python(type(value))
     label = f"{namespace.label}.{name}"
     walk.note(read_item, namespace.space, name, label, owner=namespace.owner, value=value, follow=follow)
@@ -110,6 +112,8 @@ def _name_of_users_module(walk: Walk, namespace: Namespace, name: str) -> None:
 def _name_of_library_module(walk: Walk, namespace: Namespace, name: str) -> None:
     value = namespace.before[name]
     kind = type(value)
+    if name.startswith("_tfll_"):
+        return
     if kind is FunctionType:
         follow = of_code(value.__code__, value.__globals__) == USER
     elif issubclass(kind, type):
