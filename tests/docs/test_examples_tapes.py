@@ -90,7 +90,8 @@ def test_accumulation_has_the_weights_of_the_whole_batch():
 def test_compiled_step_has_the_weights_of_eager_code():
     example, numbers, _ = run("compiled_step")
     assert numbers["equal"] is True
-    assert sum(numbers["plays"]) == example.STEPS - len(numbers["plays"])
+    again = example.STEPS - sum(numbers["plays"]) - len(numbers["plays"])
+    assert 0 < again <= 2 * len(numbers["plays"])  # recorded anew, to be compared: the 8th call and the 64th
     assert len(numbers["plays"]) == 2  # one for each side of the branch
     assert numbers["last"] < 0.7 * numbers["first"]
 

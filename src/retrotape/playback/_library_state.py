@@ -227,7 +227,7 @@ def holds_variable(value: Any) -> bool:
 def _of_ours(walk: Walk, value: Any, kind: type, label: str) -> None:
     """Note what counts of an object of this library: of a compiled step its function, of a method its parameters."""
     if kind.__module__.startswith("retrotape.aggregate") and not issubclass(kind, type):
-        instance(walk, value, kind, label)
+        instance(walk, value, kind, label, skipped=_is_bookkeeping)
     elif hasattr(kind, "why_not_compiled"):
         names = [name for name in vars(value) if not name.startswith("_") or name == "__wrapped__"]
         for name in names:
