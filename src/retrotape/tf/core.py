@@ -141,7 +141,7 @@ def whole_of(variable: Any) -> Any | None:
 
 def _may_be_component(variable: Any) -> bool:
     """Return whether a variable may be a component of another one; faster than to look for the attribute in vain."""
-    return "_distributed_container" in vars(variable) or "_distributed_container" in vars(variable._handle)
+    return "_distributed_container" in vars(variable) or "_distributed_container" in attributes_of(variable._handle)
 
 
 def whole_behind(handle: Tensor) -> Any | None:
