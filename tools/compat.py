@@ -18,8 +18,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 # The folders that mirror the source, and conformance: `ON_EACH` of the Makefile.
 FOLDERS = (
-    "aggregate conform errors io ir tf rules grads record execute transform lower playback query diagnose files logs "
-    "report tape distribute callbacks cli"
+    "aggregate conform errors io ir tf rules grads record execute transform lower playback python query diagnose files "
+    "logs report tape distribute callbacks cli"
 )
 TESTS = tuple(f"tests/{name}" for name in FOLDERS.split())
 TOOLS = ("pytest", "hypothesis", "jinja2", "matplotlib", "tensorboard")

@@ -48,6 +48,7 @@ _UNSEEN = frozenset(
     __annotations__ __closure__ __globals__ __kwdefaults__ __setstate__ __subclasses__ cell_contents import_module
     """.split()  # noqa: SIM905
 )
+_VIEWS = frozenset(map(type, ({}.keys(), {}.values(), {}.items())))
 _THREADS = {threading.Thread.start.__code__, concurrent.futures.ThreadPoolExecutor.submit.__code__}
 _ERRORS = frozenset(("_status_to_exception", "raise_from_not_ok_status"))  # functions that raise the error of an op
 _EXECUTE = frozenset(("TFE_Py_Execute", "TFE_Py_ExecuteCancelable", "TFE_Py_FastPathExecute"))
@@ -170,11 +171,14 @@ class PythonRun:
         values = frame.f_locals
         for name in (*code.co_varnames[:count], *code.co_freevars):
             value = values.get(name)
+            if origin != USER and type(value) in _VIEWS:
+                continue  # the standard library takes one of a dictionary that its functions refer to
             if not is_atom(type(value)) and name != ".0":
                 self._walk.add(value, name, is_old=False)
         if code.co_freevars and origin == USER:
-            held = {name: values[name] for name in code.co_freevars if name in values}
-            if not self._walk.knows(code, held):
+            free = [name for name in code.co_freevars if name in values]
+            held = {name: values[name] for name in free if not (name == "ag__" and is_generated(code))}
+            if held and not self._walk.knows(code, held):
                 self._closures.append((code, held))  # the function may be met later
 
     def on_resume(self, frame: FrameType) -> None:
