@@ -11,7 +11,7 @@ from weakref import ref
 # Not a `WeakSet`: its callbacks are Python code, which would run, and could be interrupted, wherever a lock ends.
 _all: dict[int, ref[Any]] = {}
 _numbers = count()
-_many = 1024
+_many = 16
 
 
 def new_lock() -> RLock:
@@ -28,7 +28,7 @@ def _remember(one: Any) -> None:
         for number, found in _all.copy().items():
             if found() is None:
                 _all.pop(number, None)
-        _many = 2 * len(_all) + 1024
+        _many = len(_all) + max(16, len(_all) // 2)
 
 
 class Turn:
